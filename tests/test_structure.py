@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tvm_stitch.cost.choices import Choices
+from tvm_stitch.device import GPUS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = [
     ROOT / "tvm_stitch",
@@ -176,6 +179,9 @@ _NO_CHOICE = {
         "PIECE_BYTES": "the most that an instruction copies",
         "_PIECES_OF_BANKS": "hardware",
     },
+    "plan/iteration/index_length.py": {
+        "_DIVISION_COPIES": "of TVM's lowering: how often it writes the operands"
+    },
     "plan/gpu/uncoalesced.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
     "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
     "codegen/gpu/memory/cache_policy.py": {"WORD": "of a register"},
@@ -207,14 +213,14 @@ def _numbers(text: str) -> dict[str, int]:
     return found
 
 
-def test_constants_of_choice_stand_in_one_module() -> None:
+_CHOICES = "cost/choices/"
+
+
+def test_constants_of_choice_are_fields_of_choices() -> None:
     found: dict[str, dict[str, int]] = {}
     for name, text in _sources():
         short = name.removeprefix("tvm_stitch/")
-        if (
-            short.startswith(("plan/", "scope/", "codegen/", "cost/", "repairs/tir/"))
-            and short != "plan/heuristics.py"
-        ):
+        if short.startswith(("plan/", "scope/", "codegen/", "cost/", "repairs/tir/")):
             if not short.startswith(_MATHEMATICS) and (numbers := _numbers(text)):
                 found[short] = numbers
     assert {name: set(numbers) for name, numbers in found.items()} == {
@@ -222,19 +228,33 @@ def test_constants_of_choice_stand_in_one_module() -> None:
     }
 
 
-def test_every_heuristic_is_used_and_documented() -> None:
-    path = ROOT / "tvm_stitch/plan/heuristics.py"
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    used = "".join(text for name, text in _sources() if name != "tvm_stitch/plan/heuristics.py")
-    within = path.read_text(encoding="utf-8")
-    names = _numbers(within)
-    assert len(names) > 60
-    for node, following in zip(body, body[1:]):
-        if isinstance(node, ast.Assign):
-            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant), names
-    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
-    unused = [n for n in {*names, *functions} if not re.search(rf"heuristics\.{n}\b", used)]
-    assert [n for n in unused if len(re.findall(rf"\b{n}\b", within)) < 2] == []
+def test_every_constant_of_choice_is_used_and_documented() -> None:
+    """Neighbouring fields may share the documentation behind them."""
+    sources = dict(_sources())
+    used = "".join(text for name, text in sources.items() if f"/{_CHOICES}" not in name)
+    names: list[str] = []
+    for name, text in sources.items():
+        if f"/{_CHOICES}" not in name:
+            continue
+        for made in [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]:
+            fields = [node for node in made.body if isinstance(node, ast.AnnAssign)]
+            names += [ast.unparse(node.target) for node in fields]
+            for node, following in zip(made.body, [*made.body[1:], None]):
+                shares = isinstance(node, ast.AnnAssign) and isinstance(following, ast.AnnAssign)
+                documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                assert not isinstance(node, ast.AnnAssign) or shares or documented, ast.unparse(node)
+    assert set(names) == {field.name for field in dataclasses.fields(Choices)} and len(names) > 140
+    within = "".join(text for name, text in sources.items() if f"/{_CHOICES}" in name)
+    unused = [name for name in names if not re.search(rf"choices\.{name}\b", used)]
+    assert [name for name in unused if len(re.findall(rf"(?<!`)\b{name}\b", within)) < 2] == []
+
+
+def test_choices_are_frozen_numbers_of_a_device() -> None:
+    h200 = GPUS["h200"]
+    assert hash(Choices()) == hash(h200.choices) and Choices() == h200.choices
+    changed = h200.with_choices(split_gain=0.5)
+    assert changed.choices.split_gain == 0.5 != h200.choices.split_gain
+    assert dataclasses.replace(changed, choices=h200.choices) == h200
 
 
 def test_numbers_are_found() -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import tvm
 
 from . import compat
 from .config import StitchConfig
+from .cost.choices import Choices
 from .support.cores import threads
 from .target import arch_of, capability_in, capability_of, resolve_target
 
@@ -27,7 +28,8 @@ class DeviceModel:
     processing cluster, out of which a cluster must find its SMs. ``cooperative``: kernels may have grid barriers.
     ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
     ``cache_policies``: loads may say how long the second-level cache keeps what they read.
-    ``bfloat16_lanes`` are the most elements of bfloat16 that TVM moves as one vector.
+    ``bfloat16_lanes`` are the most elements of bfloat16 that TVM moves as one vector. ``choices`` are the constants
+    with which plans are chosen for the device.
     """
 
     name: str
@@ -50,6 +52,7 @@ class DeviceModel:
     background_copies: bool = False
     cache_policies: bool = False
     bfloat16_lanes: int = 8
+    choices: Choices = field(default=Choices(), repr=False)
 
     @property
     def is_gpu(self) -> bool:
@@ -59,6 +62,10 @@ class DeviceModel:
     def configured(self, config: StitchConfig) -> DeviceModel:
         """Return the device as plans may use it: it has no clusters where the configuration allows none."""
         return self if config.clusters or self.max_cluster == 1 else replace(self, max_cluster=1)
+
+    def with_choices(self, **changes: Any) -> DeviceModel:
+        """Return the device with other constants of choice, by the names of fields of ``Choices``."""
+        return replace(self, choices=replace(self.choices, **changes))
 
     def clusters_at_once(self, sms: int) -> int:
         """Clusters of so many SMs that run at once, as far as is certain.

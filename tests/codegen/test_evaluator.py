@@ -12,6 +12,7 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, graph
 from tvm_stitch import compat
 from tvm_stitch.codegen.combine import accumulator_dtype, combine, identity
@@ -45,7 +46,7 @@ class Recorder:
 def evaluator(found: StitchGraph) -> tuple[Evaluator, Recorder, Any, Any]:
     reader = Recorder()
     row, column = tir.Var("r", "int64"), tir.Var("c", "int64")
-    made = Evaluator(align(found), row, reader)
+    made = Evaluator(align(found, CHOICES), row, reader)
     made.at_column(column)
     return made, reader, row, column
 
@@ -181,7 +182,7 @@ def test_a_missing_row_reads_nothing() -> None:
 )
 def test_input_indices(point: Point, expected: list[str]) -> None:
     found = graph(build(lambda emit, x: R.exp(x), ((4, 8), F32)))
-    indices = input_indices(align(found), found.inputs[0], point)
+    indices = input_indices(align(found, CHOICES), found.inputs[0], point)
     shown = [re.sub(r"T\.int64\((\d+)\)", r"\1", str(i)) for i in indices]
     assert shown == expected
 

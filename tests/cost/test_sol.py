@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.choices import CHOICES
 from tvm_stitch.cost.sol import (
     Load,
     Work,
@@ -14,7 +15,6 @@ from tvm_stitch.cost.sol import (
     tail_seconds,
 )
 from tvm_stitch.device import GPUS
-from tvm_stitch.plan.heuristics import BARRIER_SECONDS, LAUNCH_SECONDS, LONE_BLOCK_SHARES
 
 H200, V100 = GPUS["h200"], GPUS["v100"]
 MEGABYTE = 1_000_000
@@ -31,7 +31,7 @@ def test_large_kernels_take_as_long_as_a_copy() -> None:
 
 
 def test_tiny_kernels_take_a_launch() -> None:
-    assert seconds(one(1000), H200) == pytest.approx(LAUNCH_SECONDS, rel=0.01)
+    assert seconds(one(1000), H200) == pytest.approx(CHOICES.launch_seconds, rel=0.01)
 
 
 def test_resident_grids_move_data_more_slowly_and_kernels_side_by_side_a_little() -> None:
@@ -45,8 +45,10 @@ def test_resident_grids_move_data_more_slowly_and_kernels_side_by_side_a_little(
 def test_a_barrier_costs_less_than_a_launch() -> None:
     phases = ((Load(1000),), (Load(1000),), (Load(1000),))
     together, kernels = Work(phases, True, True), Work(phases, True, False, barriers=False)
-    assert seconds(together, H200) == pytest.approx(LAUNCH_SECONDS + 2 * BARRIER_SECONDS, rel=0.01)
-    assert seconds(kernels, H200) == pytest.approx(3 * LAUNCH_SECONDS, rel=0.01)
+    assert seconds(together, H200) == pytest.approx(
+        CHOICES.launch_seconds + 2 * CHOICES.barrier_seconds, rel=0.01
+    )
+    assert seconds(kernels, H200) == pytest.approx(3 * CHOICES.launch_seconds, rel=0.01)
 
 
 def test_parts_of_a_phase_share_the_device_and_phases_wait() -> None:
@@ -59,7 +61,7 @@ def test_parts_of_a_phase_share_the_device_and_phases_wait() -> None:
 
 
 def test_few_blocks_draw_part_of_the_bandwidth() -> None:
-    assert share_of(1, H200) == LONE_BLOCK_SHARES / 132
+    assert share_of(1, H200) == CHOICES.lone_block_shares / 132
     assert share_of(20, H200) < share_of(30, H200) < 1 == share_of(132, H200)
 
 

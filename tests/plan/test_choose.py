@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel, device_model
@@ -16,7 +17,6 @@ from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan import choose
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
-from tvm_stitch.plan.heuristics import MOST_PHASES
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing.stitch_graphs import stitch_graph
@@ -168,11 +168,11 @@ def test_symbolic_sizes_are_refused_with_both_reasons() -> None:
 
 
 def test_too_many_phases_are_refused_with_both_reasons() -> None:
-    found = joined(chain(MOST_PHASES + 1), reduced(R.max, 1, (513, 77)))
+    found = joined(chain(CHOICES.most_phases + 1), reduced(R.max, 1, (513, 77)))
     for device, config in ((H200, StitchConfig()), (H200, APART), (ALONE, StitchConfig())):
-        with pytest.raises(Misaligned, match=f"rows; grid-wide: .* of at most {MOST_PHASES}"):
+        with pytest.raises(Misaligned, match=f"rows; grid-wide: .* of at most {CHOICES.most_phases}"):
             choose_plan(found, device, config)
-    assert choose_plan(joined(chain(MOST_PHASES - 1), reduced(R.max, 1, (513, 77))), H200).grid_wide
+    assert choose_plan(joined(chain(CHOICES.most_phases - 1), reduced(R.max, 1, (513, 77))), H200).grid_wide
 
 
 def test_a_row_longer_than_the_chip_is_read_in_phases_that_retain() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, graph
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.plan.iteration.alignment import Misaligned
@@ -79,11 +80,11 @@ def test_copies_leave_the_graph_as_it_was() -> None:
 def test_a_part_is_aligned_with_all_of_its_roots_or_not_made() -> None:
     found = softmax()
     most, total = found.reduces
-    part = aligned_slice(cut_of(found), 0, Domain(6), [most], stored=[most])
+    part = aligned_slice(cut_of(found), CHOICES, 0, Domain(6), [most], stored=[most])
     assert names(part.graph.operators)[-1] == most.name and names(part.roots) == [most.name]
     assert [t.producer for t in part.graph.outputs] == [part.copies[most]] and part.stored == {most}
     with pytest.raises(Misaligned):
-        aligned_slice(cut_of(found), 0, Domain(6), [most, total], [total], [most])
+        aligned_slice(cut_of(found), CHOICES, 0, Domain(6), [most, total], [total], [most])
 
 
 def test_a_reduction_in_two_steps() -> None:

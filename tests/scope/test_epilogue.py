@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import single
 from tests.scope.nodes import check_identified, compute, memory, scopes
 from tvm_stitch.config import StitchConfig
@@ -20,7 +21,7 @@ GREEDY = EpilogueRules(greedy=True)
 
 
 def found(nodes: Sequence[Node], rules: EpilogueRules | None = None, **options: object) -> Identified:
-    result = identify(nodes, StitchConfig(**options), rules or EpilogueRules())
+    result = identify(nodes, StitchConfig(**options), CHOICES, rules or EpilogueRules())
     check_identified(nodes, result)
     return result
 

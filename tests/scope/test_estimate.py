@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, graphs, symbol
 from tests.scope.nodes import memory
 from tvm_stitch import explain
@@ -17,10 +18,9 @@ from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.choose import choose, choose_plan
 from tvm_stitch.plan.gpu.partition import Partition
-from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
-from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel
+from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
 from tvm_stitch.testing.random.graphs import random_graph
 from tvm_stitch.testing.stitch_graphs import stitch_graphs
 from tvm_stitch.testing.workloads import cases, grid_cases
@@ -128,15 +128,16 @@ def test_symbolic_shapes_have_no_time() -> None:
 
 def test_without_a_gpu_only_the_row_domain_counts() -> None:
     (_, _, both) = softmax_and_columns(64, 32)
-    for device in (None, device_model("llvm")):
-        with pytest.raises(Misaligned, match="64 and 32 rows"):
-            estimate_kernel(both, device, CONFIG)
+    with pytest.raises(Misaligned, match="64 and 32 rows"):
+        estimate_kernel(both, device_model("llvm"), CONFIG)
+    with pytest.raises(Misaligned, match="64 and 32 rows"):
+        in_block(both, CHOICES)
 
 
 def test_without_barriers_every_phase_is_a_launch() -> None:
     found = softmax_and_columns(4096, 256)[2]
     with_barriers, without = at(found), estimate_kernel(found, H200, StitchConfig(grid_barriers=False))
-    assert (without.seconds or 0.0) >= 2 * LAUNCH_SECONDS and (without.seconds or 0.0) > (
+    assert (without.seconds or 0.0) >= 2 * CHOICES.launch_seconds and (without.seconds or 0.0) > (
         with_barriers.seconds or 1.0
     )
 

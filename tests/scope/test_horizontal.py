@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
@@ -24,12 +26,14 @@ from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 
 def scopes(nodes: Sequence[Node], **options: object) -> set[frozenset[str]]:
-    return {frozenset(n.name for n in s.nodes) for s in identify(nodes, StitchConfig(**options)).scopes}
+    return {
+        frozenset(n.name for n in s.nodes) for s in identify(nodes, StitchConfig(**options), CHOICES).scopes
+    }
 
 
 def on_a_gpu(nodes: Sequence[Node], **options: object) -> set[frozenset[str]]:
     config = StitchConfig(**options)
-    found = identify(nodes, config, estimate=lambda graph: estimate_kernel(graph, H200, config))
+    found = identify(nodes, config, CHOICES, estimate=lambda graph: estimate_kernel(graph, H200, config))
     return {frozenset(n.name for n in s.nodes) for s in found.scopes}
 
 
@@ -71,7 +75,7 @@ def test_joining_one_pair_may_forbid_another() -> None:
 
 def test_limits_hold() -> None:
     nodes = [memory("exp", [f"x{i}"], f"v{i}", escapes=True) for i in range(40)]
-    found = identify(nodes, StitchConfig(max_arguments=10))
+    found = identify(nodes, StitchConfig(max_arguments=10), CHOICES)
     assert max(len(s.inputs) + len(s.outputs) for s in found.scopes) <= 10
     assert len(found.scopes) == 8
 
@@ -200,7 +204,7 @@ def test_a_path_through_another_scope_keeps_bins_apart_whatever_is_ready_when() 
     nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b"), memory("exp", ["b"], "c", escapes=True)]
     for i, node in enumerate(nodes):
         node.index = i
-    merger = Merger(nodes, Quotient(nodes), StitchConfig(), in_block)
+    merger = Merger(nodes, Quotient(nodes), StitchConfig(), CHOICES, partial(in_block, choices=CHOICES))
     assert not any(merger.alone(i) for i in range(3))
     fusion = _HorizontalFusion(merger, lambda s: True)
     fusion.ready[1] = 10

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.choices import CHOICES
 from tests.scope.nodes import check_identified, compute, memory, opaque, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
@@ -20,7 +21,7 @@ H200 = GPUS["h200"]
 
 
 def found(nodes: Sequence[Node], **options: object) -> Identified:
-    result = identify(nodes, StitchConfig(**options))
+    result = identify(nodes, StitchConfig(**options), CHOICES)
     check_identified(nodes, result)
     return result
 
@@ -242,10 +243,14 @@ def mixture(count: int) -> list[Node]:
     return nodes
 
 
+def on_a_row_domain(graph: StitchGraph) -> KernelEstimate:
+    return in_block(graph, CHOICES)
+
+
 class Counting:
     """Estimates as ``identify`` does by default, and counts the graphs and their operators."""
 
-    def __init__(self, estimate: Estimator = in_block) -> None:
+    def __init__(self, estimate: Estimator = on_a_row_domain) -> None:
         self.estimate, self.graphs, self.operators = estimate, 0, 0
 
     def __call__(self, graph: StitchGraph) -> KernelEstimate:
@@ -259,7 +264,7 @@ def test_large_graphs_are_estimated_in_proportion_to_their_size() -> None:
     for count in (1250, 2500, 5000):
         nodes = mixture(count)
         counting = Counting()
-        result = identify(nodes, StitchConfig(), estimate=counting)
+        result = identify(nodes, StitchConfig(), CHOICES, estimate=counting)
         limit = StitchConfig().max_operators
         assert max(len(s.graph.operators) for s in result.scopes) <= limit
         assert len(result.scopes) < count / 10
@@ -296,7 +301,7 @@ def test_grid_wide_scopes_are_estimated_in_proportion_to_their_number() -> None:
     asked = []
     for count in (80, 320):
         counting = Counting(on_a_gpu)
-        result = identify(grid_chain(count), StitchConfig(), estimate=counting)
+        result = identify(grid_chain(count), StitchConfig(), CHOICES, estimate=counting)
         asked.append((counting.graphs / count, counting.operators / count))
         assert len(result.scopes) == count // 8
     assert asked[1][0] < 1 and asked[1][1] < 1.2 * asked[0][1], asked
@@ -308,7 +313,7 @@ def test_grid_wide_scopes_that_grow_are_not_estimated_at_every_step() -> None:
     nodes += [memory("add", [f"v{i}", f"v{max(0, i - 3)}"], f"v{i + 1}", (600, 40)) for i in range(118)]
     nodes.append(memory("columns", ["v118"], "t", (600, 40), escapes=True))
     counting = Counting(on_a_gpu)
-    (scope,) = identify(nodes, StitchConfig(), estimate=counting).scopes
+    (scope,) = identify(nodes, StitchConfig(), CHOICES, estimate=counting).scopes
     assert len(scope.nodes) == 121
     assert counting.operators < 1500, (counting.graphs, counting.operators)
 
@@ -323,7 +328,7 @@ def test_large_graphs_of_one_kind(shape: str) -> None:
     else:
         nodes = [memory("exp", [f"x{i}"], f"v{i}", escapes=True) for i in range(count)]
     start = time.process_time()
-    result = identify(nodes, StitchConfig())
+    result = identify(nodes, StitchConfig(), CHOICES)
     assert time.process_time() - start < 30
     config = StitchConfig()
     assert max(len(s.graph.operators) for s in result.scopes) <= config.max_operators

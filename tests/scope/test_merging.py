@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.heuristics import FULL_NODES, FULL_REFUSALS
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
 from tvm_stitch.scope.identify import Identified, identify
 from tvm_stitch.scope.merging import Merger, loss, turns_uncoalesced
@@ -26,7 +26,7 @@ def on_a_gpu(graph: StitchGraph) -> KernelEstimate:
 
 
 def found(nodes: Sequence[Node]) -> Identified:
-    return identify(nodes, StitchConfig(), estimate=on_a_gpu)
+    return identify(nodes, StitchConfig(), CHOICES, estimate=on_a_gpu)
 
 
 def scopes(nodes: Sequence[Node]) -> set[frozenset[str]]:
@@ -36,7 +36,7 @@ def scopes(nodes: Sequence[Node]) -> set[frozenset[str]]:
 def merger(nodes: Sequence[Node]) -> Merger:
     for i, n in enumerate(nodes):
         n.index = i
-    made = Merger(nodes, Quotient(nodes), StitchConfig(), on_a_gpu)
+    made = Merger(nodes, Quotient(nodes), StitchConfig(), CHOICES, on_a_gpu)
     assert not any(made.alone(i) for i in range(len(nodes)))
     return made
 
@@ -89,21 +89,21 @@ def test_one_row_domain_goes_on_before_a_grid_is_made() -> None:
 
 def test_loss_is_told_only_where_times_are_known() -> None:
     grid, small = KernelEstimate(True, 9e-6, 5e-6), KernelEstimate(False, 3e-6, 1e-6)
-    assert "9.0 us, apart they take 6.0 us" in loss(grid, [small, small])
-    assert loss(grid, [small, small, small, small]) == ""
+    assert "9.0 us, apart they take 6.0 us" in loss(grid, [small, small], CHOICES)
+    assert loss(grid, [small, small, small, small], CHOICES) == ""
     assert (
-        loss(grid, [small, KernelEstimate()]) == ""
-        and loss(KernelEstimate(False, 9e-6), [small, small]) == ""
+        loss(grid, [small, KernelEstimate()], CHOICES) == ""
+        and loss(KernelEstimate(False, 9e-6), [small, small], CHOICES) == ""
     )
 
 
 def test_rows_are_weighed_where_they_lie_across_memory() -> None:
     small = KernelEstimate(False, 3e-6, 1e-6)
     across = KernelEstimate(False, 9e-6, 7e-6, uncoalesced=True)
-    assert loss(across, [small, small]).startswith(
+    assert loss(across, [small, small], CHOICES).startswith(
         "one kernel, which reads or writes across memory, would take 9.0 us"
     )
-    assert loss(across, [small, small, small, small]) == ""
+    assert loss(across, [small, small, small, small], CHOICES) == ""
     assert turns_uncoalesced(across, [small, small]) and not turns_uncoalesced(across, [small, across])
     assert not turns_uncoalesced(small, [small, small])
 
@@ -121,20 +121,20 @@ def test_a_batch_is_undone_whole() -> None:
 
 
 def test_a_large_scope_that_is_refused_again_and_again_is_not_asked_about_any_more() -> None:
-    """A scope of more nodes than FULL_NODES; many readers of its rows' sums that have no plan beside it."""
+    """A scope of more nodes than CHOICES.full_nodes; many readers of its rows' sums that have no plan beside it."""
     nodes = [memory("exp", ["x"], "v0"), memory("sum", ["v0"], "t", escapes=True)]
-    nodes += [memory("exp", [f"v{i}"], f"v{i + 1}") for i in range(FULL_NODES)]
+    nodes += [memory("exp", [f"v{i}"], f"v{i + 1}") for i in range(CHOICES.full_nodes)]
     nodes += [memory("columns", [f"v{i}"], f"c{i}", escapes=True) for i in range(60)]
     graphs = []
 
     def on_row_domains(graph: StitchGraph) -> KernelEstimate:
         graphs.append(graph)
-        return in_block(graph)
+        return in_block(graph, CHOICES)
 
-    result = identify(nodes, StitchConfig(horizontal_fusion=False), estimate=on_row_domains)
+    result = identify(nodes, StitchConfig(horizontal_fusion=False), CHOICES, estimate=on_row_domains)
     assert [b.reason for b in result.boundaries] == [result.boundaries[0].reason] * 60
-    assert len([g for g in graphs if len(g.operators) > FULL_NODES]) < 5 * FULL_REFUSALS
-    assert max(len(s.nodes) for s in result.scopes) == FULL_NODES + 2
+    assert len([g for g in graphs if len(g.operators) > CHOICES.full_nodes]) < 5 * CHOICES.full_refusals
+    assert max(len(s.nodes) for s in result.scopes) == CHOICES.full_nodes + 2
 
 
 def test_calls_of_one_function_are_estimated_once() -> None:
@@ -146,7 +146,7 @@ def test_a_batch_that_exceeds_a_limit_midway_is_undone_whole() -> None:
     nodes = [memory("exp", ["x"], f"v{i}", escapes=True) for i in range(3)]
     for i, n in enumerate(nodes):
         n.index = i
-    made = Merger(nodes, Quotient(nodes), StitchConfig(max_operators=2), on_a_gpu)
+    made = Merger(nodes, Quotient(nodes), StitchConfig(max_operators=2), CHOICES, on_a_gpu)
     assert not any(made.alone(i) for i in range(3))
     assert not made.merge_all([0, 1, 2])
     assert made.quotient.members == {0: [0], 1: [1], 2: [2]} and set(made.worth) == {0, 1, 2}
@@ -158,17 +158,17 @@ def test_a_fault_of_ours_is_no_boundary() -> None:
 
     def failing(graph: StitchGraph) -> KernelEstimate:
         if len(graph.operators) > 1:
-            return in_block(None)  # type: ignore[arg-type]
-        return in_block(graph)
+            return in_block(None, CHOICES)  # type: ignore[arg-type]
+        return in_block(graph, CHOICES)
 
     nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b", escapes=True)]
     with pytest.raises(AttributeError):
-        identify(nodes, StitchConfig(), estimate=failing)
+        identify(nodes, StitchConfig(), CHOICES, estimate=failing)
 
     def refused_by_tvm(graph: StitchGraph) -> KernelEstimate:
         if len(graph.operators) > 1:
             raise RuntimeError("an analysis of TVM's")
-        return in_block(graph)
+        return in_block(graph, CHOICES)
 
-    (boundary,) = identify(nodes, StitchConfig(), estimate=refused_by_tvm).boundaries
+    (boundary,) = identify(nodes, StitchConfig(), CHOICES, estimate=refused_by_tvm).boundaries
     assert "an analysis of TVM's" in boundary.reason

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.choices import CHOICES
 from tests.scope.nodes import check_identified, compute, memory, opaque, patterned, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.epilogue import EpilogueRules
@@ -17,7 +18,7 @@ from tvm_stitch.scope.weigh import MORE_KERNELS, kernels_of
 
 
 def found(nodes: list[Node], rules: EpilogueRules | None = None) -> Identified:
-    return identify(patterned(nodes), StitchConfig(), rules or EpilogueRules())
+    return identify(patterned(nodes), StitchConfig(), CHOICES, rules or EpilogueRules())
 
 
 def launches(nodes: list[Node], result: Identified | None = None) -> int:
@@ -110,7 +111,7 @@ def test_never_more_kernels_than_tvm_makes(chunk: int) -> None:
         rng = random.Random(seed)
         nodes = patterned(_random_nodes(rng))
         rules = EpilogueRules(heavy=rng.random() < 0.5, greedy=rng.random() < 0.5)
-        result = identify(nodes, StitchConfig(), rules)
+        result = identify(nodes, StitchConfig(), CHOICES, rules)
         check_identified(nodes, result)
         assert launches(nodes, result) <= launches(nodes), seed
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..device import DeviceModel
-from ..plan import heuristics
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,14 @@ class Work:
 
 def share_of(blocks: int, device: DeviceModel) -> float:
     """The share of the device's bandwidth that so many blocks, each on a multiprocessor of its own, can draw."""
-    return min(1.0, blocks * heuristics.LONE_BLOCK_SHARES / device.sms)
+    return min(1.0, blocks * device.choices.lone_block_shares / device.sms)
 
 
 def moving_seconds(work: Work, device: DeviceModel) -> float:
     """Seconds in which data moves; the slowest part of a phase is waited for."""
-    rate = device.bandwidth * heuristics.COPY_SHARE
+    rate = device.bandwidth * device.choices.copy_share
     if work.grid:
-        rate *= heuristics.RESIDENT_SHARE if work.resident else heuristics.SIDE_BY_SIDE_SHARE
+        rate *= device.choices.resident_share if work.resident else device.choices.side_by_side_share
     found = 0.0
     for phase in work.phases:
         together = sum(load.bytes for load in phase)
@@ -61,8 +60,8 @@ def moving_seconds(work: Work, device: DeviceModel) -> float:
 
 def seconds(work: Work, device: DeviceModel) -> float:
     """Seconds of a stitch op, its launches and barriers included."""
-    between = heuristics.BARRIER_SECONDS if work.barriers else heuristics.LAUNCH_SECONDS
-    return heuristics.LAUNCH_SECONDS + (len(work.phases) - 1) * between + moving_seconds(work, device)
+    between = device.choices.barrier_seconds if work.barriers else device.choices.launch_seconds
+    return device.choices.launch_seconds + (len(work.phases) - 1) * between + moving_seconds(work, device)
 
 
 def tail_seconds(work: Work, rows: int, device: DeviceModel) -> float:
@@ -70,9 +69,9 @@ def tail_seconds(work: Work, rows: int, device: DeviceModel) -> float:
 
     Other work of as many seconds, in the same launch, takes no time.
     """
-    block = max(heuristics.TAIL_BLOCK_BYTES, work.bytes // max(1, rows))
+    block = max(device.choices.tail_block_bytes, work.bytes // max(1, rows))
     resident = max(
-        1, min(device.threads_per_sm // heuristics.TAIL_BLOCK_THREADS, device.shared_per_sm // block)
+        1, min(device.threads_per_sm // device.choices.tail_block_threads, device.shared_per_sm // block)
     )
     wave = device.sms * resident * block
-    return -work.bytes % wave / (device.bandwidth * heuristics.COPY_SHARE)
+    return -work.bytes % wave / (device.bandwidth * device.choices.copy_share)

@@ -16,7 +16,6 @@ from ..device import DeviceModel
 from ..graph.extent import same
 from ..graph.ir import StitchGraph
 from ..graph.sizes import static_size
-from . import heuristics
 from .gpu.grid import grid_partition, map_partition
 from .gpu.orientation import wants_partition
 from .gpu.partition import Partition
@@ -56,9 +55,9 @@ def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Ali
         Misaligned: when neither serves it, with the reasons of both.
     """
     device = device.configured(config)
-    phases_first = wants_partition(graph, device.sms)
+    phases_first = wants_partition(graph, device)
     ways: list[Callable[[], Alignment | Partition]] = [
-        lambda: busy(align(graph), device),
+        lambda: busy(align(graph, device.choices), device),
         lambda: grid_partition(graph, device, config.grid_barriers),
     ]
     first, second = reversed(ways) if phases_first else ways
@@ -87,7 +86,7 @@ def _phases_of_a_row(graph: StitchGraph, device: DeviceModel, config: StitchConf
         found = grid_partition(graph, device, config.grid_barriers)
     except Misaligned:
         return None
-    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(plan)
+    fewer = (1 - device.choices.phases_gain) * _bytes(plan)
     return found if idle or _bytes(map_partition(found, device, config.grid_barriers)) <= fewer else None
 
 
@@ -106,4 +105,4 @@ def _leaves_device_idle(plan: KernelPlan) -> bool:
     if plan.cooperative or blocks >= plan.device.sms:
         return False
     moved = traffic(plan).moved
-    return isinstance(moved, int) and moved > blocks * heuristics.IDLE_BLOCK_BYTES
+    return isinstance(moved, int) and moved > blocks * plan.device.choices.idle_block_bytes

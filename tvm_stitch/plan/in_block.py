@@ -36,7 +36,7 @@ def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig 
         Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
     """
     if not device.is_gpu:
-        alignment = align(graph)
+        alignment = align(graph, device.choices)
         sched = schedule(alignment)
         mapping = choose_cpu_mapping(alignment, sched, device)
         return KernelPlan(graph, device, ((Stage(whole(alignment), sched, mapping),),))
@@ -52,7 +52,7 @@ def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig 
 
 
 def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
-    alignment = align(graph)
+    alignment = align(graph, device.choices)
     sched = schedule(alignment)
     if has_symbolic_rows(alignment, sched):
         stage, variants = stages_by_length(alignment, sched, device)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..device import DeviceModel
 from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, extent_key, size_of, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.sizes import Size, static_size
-from . import heuristics
 from .gpu.mapping import RowMapping, Storage
 from .gpu.occupancy import OPT_IN_BYTES
 from .gpu.patches import crossed_together
@@ -172,7 +172,7 @@ def _least(a: Size, b: Size) -> Size:
 def shared_bytes(plan: KernelPlan) -> int:
     """Shared memory of a block, static and dynamic."""
     static, dynamic = shared_parts(plan)
-    return static + dynamic + _padding(static, dynamic)
+    return static + dynamic + _padding(static, dynamic, plan.device)
 
 
 def shared_parts(plan: KernelPlan) -> tuple[int, int]:
@@ -204,11 +204,11 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
 
 def padding(plan: KernelPlan) -> int:
     """Bytes by which dynamic shared memory must be larger than what is used, so that the runtime asks for all of it."""
-    return _padding(*shared_parts(plan))
+    return _padding(*shared_parts(plan), plan.device)
 
 
-def _padding(static: int, dynamic: int) -> int:
-    most = static + dynamic + heuristics.SHARED_SLACK_BYTES
+def _padding(static: int, dynamic: int, device: DeviceModel) -> int:
+    most = static + dynamic + device.choices.shared_slack_bytes
     asked = dynamic == 0 or dynamic >= OPT_IN_BYTES or most <= OPT_IN_BYTES
     return 0 if asked else OPT_IN_BYTES - dynamic
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from .. import compat
 from ..compat import tir
+from ..cost.choices import Choices
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
 from . import dominants
@@ -113,6 +114,7 @@ def whole(alignment: Alignment) -> Slice:
 
 def aligned_slice(
     cut: Cut,
+    choices: Choices,
     phase: int,
     domain: Domain,
     roots: Iterable[Operator],
@@ -127,7 +129,7 @@ def aligned_slice(
     """
     roots = tuple(roots)
     graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
-    alignment = align(graph, domain, [copies[op] for op in cross_row])
+    alignment = align(graph, choices, domain, [copies[op] for op in cross_row])
     folded, kept = frozenset(cross_row), frozenset(stored)
     return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
 

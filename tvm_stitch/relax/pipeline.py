@@ -28,6 +28,7 @@ from ..compute.cuda import library
 from ..compute.cuda.shared_library import SharedLibrary
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
+from ..device import device_model
 from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..records.recorder import Recorder
 from ..repairs.legalize.centred_norms import CENTRED_NORMS
@@ -156,20 +157,21 @@ def planning_passes(
     """:func:`stitch_passes` behind TVM's choice of what a library computes: a pipeline up to its schedules."""
     dispatched = backend_of(target).library_dispatch_passes(target)
     recorder = recorder or Recorder()
+    device = device_model(target, config)
     return [
         RaisedCalls(),
         DeclaredBounds(),
         MendImports(),
-        ShortScans("gpu" in target.keys),
+        ShortScans(device),
         exclusively(dispatched),
         DropCopies(),
         relax.transform.CanonicalizeBindings(),  # what is dropped leaves aliases, through which no view is seen
         relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
         WideOperators(),
-        ConstantWeights(),
+        ConstantWeights(device.choices),
         ConstantViews(),
         *_quantized(target, config, recorder),
-        ComputedWeights([*_legalization(), FoldConstants()]),
+        ComputedWeights([*_legalization(), FoldConstants()], device.choices),
         ConstantBatchNorm(),
         *([JoinedProducts()] if target.kind.name == "cuda" and "matmul" not in config.of_tvm else []),
         FusedAttention(target, config, recorder.computed),

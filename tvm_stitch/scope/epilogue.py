@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..compat import kind
+from ..cost.choices import Choices
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import same_shape
 from ..graph.ir import Access, Dependency, Operator, Span, StitchGraph, Tensor
-from ..plan import heuristics
 from .node import Node, NodeKind, Value
 from .prologue import is_permutation, maker_for
 from .quotient import Quotient
@@ -75,10 +75,10 @@ RULES = EpilogueRules()
 
 
 def find_epilogues(
-    quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules
+    quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules, choices: Choices
 ) -> Iterator[list[int]]:
     """Yield each epilogue as node numbers: its compute-intensive node, then the element-wise ones."""
-    finder = _Finder(quotient, stitchable, rules)
+    finder = _Finder(quotient, stitchable, rules, choices)
     for i, node in enumerate(quotient.nodes):
         if node.kind is NodeKind.COMPUTE and len(node.outputs) == 1:
             region = finder.region(i)
@@ -88,8 +88,10 @@ def find_epilogues(
 
 
 class _Finder:
-    def __init__(self, quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules):
-        self.quotient, self.nodes, self.rules = quotient, quotient.nodes, rules
+    def __init__(
+        self, quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules, choices: Choices
+    ):
+        self.quotient, self.nodes, self.rules, self.choices = quotient, quotient.nodes, rules, choices
         self.free = list(stitchable)  # by node: free for epilogues and stitch ops
 
     def take(self, region: Sequence[int]) -> None:
@@ -102,7 +104,7 @@ class _Finder:
         region = _Region([start], set(self.nodes[start].outputs), self.rules.is_template(self.nodes[start]))
         best = [start]
         waiting = list(self.quotient.consumers[start])
-        while waiting and len(region.nodes) <= heuristics.EPILOGUE_NODES:
+        while waiting and len(region.nodes) <= self.choices.epilogue_nodes:
             user = min(waiting)
             waiting.remove(user)
             if user in region.nodes or not self._joins(user, region):

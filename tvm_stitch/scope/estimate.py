@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..config import StitchConfig
+from ..cost.choices import Choices
 from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_seconds
 from ..device import DeviceModel
 from ..graph.extent import is_static
 from ..graph.ir import StitchGraph
 from ..graph.sizes import static_size
-from ..plan import heuristics
 from ..plan.choose import choose
 from ..plan.gpu.partition import Partition
 from ..plan.gpu.uncoalesced import scattered_bytes
@@ -50,38 +50,35 @@ FREE = KernelEstimate(False, 0.0, 0.0)
 Estimator = Callable[[StitchGraph], KernelEstimate]
 
 
-def in_block(graph: StitchGraph, spaces: IndexSpaces | None = None) -> KernelEstimate:
+def in_block(graph: StitchGraph, choices: Choices, spaces: IndexSpaces | None = None) -> KernelEstimate:
     """Estimate a graph for one row domain. Only the kind of plan is known, no times.
 
     Raises:
         Misaligned: if no row domain fits.
     """
-    align(graph, spaces=spaces)
+    align(graph, choices, spaces=spaces)
     return KernelEstimate()
 
 
 def estimate_kernel(
-    graph: StitchGraph, device: DeviceModel | None, config: StitchConfig, spaces: IndexSpaces | None = None
+    graph: StitchGraph, device: DeviceModel, config: StitchConfig, spaces: IndexSpaces | None = None
 ) -> KernelEstimate:
     """Estimate the plan that ``choose_plan`` would choose for a graph.
 
     Args:
         graph: the operators of a scope.
-        device: the device. None if it is unknown: then the graph has to fit one row domain.
+        device: the device that the kernel is for.
         config: says whether grid barriers are allowed.
         spaces: index spaces found for the same operators in other graphs, for one row domain.
 
     Raises:
         Misaligned: if there is no plan, with the reason.
     """
-    if device is not None and not device.is_gpu:
-        count = len(graph.operators)
-        if graph.reduces and count > heuristics.CPU_OPERATORS_WITH_REDUCES:
-            raise Misaligned(
-                f"{count} operators, reductions among them, exceed a CPU's {heuristics.CPU_OPERATORS_WITH_REDUCES}"
-            )
-    if device is None or not device.is_gpu:
-        return in_block(graph, spaces)
+    if not device.is_gpu:
+        count, most = len(graph.operators), device.choices.cpu_operators_with_reduces
+        if graph.reduces and count > most:
+            raise Misaligned(f"{count} operators, reductions among them, exceed a CPU's {most}")
+        return in_block(graph, device.choices, spaces)
     plan = choose(graph, device, config)
     if isinstance(plan, Partition):
         return _grid_wide(plan, device, device.cooperative and config.grid_barriers)

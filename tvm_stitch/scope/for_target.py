@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..config import StitchConfig
+from ..cost.choices import Choices
 from ..device import device_model
 from ..graph.ir import StitchGraph
-from ..plan import heuristics
 from ..plan.iteration.index_space import IndexSpaces
 from ..support.bisect import bisect
 from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from .epilogue import EpilogueRules, no_template
-from .estimate import KernelEstimate, estimate_kernel
+from .estimate import KernelEstimate, estimate_kernel, in_block
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
@@ -44,7 +44,8 @@ def identify_for(
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
-    limited = config if gpu else config.limited(heuristics.CPU_OPERATORS, heuristics.CPU_ARGUMENTS)
+    choices = device.choices if device is not None else Choices()
+    limited = config if gpu else config.limited(choices.cpu_operators, choices.cpu_arguments)
     libraries = target is not None and bool(target.attrs.get("libs"))
     rules = EpilogueRules(
         heavy=gpu,
@@ -55,9 +56,13 @@ def identify_for(
     spaces = IndexSpaces()  # the same nodes are estimated alone and with others
 
     def estimate(graph: StitchGraph) -> KernelEstimate:
+        if device is None:
+            return in_block(graph, choices, spaces)
         return estimate_kernel(graph, device, limited, spaces)
 
-    return _identified(nodes, limited, lambda: identify(nodes, limited, rules, estimate, excluded, not topi))
+    return _identified(
+        nodes, limited, lambda: identify(nodes, limited, choices, rules, estimate, excluded, not topi)
+    )
 
 
 def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], Identified]) -> Identified:

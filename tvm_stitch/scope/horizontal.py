@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.extent import Extent, extent_key
-from ..plan import heuristics
 from .merging import Merger
 from .node import Value
 from .quotient import Quotient
@@ -100,7 +99,10 @@ class _HorizontalFusion:
         saves.
         """
         moving = self.merger.worth[scope].moving
-        if not moving or moving * (1 / heuristics.SIDE_BY_SIDE_SHARE - 1) > heuristics.LAUNCH_SECONDS:
+        if (
+            not moving
+            or moving * (1 / self.merger.choices.side_by_side_share - 1) > self.merger.choices.launch_seconds
+        ):
             return None
         return ""
 
@@ -119,7 +121,7 @@ class _HorizontalFusion:
                     break
             else:
                 opened.append(new)
-                if len(opened) > heuristics.OPEN_BINS:
+                if len(opened) > self.merger.choices.open_bins:
                     closed.append(opened.pop(0))
         for candidate in [*closed, *(b for opened in bins.values() for b in opened)]:
             self._merge(candidate.scopes)
@@ -178,7 +180,7 @@ class _HorizontalFusion:
         return any(self._waits(x, y, weigh) for x, y in ((a, b), (b, a)))
 
     def _waits(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
-        small = not weigh or b.moving <= max(heuristics.LAUNCH_SECONDS, a.idle)
+        small = not weigh or b.moving <= max(self.merger.choices.launch_seconds, a.idle)
         for c in a.consumers:
             if b.below >> c & 1:
                 continue

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..config import StitchConfig
+from ..cost.choices import Choices
 from ..graph.ir import StitchGraph
-from ..plan import heuristics
 from ..support.errors import StitchError
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
@@ -102,8 +103,9 @@ def _inputs(nodes: Sequence[Node]) -> list[Value]:
 def identify(
     nodes: Sequence[Node],
     config: StitchConfig,
+    choices: Choices,
     rules: EpilogueRules = RULES,
-    estimate: Estimator = in_block,
+    estimate: Estimator | None = None,
     excluded: Excluded = nothing,
     views: bool = True,
 ) -> Identified:
@@ -112,24 +114,32 @@ def identify(
     Args:
         nodes: the calls of a dataflow block.
         config: limits, and permitted rewrites.
+        choices: the device's constants of choice.
         rules: the operators that an epilogue may hold, and when it is taken (if ``config`` permits epilogues).
         estimate: returns the estimate of a graph as one kernel. It raises Misaligned, with the reason, if there is
-            none.
+            none. By default it asks for one row domain.
         excluded: returns whether TVM is to have a scope, from the scope's nodes and graph.
         views: whether reshapes outside of scopes are views, which TVM does not fuse with anything.
     """
-    return _Identifier(nodes, config, rules, estimate).run(excluded, views)
+    if estimate is None:
+        estimate = partial(in_block, choices=choices)
+    return _Identifier(nodes, config, choices, rules, estimate).run(excluded, views)
 
 
 class _Identifier:
     def __init__(
-        self, nodes: Sequence[Node], config: StitchConfig, rules: EpilogueRules, estimate: Estimator
+        self,
+        nodes: Sequence[Node],
+        config: StitchConfig,
+        choices: Choices,
+        rules: EpilogueRules,
+        estimate: Estimator,
     ):
-        self.nodes, self.config, self.rules = nodes, config, rules
+        self.nodes, self.config, self.choices, self.rules = nodes, config, choices, rules
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
-        self.merger = Merger(nodes, self.quotient, config, estimate)
+        self.merger = Merger(nodes, self.quotient, config, choices, estimate)
         self.refused: list[tuple[int, int, str]] = []
         self.lossy: list[tuple[int, int]] = []
         self.declined: dict[int, str] = {}
@@ -159,7 +169,9 @@ class _Identifier:
             return [stitchable and i not in taken for i, stitchable in enumerate(self.stitchable)]
 
         borders = find_prologues(self.quotient, self.stitchable, anchors, self.rules.permuted, is_border, {})
-        behind = {c[0]: c[1:] for c in find_epilogues(self.quotient, free_but(borders), self.rules)}
+        behind = {
+            c[0]: c[1:] for c in find_epilogues(self.quotient, free_but(borders), self.rules, self.choices)
+        }
         free = free_but(behind)
         before = find_prologues(self.quotient, free, anchors, self.rules.permuted, is_permutation, borders)
         epilogues = []
@@ -199,7 +211,7 @@ class _Identifier:
                 continue
             at += len(batch)
             if wrong is None:
-                many = min(2 * many, heuristics.NODES_AT_ONCE)
+                many = min(2 * many, self.choices.nodes_at_once)
             elif at >= wrong:
                 wrong = None
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
+from ..cost.choices import Choices
 from ..graph.ir import StitchGraph
-from ..plan import heuristics
 from ..support.failures import Refusal as Refused
 from ..support.failures import fault_at, reason_of
 from .compose import Wiring, compose, wiring
@@ -37,8 +37,15 @@ class Merger:
     equal layers of a model.
     """
 
-    def __init__(self, nodes: Sequence[Node], quotient: Quotient, config: StitchConfig, estimate: Estimator):
-        self.nodes, self.quotient, self.config = nodes, quotient, config
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        quotient: Quotient,
+        config: StitchConfig,
+        choices: Choices,
+        estimate: Estimator,
+    ):
+        self.nodes, self.quotient, self.config, self.choices = nodes, quotient, config, choices
         self._estimate = estimate
         self.worth: dict[int, KernelEstimate] = {}
         self.asked = 0
@@ -122,8 +129,11 @@ class Merger:
         if self.quotient.would_cycle(a, b):
             return "joining them would make a cycle through an operator outside"
         for s in (a, b):
-            refused, is_full = self._refused.get(s, []), len(self.quotient.members[s]) > heuristics.FULL_NODES
-            if is_full and len(refused) > heuristics.FULL_REFUSALS:
+            refused, is_full = (
+                self._refused.get(s, []),
+                len(self.quotient.members[s]) > self.choices.full_nodes,
+            )
+            if is_full and len(refused) > self.choices.full_refusals:
                 return refused[-1]
         return self.limits(self._members(a, b))
 
@@ -148,7 +158,7 @@ class Merger:
         before = [self.worth[a], self.worth[b]]
         if estimate.grid and not grid_wide and not any(w.grid for w in before):
             return RefusedMerge("left for later", True)
-        if why := loss(estimate, before):
+        if why := loss(estimate, before, self.choices):
             return RefusedMerge(why, True)
         self._merge(a, b, estimate)
         return None
@@ -177,7 +187,11 @@ class Merger:
                 return False
             into = self.quotient.merge(into, s)
         estimate, apart = self._of(self.quotient.members[into]), [self.worth[s] for s in scopes]
-        if isinstance(estimate, str) or turns_uncoalesced(estimate, apart) or loss(estimate, apart):
+        if (
+            isinstance(estimate, str)
+            or turns_uncoalesced(estimate, apart)
+            or loss(estimate, apart, self.choices)
+        ):
             self.quotient.restore(before)
             return False
         self._replace(scopes, into, estimate)
@@ -214,11 +228,11 @@ class Merger:
     ) -> bool:
         """Return whether a grid-wide scope consists of small scopes, or of a grid-wide one and light ones."""
         worth = {o: self.worth[o] for o in olds}
-        if loss(estimate, list(worth.values())):
+        if loss(estimate, list(worth.values()), self.choices):
             return False
-        if (estimate.moving or 0.0) <= heuristics.SMALL_SECONDS:
+        if (estimate.moving or 0.0) <= self.choices.small_seconds:
             return True
-        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > heuristics.SMALL_SECONDS]
+        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > self.choices.small_seconds]
         return len(rest) < len(worth) and all(self._is_light(members[o]) for o in rest)
 
     def _is_light(self, members: Sequence[int]) -> bool:
@@ -235,7 +249,7 @@ def turns_uncoalesced(estimate: KernelEstimate, before: Sequence[KernelEstimate]
     return estimate.uncoalesced and not any(w.uncoalesced for w in before)
 
 
-def loss(estimate: KernelEstimate, before: Sequence[KernelEstimate]) -> str:
+def loss(estimate: KernelEstimate, before: Sequence[KernelEstimate], choices: Choices) -> str:
     """Return the reason if separate kernels are faster than one (empty if they are not, or if that is unknown).
 
     Rows that stay in their blocks save the data that they keep on chip. Their times are compared only if accesses
@@ -245,7 +259,7 @@ def loss(estimate: KernelEstimate, before: Sequence[KernelEstimate]) -> str:
     if not weighed or estimate.seconds is None or any(w.seconds is None for w in before):
         return ""
     apart = sum(w.seconds or 0.0 for w in before)
-    if estimate.seconds <= apart + heuristics.LAUNCH_DOUBT_SECONDS * (len(before) - 1):
+    if estimate.seconds <= apart + choices.launch_doubt_seconds * (len(before) - 1):
         return ""
     kind = "grid-wide kernel" if estimate.grid else "kernel, which reads or writes across memory,"
     return f"one {kind} would take {estimate.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"

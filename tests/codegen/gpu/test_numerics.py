@@ -14,10 +14,10 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from tests.choices import change_choices
 from tests.graph.helpers import H200, build, check_emulated, draw, graph, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -83,9 +83,9 @@ def test_rows_are_read_again_from_the_cache(
     monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int], columns: int, dtype: str
 ) -> None:
     """By one block or a cluster of them, which two multiprocessors have work enough for."""
-    monkeypatch.setattr(heuristics, "COPIED_COLUMNS", 1 << 20)
-    monkeypatch.setattr(heuristics, "CACHED_BLOCKS", (blocks,))
-    monkeypatch.setattr(heuristics, "FEWER_BLOCKS_GAIN", 10.0)
+    change_choices(monkeypatch, async_copy_columns=1 << 20)
+    change_choices(monkeypatch, cached_blocks=(blocks,))
+    change_choices(monkeypatch, fewer_blocks_gain=10.0)
     config = StitchConfig(multiprocessors=2)
     device = device_model(emulated_target(), config)
 

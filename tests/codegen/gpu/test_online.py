@@ -10,8 +10,8 @@ import pytest
 from tvm.relax import op as R
 
 from cuda_emulator import lower, run_lowered
+from tests.choices import change_choices
 from tests.graph.helpers import build
-from tvm_stitch.plan import heuristics
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.reference.relax import evaluate, mismatches
@@ -24,7 +24,7 @@ ROWS = 140
 @pytest.fixture(autouse=True)
 def short_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a few thousand columns are swept as long ones are."""
-    monkeypatch.setattr(heuristics, "ONLINE_ROW_BYTES", 0)
+    change_choices(monkeypatch, online_row_bytes=0)
 
 
 def log_sum(emit: Any, x: Any) -> Any:

@@ -10,17 +10,17 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import change_choices
 from tests.codegen.gpu.memory.test_transposed_loads import checked, layer_norm, softmax, turned
 from tvm_stitch.device import DeviceModel
-from tvm_stitch.plan import heuristics
 
 
 @pytest.fixture(autouse=True)
 def few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clusters take small inputs in turn."""
-    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 0)
-    monkeypatch.setattr(heuristics, "IN_TURN_GROUPS", 1)
-    monkeypatch.setattr(heuristics, "IN_TURN_COLUMNS", 1)
+    change_choices(monkeypatch, transposed_bytes=0)
+    change_choices(monkeypatch, persistent_groups=1)
+    change_choices(monkeypatch, persistent_columns=1)
     monkeypatch.setattr(DeviceModel, "clusters_at_once", lambda *_: 2)
 
 
@@ -63,7 +63,7 @@ def test_persistent_rows(
     body: Callable[..., Any], shape: tuple[int, ...], splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the last group is not full, or the last columns are not there."""
-    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
+    change_choices(monkeypatch, transposed_splits=(splits,))
     mapping = checked(body, (shape, "float32"))
     assert mapping.workers == 2 and mapping.row_splits == splits and mapping.tasks > 1
 
@@ -74,7 +74,7 @@ def test_copies_are_not_all_of_own_columns(
     body: Callable[..., Any], splits: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads copy four columns' pieces at a time, and have an odd number of vectors of one or two columns."""
-    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
+    change_choices(monkeypatch, transposed_splits=(splits,))
     mapping = checked(body, ((columns, 160), "float32"))
     ((_, spread),) = mapping.columns.items()
     assert mapping.workers == 2 and spread.chunks * spread.vector % 4
@@ -89,7 +89,7 @@ def test_copies_of_half_types_are_not_all_of_own_columns(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight columns' pieces at a time, also where segments end with the last column."""
-    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (2,))
+    change_choices(monkeypatch, transposed_splits=(2,))
     mapping = checked(widened, ((columns, 160), "float16"))
     ((_, spread),) = mapping.columns.items()
     assert mapping.workers == 2 and spread.chunks * spread.vector % 8 == 4
@@ -106,7 +106,7 @@ def test_half_types(shape: tuple[int, ...]) -> None:
 
 
 def test_several_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (4,))
+    change_choices(monkeypatch, transposed_splits=(4,))
     mapping = checked(two_inputs, ((256, 160), "float32"), ((256, 160), "float32"))
     assert mapping.workers == 2 and len(mapping.crossed) == 2
 

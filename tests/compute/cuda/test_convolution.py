@@ -12,6 +12,7 @@ import torch
 from tvm import relax
 
 from cuda_emulator import run_cuda
+from tests.choices import CHOICES
 from tvm_stitch.compute.cuda.convolution import cuda_convolution, kernel_of, packed_weight
 from tvm_stitch.compute.cuda.convolution_plan import TILES, ConvolutionPlan, ImageConvolution, Tile
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -54,7 +55,7 @@ def check(c: ImageConvolution, plan: ConvolutionPlan, axes: int = 2) -> None:
     shape = [c.images, c.groups * c.outputs, *c.places[-axes:]]
     builder = relax.BlockBuilder()
     with builder.function("main", [x := relax.Var("x", relax.TensorType(given.shape, "float32"))]):
-        kernel = builder.add_func(cuda_convolution(kernel_of(c, plan, axes)), "convolution")
+        kernel = builder.add_func(cuda_convolution(kernel_of(c, plan, axes), CHOICES), "convolution")
         args = relax.Tuple([x, relax.const(packed_weight(weight, c, plan))])
         result = relax.TensorType([plan.splits, *shape] if plan.splits > 1 else shape, "float32")
         with builder.dataflow():

@@ -10,8 +10,8 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, plan, symbol
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.early_loads import with_early_loads
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, Storage
 from tvm_stitch.plan.verify import problems
@@ -73,7 +73,7 @@ def test_as_many_as_registers_allow() -> None:
     for blocks_per_sm in (0, 1, 4):
         counts = [held(chunks, blocks_per_sm) for chunks in range(1, 40)]
         assert counts == sorted(counts, reverse=True) and {0, 3} < set(counts) <= {0, 1, 2, 3}
-    own = H200.registers_per_sm // (256 * 4) - heuristics.OVERHEAD_REGISTERS
+    own = H200.registers_per_sm // (256 * 4) - CHOICES.overhead_registers
     assert held(4, 0) == 3 and held(4, 4) == 0 and own < 4 * mapping.of(columns).vector * 2
 
 

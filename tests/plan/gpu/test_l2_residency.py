@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, plan, symbol
-from tvm_stitch.plan import heuristics
 from tvm_stitch.records.describe import describe
 
 F32 = "float32"
@@ -31,7 +31,7 @@ def test_what_overflows_the_cache_lasts_but_not_what_rows_share() -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_reads_and_writes_fill_the_cache_so_often(more: int) -> None:
-    rows = heuristics.CACHES_FILLED * H200.l2_bytes // (1024 * 4) - 1 + more
+    rows = CHOICES.caches_filled * H200.l2_bytes // (1024 * 4) - 1 + more
     assert (l2_resident(rows, 1024) == ["x0"]) == bool(more)
 
 

@@ -32,7 +32,7 @@ def test_orientations(shape: tuple[int, ...], axis: Any, lies: Orientation) -> N
 
 def test_only_sums_of_columns_in_blocks_want_a_partition() -> None:
     def of(shape: tuple[int, int], axis: int) -> bool:
-        return wants_partition(graph(build(lambda emit, x: R.sum(x, axis), (shape, F32))), H200.sms)
+        return wants_partition(graph(build(lambda emit, x: R.sum(x, axis), (shape, F32))), H200)
 
     assert of((262144, 256), 0)
     assert not of((262144, 256), 1)

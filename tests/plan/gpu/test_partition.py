@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.partition import (
     Partition,
     _Partitioner,
@@ -28,7 +29,7 @@ F32 = "float32"
 
 
 def parted(case: grid_cases.GridCase) -> Partition:
-    return partition(stitch_graph(case.build()), H200.sms)
+    return partition(stitch_graph(case.build()), H200)
 
 
 def only(parts: list[Slice]) -> Slice:
@@ -66,7 +67,7 @@ def test_gradients_of_layer_norm() -> None:
 def test_batch_norm() -> None:
     """All sums in one reading of the data; the statistics are finished once, and read by all."""
     case = grid_cases.batch_norm_training(8192, 256)
-    found = partition(with_one_pass_variance(stitch_graph(case.build())), H200.sms)
+    found = partition(with_one_pass_variance(stitch_graph(case.build())), H200)
     (shift, folding), (finishing,), (writing,) = found.phases
     assert shift.replicated and set(found.crossing.shared) == {op.output for op in shift.stored}
     assert folding.domain.rows == 8192 and len(folding.cross_row) == 3 and folding.stored == set()
@@ -141,7 +142,7 @@ def test_disconnected_parts_share_a_phase() -> None:
         columns.operators + rows.operators,
         columns.outputs + rows.outputs,
     )
-    found = partition(both, H200.sms)
+    found = partition(both, H200)
     assert [sorted(int(p.domain.rows) for p in parts) for parts in found.phases] == [[513, 4096], [256]]
     assert {op.output for parts in found.phases for p in parts for op in p.stored} == set(both.outputs)
 
@@ -149,23 +150,23 @@ def test_disconnected_parts_share_a_phase() -> None:
 def test_symbolic_and_empty_extents_are_declined() -> None:
     symbolic = graph(build(lambda emit, x: R.sum(x, 1), ((symbol(), 64), F32)))
     with pytest.raises(Misaligned, match="symbolic or empty shape"):
-        partition(symbolic, 132)
+        partition(symbolic, H200)
 
 
 def test_no_more_phases_than_a_kernel_should_have() -> None:
     def chain(emit: Any, x: Any) -> Any:
-        for _ in range(heuristics.MOST_PHASES + 1):
+        for _ in range(CHOICES.most_phases + 1):
             x = emit(R.subtract(x, emit(R.max(emit(R.exp(x))))))
         return [x]
 
     found = stitch_graph(build(chain, ((64, 64), F32)))
-    with pytest.raises(Misaligned, match=f"of at most {heuristics.MOST_PHASES}"):
-        partition(found, 132)
+    with pytest.raises(Misaligned, match=f"of at most {CHOICES.most_phases}"):
+        partition(found, H200)
 
 
 def test_small_parts_of_a_phase_stand_in_order() -> None:
     """A part that every block evaluates for itself may read another such part of the phase, opened later."""
-    found = partition(stitch_graph(random_graph(200434, 4000, "grid").mod), H200.sms)
+    found = partition(stitch_graph(random_graph(200434, 4000, "grid").mod), H200)
     reading = 0
     for parts in found.phases:
         made: set[Tensor] = set()
@@ -183,7 +184,7 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
         return [y, emit(R.abs(y))]
 
     found = graph(build(body, ((64, 32), F32)))
-    made = _Partitioner(found, 4, False)
+    made = _Partitioner(found, replace(H200, sms=4), False)
     first, second = found.operators
     part = made._open(first, 0, False, True)
     before = part.made
@@ -218,7 +219,7 @@ def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch
             *(sum((getattr(g, kind) for g in each), []) for kind in ("inputs", "operators", "outputs")),
         )
         counted[0] = 0
-        (parts,) = partition(both, 64).phases
+        (parts,) = partition(both, replace(H200, sms=64)).phases
         assert [len(part.roots) for part in parts] == [count, count]
         assert all(part.alignment and len(part.alignment.roots) == count for part in parts)
         return counted[0]

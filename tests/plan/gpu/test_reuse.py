@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, grid_plan
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.plan.gpu.reuse import loaded_tile, retain, shared_out_alike
-from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes
 from tvm_stitch.plan.verify import problems
@@ -45,7 +45,7 @@ def test_batch_norm_keeps_a_part_of_its_data() -> None:
     assert first is plan.phases[0][-1] and (again,) == plan.phases[-1]
     assert kept.bytes == plan.shared_grid.threads * 16
     assert shared_bytes(plan) + kept.bytes * first.unroll > H200.shared_per_block - 1024
-    assert kept.registers == RETAINED_IN_REGISTERS
+    assert kept.registers == CHOICES.retained_in_registers
 
 
 def test_small_data_is_kept_whole() -> None:

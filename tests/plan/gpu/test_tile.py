@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
@@ -115,7 +116,7 @@ def test_a_device_with_less_shared_memory_keeps_less() -> None:
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes so few threads take so long a row: here they are told to."""
     monkeypatch.setattr(mapping, "_threads_for", lambda *_: 64)
-    alignment = align(graph(cases.softmax(65536, 16384).build()))
+    alignment = align(graph(cases.softmax(65536, 16384).build()), CHOICES)
     made = mapping.map_rows(alignment, schedule(alignment), H200)
     assert made.rows_per_block == 2 and made.storage is Storage.NOWHERE
 

@@ -11,10 +11,10 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, check_emulated, draw, plan, symbol
 from tvm_stitch.device import GPUS
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.memory import shared_bytes, traffic
 from tvm_stitch.relax import pipeline
@@ -55,13 +55,13 @@ def test_half_rows_have_vectors_of_eight(dtype: str) -> None:
 
 def test_extents_that_are_multiples_need_no_condition() -> None:
     found = plan(softmax(symbol("m") * 8))
-    assert [v.multiples for v in found.variants] == [()] * len(heuristics.SYMBOLIC_LENGTHS)
+    assert [v.multiples for v in found.variants] == [()] * len(CHOICES.symbolic_lengths)
     assert found.stage.row_mapping.columns[found.stage.schedule.spaces[0]].vector == 4
 
 
 def test_no_symbol_of_a_sum_is_taken_for_a_multiple() -> None:
     found = plan(softmax(symbol("m") + 1))
-    assert [v.longest for v in found.variants] == list(heuristics.SYMBOLIC_LENGTHS)
+    assert [v.longest for v in found.variants] == list(CHOICES.symbolic_lengths)
     assert not any(v.multiples for v in found.variants)
 
 

@@ -10,10 +10,10 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, check_emulated, draw, graph, graphs, legalize, operator, symbol
 from tvm_stitch.graph.extent import same
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.heuristics import RECOMPUTED_OPERATORS
 from tvm_stitch.plan.iteration.alignment import Misaligned, align
 from tvm_stitch.plan.iteration.domain import ONE, ROW, At
 from tvm_stitch.relax.stitch.dataflow import GraphReader, view_block
@@ -36,7 +36,7 @@ def composed(body: Any, *specs: Any) -> StitchGraph:
 
 def test_rows_are_those_of_the_reductions() -> None:
     found = graph(build(lambda emit, x: R.subtract(x, emit(R.max(x, -1, True))), X))
-    alignment = align(found)
+    alignment = align(found, CHOICES)
     reduce, output = operator(found, "x0"), operator(found, "T_subtract")
     assert alignment.domain.rows == 6 and not alignment.domain.flat and alignment.row_point == ROW
     full = alignment.domain.full(20)
@@ -46,23 +46,25 @@ def test_rows_are_those_of_the_reductions() -> None:
 
 
 def test_a_full_reduction_has_one_row() -> None:
-    alignment = align(graph(build(lambda emit, x: R.subtract(x, emit(R.max(x))), X)))
+    alignment = align(graph(build(lambda emit, x: R.subtract(x, emit(R.max(x))), X)), CHOICES)
     assert alignment.domain.rows == 1 and alignment.row_point == ONE
 
 
 def test_without_reductions_the_domain_is_flat() -> None:
-    alignment = align(graph(build(lambda emit, x: R.exp(emit(R.add(x, x))), X)))
+    alignment = align(graph(build(lambda emit, x: R.exp(emit(R.add(x, x))), X)), CHOICES)
     assert alignment.domain.flat and [p.columns for _, p in alignment.roots] == [120]
 
 
 def test_a_heavy_value_that_is_broadcast_makes_rows() -> None:
-    alignment = align(graph(build(lambda emit, x, y: R.add(emit(R.exp(x)), y), ((6, 1), F32), X)))
+    alignment = align(graph(build(lambda emit, x, y: R.add(emit(R.exp(x)), y), ((6, 1), F32), X)), CHOICES)
     assert alignment.domain.rows == 6 and not alignment.domain.flat
 
 
 def test_symbolic_rows() -> None:
     n = symbol()
-    alignment = align(graph(build(lambda emit, x: R.subtract(x, emit(R.max(x, -1, True))), ((n, 20), F32))))
+    alignment = align(
+        graph(build(lambda emit, x: R.subtract(x, emit(R.max(x, -1, True))), ((n, 20), F32))), CHOICES
+    )
     assert not isinstance(alignment.domain.rows, int) and [p.columns for _, p in alignment.roots] == [20, 20]
 
 
@@ -102,13 +104,13 @@ MISALIGNED: dict[str, tuple[Any, Sequence[Any], str]] = {
 def test_reasons(name: str) -> None:
     body, specs, reason = MISALIGNED[name]
     with pytest.raises(Misaligned, match=reason):
-        align(composed(body, *specs))
+        align(composed(body, *specs), CHOICES)
 
 
 def test_sums_of_rows_and_of_columns_share_the_rows_of_a_square() -> None:
     """Row i sums row i and column i."""
     mod = build(lambda emit, x: R.add(emit(R.sum(x, 0)), emit(R.sum(x, 1))), ((33, 33), F32))
-    assert align(graph(mod)).domain.rows == 33
+    assert align(graph(mod), CHOICES).domain.rows == 33
     check_emulated(mod, draw([((33, 33), F32)]))
 
 
@@ -124,9 +126,9 @@ def test_heavy_values_are_not_computed_for_every_row_without_end() -> None:
 
         return make
 
-    align(composed(body(RECOMPUTED_OPERATORS), X, ((20,), F32)))
+    align(composed(body(CHOICES.recomputed_operators), X, ((20,), F32)), CHOICES)
     with pytest.raises(Misaligned, match="computed again for every row"):
-        align(composed(body(RECOMPUTED_OPERATORS + 1), X, ((20,), F32)))
+        align(composed(body(CHOICES.recomputed_operators + 1), X, ((20,), F32)), CHOICES)
 
 
 def test_reads_at_ever_new_places_end() -> None:
@@ -142,7 +144,7 @@ def test_reads_at_ever_new_places_end() -> None:
         return [x]
 
     try:
-        align(composed(body, ((64,), F32)))
+        align(composed(body, ((64,), F32)), CHOICES)
     except Misaligned as err:
         assert "too many different places" in str(err)
 
@@ -154,7 +156,7 @@ def test_outputs_along_another_order_than_their_own() -> None:
         e = emit(R.exp(x))
         return [R.divide(e, emit(R.sum(e, 1, True)))]
 
-    alignment = align(graph(build(body, ((4, 6, 5), F32))))
+    alignment = align(graph(build(body, ((4, 6, 5), F32))), CHOICES)
     assert alignment.domain.rows == 20
     (place,) = {p for op, p in alignment.roots if not op.is_reduce}
     assert place.at is At.INDEX and place.columns == 6
@@ -163,7 +165,7 @@ def test_outputs_along_another_order_than_their_own() -> None:
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: case.name)
 def test_every_read_of_a_reduction_is_in_its_row(case: Any) -> None:
     for found in graphs(case.build()):
-        alignment = align(found)
+        alignment = align(found, CHOICES)
         own = set(found.operators)
         for key, reads in alignment.reads.items():
             assert len(reads) == len(key[0].accesses)
@@ -185,7 +187,7 @@ def test_an_output_is_placed_where_a_reduction_evaluates_it() -> None:
         y = emit(R.multiply(x, x))
         return [y, emit(R.sum(y, [1, 2], keepdims=True))]
 
-    alignment = align(composed(body, ((1, 5, 7, 16), F32)))
+    alignment = align(composed(body, ((1, 5, 7, 16), F32)), CHOICES)
     (output, place), (_, walked) = sorted(alignment.roots, key=lambda root: root[0].is_reduce)
     (read,) = {point for key, points in alignment.reads.items() if key[0].is_reduce for point in points}
     assert not output.is_reduce and walked.columns == 35 and place == read

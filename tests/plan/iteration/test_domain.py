@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, graphs, symbol
 from tvm_stitch import compat
 from tvm_stitch.codegen.evaluator import input_indices
@@ -108,14 +109,14 @@ BODIES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", BODIES)
 def test_moves_name_the_right_elements(name: str) -> None:
     for found in graphs(build(lambda emit, x: emit(BODIES[name](emit, x)), ((3, 4, 8), F32))):
-        check_moves(align(found))
+        check_moves(align(found, CHOICES))
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_moves_of_random_graphs_name_the_right_elements(first: int) -> None:
     for seed in range(first, first + 10):
         for found in graphs(random_graph(seed, max_elements=600).mod):
-            check_moves(align(found), samples=2)
+            check_moves(align(found, CHOICES), samples=2)
 
 
 def test_points_with_symbols_of_one_name_differ() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
 from tvm_stitch.compat import Expr, tir
-from tvm_stitch.plan.heuristics import INDEX_TERMS
 from tvm_stitch.plan.iteration.index_length import too_long
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
@@ -26,22 +26,22 @@ def nested(start: Expr, divisor: Any, depth: int) -> Expr:
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_few_divisions_are_short(depth: int) -> None:
-    assert not too_long(nested(I, N, depth))
+    assert not too_long(nested(I, N, depth), CHOICES)
 
 
 def test_divisions_whose_signs_are_hidden_multiply() -> None:
-    assert too_long(nested(I, N, 6))
-    assert not too_long(nested(I, 7, 30)), "divisions by numbers are single instructions"
+    assert too_long(nested(I, N, 6), CHOICES)
+    assert not too_long(nested(I, 7, 30), CHOICES), "divisions by numbers are single instructions"
 
 
 def test_divisions_of_what_is_not_negative_add_up() -> None:
     e: Expr = I
     for _ in range(30):
         e = tir.floormod(tir.floordiv(e, N) + 1, N + 1)
-    assert not too_long(e)
-    for _ in range(INDEX_TERMS):
+    assert not too_long(e, CHOICES)
+    for _ in range(CHOICES.index_terms):
         e = e + I * N
-    assert too_long(e)
+    assert too_long(e, CHOICES)
 
 
 def test_flips_between_reshapes_of_symbols_get_kernels_of_their_own() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, graphs, symbol
 from tvm_stitch.graph.ir import Access, StitchGraph
 from tvm_stitch.plan.iteration.alignment import Misaligned, align
@@ -21,7 +22,7 @@ F32 = "float32"
 def told(graph: StitchGraph, spaces: IndexSpaces | None) -> list[str]:
     """All points of a graph, as text: the variables of two domains have the same names."""
     try:
-        found = align(graph, spaces=spaces)
+        found = align(graph, CHOICES, spaces=spaces)
     except Misaligned as err:
         return [str(err)]
     points = [(op.name, at, reads) for (op, at), reads in found.reads.items()]

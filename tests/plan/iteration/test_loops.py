@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, graphs
 from tvm_stitch.plan.iteration.alignment import Alignment, align
 from tvm_stitch.plan.iteration.domain import At
@@ -24,7 +25,7 @@ def names(keys: Any) -> list[str]:
 
 def test_softmax_sweeps_three_times() -> None:
     found = graph(softmax(6, 20).build())
-    sched = schedule(align(found))
+    sched = schedule(align(found, CHOICES))
     assert [len(p.reduces) for p in sched.passes] == [1, 1, 0]
     assert [p.level for p in sched.passes] == [0, 1, 2] and all(p.columns == 20 for p in sched.passes)
     first, second, third = sched.passes
@@ -43,7 +44,7 @@ def test_a_light_value_of_one_source_is_computed_again() -> None:
         y = emit(R.subtract(x, emit(R.max(x, -1, True))))
         return [R.multiply(y, emit(R.sum(y, -1, True)))]
 
-    sched = schedule(align(graph(build(body, ((6, 20), F32)))))
+    sched = schedule(align(graph(build(body, ((6, 20), F32))), CHOICES))
     assert sched.kept_values == set() and [t.name for t, _ in sched.kept_loads] == ["x0"]
 
 
@@ -52,12 +53,12 @@ def test_a_light_value_of_two_sources_is_kept_instead_of_them() -> None:
         z = emit(R.add(x, y))
         return [R.multiply(z, emit(R.sum(z, -1, True)))]
 
-    sched = schedule(align(graph(build(body, ((6, 20), F32), ((6, 20), F32)))))
+    sched = schedule(align(graph(build(body, ((6, 20), F32), ((6, 20), F32))), CHOICES))
     assert names(sched.kept_values) == ["T_add"] and sched.kept_loads == set()
 
 
 def test_layer_norm_reads_its_scales_in_the_last_pass_only() -> None:
-    sched = schedule(align(graph(layer_norm(6, 20).build())))
+    sched = schedule(align(graph(layer_norm(6, 20).build()), CHOICES))
     assert [sorted(t.name for t, _ in p.loads) for p in sched.passes] == [
         ["x"],
         ["x"],
@@ -68,7 +69,7 @@ def test_layer_norm_reads_its_scales_in_the_last_pass_only() -> None:
 
 @pytest.mark.parametrize("keep", Keep)
 def test_what_may_be_kept(keep: Keep) -> None:
-    sched = schedule(align(graph(softmax(6, 20).build())), keep)
+    sched = schedule(align(graph(softmax(6, 20).build()), CHOICES), keep)
     assert bool(sched.kept_values) == (keep is Keep.ALL)
     assert bool(sched.kept_loads) == (keep is not Keep.NOTHING)
 
@@ -78,7 +79,7 @@ def test_row_outputs_come_last() -> None:
         high = emit(R.max(x, -1, True))
         return [R.subtract(x, high), high, R.exp(high)]
 
-    sched = schedule(align(graph(build(body, ((6, 20), F32)))))
+    sched = schedule(align(graph(build(body, ((6, 20), F32))), CHOICES))
     assert len(sched.row_outputs) == 2 and names(sched.final_values) == ["compute"]
 
 
@@ -86,12 +87,12 @@ def test_reductions_of_equal_level_share_a_pass() -> None:
     def body(emit: Any, x: Any) -> Any:
         return [R.add(emit(R.max(x, -1, True)), emit(R.sum(emit(R.exp(x)), -1, True)))]
 
-    sched = schedule(align(graph(build(body, ((6, 20), F32)))))
+    sched = schedule(align(graph(build(body, ((6, 20), F32))), CHOICES))
     assert [len(p.reduces) for p in sched.passes] == [2]
 
 
 def test_inputs_that_rows_share_are_not_streamed() -> None:
-    alignment = align(graph(layer_norm(6, 20).build()))
+    alignment = align(graph(layer_norm(6, 20).build()), CHOICES)
     sched = schedule(alignment)
     streamed = {t.name for p in sched.passes for t, point in p.loads if is_streamed(6, (t, point))}
     assert streamed == {"x"}
@@ -141,7 +142,7 @@ def check(alignment: Alignment, sched: LoopNest) -> None:
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: case.name)
 def test_passes_of_the_cases(case: Any, keep: Keep) -> None:
     for found in graphs(case.build()):
-        alignment = align(found)
+        alignment = align(found, CHOICES)
         check(alignment, schedule(alignment, keep))
 
 
@@ -149,6 +150,6 @@ def test_passes_of_the_cases(case: Any, keep: Keep) -> None:
 def test_passes_of_random_graphs(first: int) -> None:
     for seed in range(first, first + 10):
         for found in graphs(random_graph(seed, max_elements=600).mod):
-            alignment = align(found)
+            alignment = align(found, CHOICES)
             for keep in Keep:
                 check(alignment, schedule(alignment, keep))

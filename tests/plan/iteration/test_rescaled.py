@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, graph
 from tvm_stitch.plan.iteration.alignment import align
 from tvm_stitch.plan.iteration.loops import Keep, schedule
@@ -22,7 +23,7 @@ SCALE = ((4096,), "float32")
 
 
 def found(body: Body, *specs: Any, keep: Keep = Keep.LOADS) -> int:
-    alignment = align(graph(build(body, *(specs or (X,)))))
+    alignment = align(graph(build(body, *(specs or (X,)))), CHOICES)
     return len(rescaled_sums(alignment, schedule(alignment, keep)))
 
 
@@ -166,7 +167,7 @@ def test_sums_that_wait(body: Body) -> None:
 
 def test_a_kept_exponential_is_the_rows() -> None:
     """It is read again behind the sum; where a row is exchanged, it is computed again instead."""
-    alignment = align(graph(build(softmax, X)))
+    alignment = align(graph(build(softmax, X)), CHOICES)
     kept = schedule(alignment)
     assert kept.kept_values and not rescaled_sums(alignment, kept)
     assert exchanged_levels(alignment, kept) == 2
@@ -178,6 +179,6 @@ def test_costly_values_are_not_computed_again() -> None:
     def body(emit: Any, x: Any) -> Any:
         return softmax(emit, emit(R.erf(x)))
 
-    alignment = align(graph(build(body, X)))
+    alignment = align(graph(build(body, X)), CHOICES)
     kept = schedule(alignment)
     assert with_fewest_exchanges(alignment, kept) is kept

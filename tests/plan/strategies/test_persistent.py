@@ -10,9 +10,9 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph
 from tests.plan.strategies.test_transposed_loads import normalized
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.in_block import plan_in_block
@@ -42,7 +42,7 @@ def test_workers(shape: tuple[int, int, int], rows: int, splits: int, workers: i
     assert (m.rows_per_block, m.row_splits, m.workers, m.tasks) == (rows, splits, workers, turns)
     assert m.exchange is CrossBlockReduction.CLUSTER and m.blocks_per_sm == 2
     assert 2 * (shared_bytes(made) + H200.shared_reserved) <= H200.shared_per_sm
-    assert shared_parts(made)[0] + heuristics.SHARED_SLACK_BYTES <= OPT_IN_BYTES
+    assert shared_parts(made)[0] + CHOICES.shared_slack_bytes <= OPT_IN_BYTES
     assert problems(made) == []
 
 
@@ -78,7 +78,7 @@ def test_half_types_are_converted_early() -> None:
 
     m = planned((1, 4096, 4096), "float16", widened).stage.row_mapping
     ((_, spread),) = m.columns.items()
-    assert m.workers and spread.chunks * spread.vector + heuristics.IN_TURN_REGISTERS <= 65536 // (
+    assert m.workers and spread.chunks * spread.vector + CHOICES.persistent_registers <= 65536 // (
         2 * m.block
     )
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, Storage
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.tile import map_rows
@@ -73,7 +73,7 @@ def test_few_long_rows_are_split(rows: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 131])
-@pytest.mark.parametrize("columns", [32, 1000, heuristics.SPLIT_COLUMNS])
+@pytest.mark.parametrize("columns", [32, 1000, CHOICES.split_columns])
 def test_short_rows_are_never_split(rows: int, columns: int) -> None:
     assert softmax(rows, columns).stage.mapping.row_splits == 1
 
@@ -122,12 +122,12 @@ def test_long_rows_of_half_types_are_read_again_from_the_cache(device: str, colu
     assert m.storage is Storage.CACHE and not made.stage.schedule.kept_loads
     assert m.threads * m.blocks_per_sm == 1024 <= model.threads_per_sm
     at_work = model.sms * m.blocks_per_sm / m.row_splits * columns * 2 * 2
-    assert at_work <= heuristics.CACHE_FILL * model.l2_bytes
+    assert at_work <= CHOICES.cache_fill * model.l2_bytes
     smaller = m.threads == 256 or m.row_splits == model.max_cluster
     assert (
         m.row_splits == 1
         or smaller
-        and (m.row_splits == 2 or 2 * at_work > heuristics.CACHE_FILL * model.l2_bytes)
+        and (m.row_splits == 2 or 2 * at_work > CHOICES.cache_fill * model.l2_bytes)
     )
     moved = traffic(made)
     assert moved.read + moved.written == moved.least

@@ -11,7 +11,9 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
+from tvm_stitch.cost.choices import Choices
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.constants.computed_weights import ComputedWeights
 from tvm_stitch.relax.constants.fold import FoldConstants
@@ -23,8 +25,8 @@ KERNEL = RNG.standard_normal((12, 4, 3)).astype("float32")
 SPEC = ((2, 8), "float32")
 
 
-def computed(mod: tvm.IRModule) -> tvm.IRModule:
-    return ComputedWeights([relax.transform.LegalizeOps(), FoldConstants()])(mod)
+def computed(mod: tvm.IRModule, choices: Choices = CHOICES) -> tvm.IRModule:
+    return ComputedWeights([relax.transform.LegalizeOps(), FoldConstants()], choices)(mod)
 
 
 def weights_of(mod: tvm.IRModule) -> list[np.ndarray]:
@@ -111,10 +113,9 @@ def test_others_stay(body: Any, spec: Any) -> None:
     tvm.ir.assert_structural_equal(computed(mod), mod)
 
 
-def test_a_weight_that_is_too_large_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_that_is_too_large_stays() -> None:
     mod = build(lambda emit, x: R.matmul(x, normalized(emit, W, [0])), SPEC)
-    monkeypatch.setattr("tvm_stitch.plan.heuristics.LARGEST_FILLED_WEIGHT", W.nbytes - 1)
-    tvm.ir.assert_structural_equal(computed(mod), mod)
+    tvm.ir.assert_structural_equal(computed(mod, Choices(largest_filled_weight=W.nbytes - 1)), mod)
 
 
 def causal(emit: Any, size: int) -> Any:
@@ -135,10 +136,9 @@ def test_a_mask_is_a_constant() -> None:
     np.testing.assert_array_equal(added.args[1].value.numpy(), expected)
 
 
-def test_a_mask_that_is_too_large_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_that_is_too_large_stays() -> None:
     mod = build(lambda emit, x: R.add(x, causal(emit, 8)), ((2, 8, 8), "float32"))
-    monkeypatch.setattr("tvm_stitch.plan.heuristics.LARGEST_TABLE", 8 * 8 * 4 - 1)
-    tvm.ir.assert_structural_equal(computed(mod), mod)
+    tvm.ir.assert_structural_equal(computed(mod, Choices(largest_table=8 * 8 * 4 - 1)), mod)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_one_value_needs_no_memory(body: Any) -> None:
 
 def test_a_weight_that_is_not_folded_stays() -> None:
     mod = build(lambda emit, x: R.matmul(x, normalized(emit, W, [0])), SPEC)
-    tvm.ir.assert_structural_equal(ComputedWeights([])(mod), mod)
+    tvm.ir.assert_structural_equal(ComputedWeights([], CHOICES)(mod), mod)
 
 
 def test_a_grouped_convolution_of_a_normalized_weight() -> None:

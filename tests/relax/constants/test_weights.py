@@ -13,7 +13,9 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.relax.frontend.onnx import from_onnx
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
+from tvm_stitch.cost.choices import Choices
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.constants.weights import ConstantWeights
@@ -25,8 +27,8 @@ def filled(shape: tuple[int, ...], value: float = 0.25, dtype: str = "float32") 
     return relax.const(np.full(shape, value, dtype), dtype)
 
 
-def check(before: Any, after: Any, *specs: Any) -> None:
-    tvm.ir.assert_structural_equal(ConstantWeights()(build(before, *specs)), build(after, *specs))
+def check(before: Any, after: Any, *specs: Any, choices: Choices = CHOICES) -> None:
+    tvm.ir.assert_structural_equal(ConstantWeights(choices)(build(before, *specs)), build(after, *specs))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
@@ -73,12 +75,11 @@ def test_others_stay(body: Any, spec: Any) -> None:
     check(body, body, spec)
 
 
-def test_a_weight_that_is_too_large_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_that_is_too_large_stays() -> None:
     def body(emit: Any, x: Any) -> Any:
         return R.matmul(x, emit(R.broadcast_to(ONE_VALUE, (8, 5))))
 
-    monkeypatch.setattr("tvm_stitch.plan.heuristics.LARGEST_FILLED_WEIGHT", 8 * 5 * 4 - 1)
-    check(body, body, ((2, 8), "float32"))
+    check(body, body, ((2, 8), "float32"), choices=Choices(largest_filled_weight=8 * 5 * 4 - 1))
 
 
 def test_onnx_weights_made_by_constant_of_shape() -> None:
@@ -117,7 +118,7 @@ def test_onnx_weights_made_by_constant_of_shape() -> None:
     pooled = 0.5 * windows.sum((1, 4, 5)).mean()
     np.testing.assert_allclose(got, np.full((1, 10), -0.25 * 32 * pooled), rtol=1e-5, atol=1e-5)
     constants = [
-        v for v in relax.analysis.get_var2val(ConstantWeights()(mod)["main"]).values()
+        v for v in relax.analysis.get_var2val(ConstantWeights(CHOICES)(mod)["main"]).values()
         if isinstance(v, tvm.ir.GenericConst)
     ]  # fmt: skip
     assert sorted(c.value.numpy().shape for c in constants)[-1] == (32, 16, 3, 3)

@@ -10,10 +10,11 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, symbol
+from tests.choices import CHOICES
+from tests.graph.helpers import H200, build, symbol
 from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tvm_stitch.device import device_model
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.plan import heuristics
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.legalize.short_scans import SCANS, ShortScans
 from tvm_stitch.relax.rewriting.operators import has_operators
@@ -65,13 +66,14 @@ def test_positions_from_a_mask_are_one_kernel(target: tvm.target.Target) -> None
 
 
 def test_long_and_symbolic_rows_are_left_alone() -> None:
-    longest = heuristics.CPU_SCAN_AS_SUMS
+    longest = CHOICES.cpu_scan_as_sums
     for on_device, length, taken in (
         (False, longest, True),
         (False, longest + 1, False),
         (True, longest + 1, True),
-        (True, heuristics.GPU_SCAN_AS_SUMS + 1, False),
+        (True, CHOICES.gpu_scan_as_sums + 1, False),
         (False, symbol(), False),
     ):
         mod = build(lambda emit, v: R.cumsum(v, 1), ((3, length), "float32"))
-        assert has_operators(ShortScans(on_device)(mod), SCANS) != taken, (on_device, length)
+        device = H200 if on_device else device_model(LLVM)
+        assert has_operators(ShortScans(device)(mod), SCANS) != taken, (on_device, length)

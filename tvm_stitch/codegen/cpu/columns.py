@@ -8,7 +8,6 @@ from collections.abc import Callable
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import Extent, as_expr, ceildiv, is_multiple, is_number, product, total
-from ...plan import heuristics
 from ...plan.cpu.segments import Segment
 from ...plan.cpu.tile import Lanes
 from ...plan.iteration.alignment import Key
@@ -156,7 +155,7 @@ class ColumnEmitter(CpuEmitter):
         pieces = tir.floordiv(extent, B.i64(width))
         whole = as_expr(B.number(pieces, "pieces")) * B.i64(width)  # seen to be a multiple of the width
         left = extent - whole
-        narrow = heuristics.SHORTEST_LANES
+        narrow = self.al.choices.shortest_lanes
 
         def one_by_one() -> None:
             with times("serial", left, "rest") as rest:
@@ -207,7 +206,7 @@ class SplitEmitter(ColumnEmitter):
 
     def _across(self, p: RowLoop, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
         """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
-        block = heuristics.STRIDED_SEGMENTS_TOGETHER if segment.strided and not p.reduces else 1
+        block = self.al.choices.strided_segments_together if segment.strided and not p.reduces else 1
         each = -(-each // block) * block
         partials = self._partials(p, ceildiv(outer, each))
         with self.tasks(ceildiv(outer, each)) as task:

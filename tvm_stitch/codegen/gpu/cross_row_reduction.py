@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
+from ...cost.choices import Choices
 from ...graph.dtype import carried_dtype
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
@@ -36,10 +37,12 @@ def folded(op: Operator, acc: Buffer) -> Expr:
 
 def store_scalars(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], threads: int, thread: Expr,
-    block: Expr, working: Expr | None,
+    block: Expr, working: Expr | None, choices: Choices,
 ) -> None:  # fmt: skip
     """Combine a block's accumulators of reductions to one result; one thread of a working block writes them."""
-    results = row_reduce(ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0))
+    results = row_reduce(
+        ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0), choices
+    )
     with B.when(B.both(tir.EQ(thread, B.i64(0)), working)):
         for result, partial in zip(results, partials):
             _store_partial(partial, result, B.i64(0), block)
@@ -91,7 +94,12 @@ def store_columns(
 
 
 def total(
-    ops: Sequence[Operator], partials: Sequence[Buffer], blocks: Sequence[int], threads: int, thread: Expr
+    ops: Sequence[Operator],
+    partials: Sequence[Buffer],
+    blocks: Sequence[int],
+    threads: int,
+    thread: Expr,
+    choices: Choices,
 ) -> list[Expr]:
     """Every thread's copy of the totals of reductions to one result, from the blocks' partial results."""
     own = []
@@ -105,7 +113,7 @@ def total(
                 value = convert(found, accumulator_dtype(op))
                 B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
         own.append(B.cell(B.fetch(acc, 0), "own"))
-    return row_reduce(ops, own, threads, 1, thread, B.i64(0))
+    return row_reduce(ops, own, threads, 1, thread, B.i64(0), choices)
 
 
 def _within(

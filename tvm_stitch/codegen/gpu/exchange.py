@@ -91,6 +91,7 @@ class ClusterExchange:
         self.level = {op: i for i, level in enumerate(levels) for op in level}
         self.bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
         self.levels, turns = len(levels), mapping.turns
+        self.choices = stage.alignment.choices
         self.turn: Expr | None = None
         """Which group of rows the block has, where it stays for several."""
         shape = [turns, mapping.rows_per_block, len(ops), self._parts]
@@ -141,7 +142,7 @@ class ClusterExchange:
                 address = B.fetch(remote, 0) + self._offset(op, self.rank * B.i64(self.warps) + warp)
                 B.evaluate(send(address, word, B.fetch(barrier, 0)))
         self._wait(level)
-        return fold_parts(ops, self._parts, m.threads, self.lane, self._part, self.rescaled)
+        return fold_parts(ops, self._parts, m.threads, self.lane, self._part, self.choices, self.rescaled)
 
     def _wait(self, level: int) -> None:
         """Wait for all bytes of a level: at the block's scope, as they arrive in its own memory."""
@@ -207,7 +208,7 @@ class GridExchange:
         segment: Expr, slot: Expr, lane: Expr,
     ):  # fmt: skip
         self.partials, self.scratch, self.mapping = partials, scratch, stage.row_mapping
-        self.rescaled = stage.rescaled
+        self.rescaled, self.choices = stage.rescaled, stage.alignment.choices
         self.row, self.segment, self.slot, self.lane = row, segment, slot, lane
 
     def meet(self) -> None:
@@ -217,14 +218,22 @@ class GridExchange:
         """The results, once all blocks of the grid are here."""
         m = self.mapping
         totals = row_reduce(
-            ops, partials, m.threads, m.rows_per_block, self.lane, self.slot, self.rescaled, whole_rows=False
+            ops,
+            partials,
+            m.threads,
+            m.rows_per_block,
+            self.lane,
+            self.slot,
+            self.choices,
+            self.rescaled,
+            whole_rows=False,
         )
         with B.when(tir.EQ(self.lane, B.i64(0))):
             for op, total in zip(ops, totals):
                 buffer = self.partials[op]
                 B.store(buffer, convert(total, compat.buffer_dtype(buffer)), [self.row, self.segment])
         grid_barrier(self.scratch)
-        return fold_parts(ops, m.row_splits, m.threads, self.lane, self._part, self.rescaled)
+        return fold_parts(ops, m.row_splits, m.threads, self.lane, self._part, self.choices, self.rescaled)
 
     def _part(self, op: Operator, segment: Expr) -> Expr:
         return B.cell(convert(B.fetch(self.partials[op], self.row, segment), accumulator_dtype(op)), "part")

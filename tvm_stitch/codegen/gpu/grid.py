@@ -78,7 +78,9 @@ class GridEmitter:
             return
         partials = [self.buffer[found.partials[op]] for op in ops]
         counts = [int(found.partials[op].shape[-1]) for op in ops]
-        results = total(ops, partials, counts, self.plan.shared_grid.threads, self.thread)
+        results = total(
+            ops, partials, counts, self.plan.shared_grid.threads, self.thread, self.plan.device.choices
+        )
         for op, result in zip(ops, results):
             if op.output in self.plan.graph.outputs and found.scalars[op] == phase - 1:
                 first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))

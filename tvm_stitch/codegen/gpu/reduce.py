@@ -14,9 +14,9 @@ import numpy as np
 
 from ... import compat
 from ...compat import Expr, tir
+from ...cost.choices import Choices
 from ...graph.dtype import carried_dtype
 from ...graph.ir import Operator
-from ...plan import heuristics
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_order
 from ..evaluator import convert
@@ -58,6 +58,7 @@ def row_reduce(
     rows: int,
     lane: Expr,
     slot: Expr,
+    choices: Choices,
     rescaled: Rescaled = NOTHING,
     whole_rows: bool = True,
 ) -> list[Expr]:
@@ -68,6 +69,7 @@ def row_reduce(
         partials: each thread's partial result.
         threads: threads a row (a power of two); ``rows`` rows in the block.
         lane, slot: the thread's index in its row, the row's index in the block.
+        choices: the device's constants of choice.
         rescaled: sums that are relative to their warp's maximum.
         whole_rows: whether no other block has a part of the row.
 
@@ -91,7 +93,7 @@ def row_reduce(
     def part(op: Operator, warp: Expr) -> Expr:
         return convert(B.fetch(buffers[op], slot, warp), accumulator_dtype(op))
 
-    return fold_parts(ops, warps, threads, lane, part, rescaled, whole_rows)
+    return fold_parts(ops, warps, threads, lane, part, choices, rescaled, whole_rows)
 
 
 def fold_parts(
@@ -100,6 +102,7 @@ def fold_parts(
     threads: int,
     lane: Expr,
     part: Callable[[Operator, Expr], Expr],
+    choices: Choices,
     rescaled: Rescaled = NOTHING,
     whole_rows: bool = True,
 ) -> list[Expr]:
@@ -120,7 +123,7 @@ def fold_parts(
         return part(op, index) * tir.exp(apart)
 
     for op in sorted(ops, key=lambda op: op in rescaled):
-        few = count <= (1 if op in rescaled else heuristics.PARTS_IN_ORDER) or threads < WARP
+        few = count <= (1 if op in rescaled else choices.partials_in_order) or threads < WARP
         read = partial(scaled, op)
         whole[op] = (
             in_order(op, [read(B.i64(i)) for i in range(count)]) if few else _fold(op, count, lane, read)

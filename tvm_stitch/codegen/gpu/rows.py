@@ -173,7 +173,9 @@ class RowEmitter(SweepEmitter):
         """Fold what threads have reduced over the row's, and over its blocks."""
         m, rescaled = self.mapping, self.stage.rescaled
         if self.exchange is None:
-            found = row_reduce(ops, partials, m.threads, m.rows_per_block, self.lane, self.slot, rescaled)
+            found = row_reduce(
+                ops, partials, m.threads, m.rows_per_block, self.lane, self.slot, self.al.choices, rescaled
+            )
         else:
             found = self.exchange.fold(ops, partials)
         self._set_results(ops, found)

@@ -316,7 +316,16 @@ class StageEmitter(RowEmitter):
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
             own = worker if self.stage.tiles == 1 else worker * B.i64(self.stage.tiles) + self.segment
             accs, partials = [self.sums[op] for op in scalars], [partial(op) for op in scalars]
-            store_scalars(scalars, accs, partials, self.grid.threads, self.thread, own, working)
+            store_scalars(
+                scalars,
+                accs,
+                partials,
+                self.grid.threads,
+                self.thread,
+                own,
+                working,
+                self.stage.alignment.choices,
+            )
         columns = [(op, int(point.columns)) for op, point in cross_row if op.output.size != 1]
         for extent in dict.fromkeys(extent for _, extent in columns):
             ops = [op for op, over in columns if over == extent]

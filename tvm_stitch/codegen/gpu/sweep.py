@@ -38,7 +38,7 @@ class SweepEmitter(RowMemory):
         self.lane_element: Expr | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
         self.stage_element: Expr = B.i64(0)
-        self.binder = B.Binder()
+        self.binder = B.Binder(self.al.choices)
 
     # -- Reader: what the evaluator asks for --------------------------------------------------------------------
     def kept(self, key: Key) -> Expr | None:

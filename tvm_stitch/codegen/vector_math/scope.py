@@ -10,8 +10,10 @@ import numpy as np
 
 from ... import compat
 from ...compat import tir
-from ...plan import heuristics
 from ...repairs.tir.opaque import through_bits
+
+NESTED_LETS = 16
+"""Let expressions within each other: several of TVM's passes visit a body twice (20 take seconds)."""
 
 Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
 Bind = Callable[[Expr], Expr]
@@ -141,9 +143,9 @@ class Scope:
             # What stands for a value (a load) needs no binding of its own.
             self._known.setdefault(compat.structural_hash(found), []).append((found, found))
         else:
-            if self._depth() >= heuristics.NESTED_LETS:
+            if self._depth() >= NESTED_LETS:
                 raise ValueError(
-                    f"more than {heuristics.NESTED_LETS} shared sub-expressions in one expression: pass bind"
+                    f"more than {NESTED_LETS} shared sub-expressions in one expression: pass bind"
                 )
             if any(dtype_of(e) == "bfloat16" for e in compat.parts(value)):
                 if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):

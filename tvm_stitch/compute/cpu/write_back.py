@@ -187,7 +187,7 @@ def write_back(
     """
     if not isinstance(columns, int):
         raise Refusal("an epilogue of rows of symbolic length")
-    alignment = align(graph, Domain(rows), pinned=[output])
+    alignment = align(graph, device.choices, Domain(rows), pinned=[output])
     made = schedule(alignment)
     if len(made.passes) != 1 or made.final_values or made.row_outputs or graph.reduces:
         raise Refusal("the epilogue reads more than a tile at a time")

@@ -24,6 +24,7 @@ from ...codegen.gpu.kernel import COOPERATIVE
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...codegen.gpu.launch_check import check_multiprocessors
 from ...compat import Buffer, Expr, T, tir
+from ...cost.choices import Choices
 from ...graph.extent import ceildiv, product
 from ...repairs.tir.exact_constants import exact_constants
 from ..cpu.emit import compute_func
@@ -125,6 +126,7 @@ def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: Convo
 
 def cuda_convolution(
     of: KernelOf,
+    choices: Choices,
     epilogue: Epilogue | None = None,
     lanes: int = 1,
     added_up: ByCluster | ByGrid | None = None,
@@ -136,6 +138,7 @@ def cuda_convolution(
 
     Args:
         of: what it is compiled for.
+        choices: the device's constants of choice.
         epilogue: what is computed of the result.
         lanes: see above.
         added_up: by whom splits are, if the kernel does that itself. By the grid, they are a last result behind the
@@ -190,7 +193,7 @@ def cuda_convolution(
             number = group.rank * of_split + tir.floordiv(block, B.i64(cluster))
         B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
         results = [B.flat_view(buffer) for buffer in behind or out]
-        evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
+        evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes, choices)
         if by_grid is not None:
             grid = Grid(blocks, of.tile.threads, block, thread)
             add_up(divided[0], whole, evaluator or results[0], lanes, by_grid, grid)

@@ -14,6 +14,7 @@ from ... import compat
 from ...codegen import builder as B
 from ...codegen.evaluator import convert, short_name, widen
 from ...compat import Buffer, Expr
+from ...cost.choices import Choices
 from ...graph.dtype import FLOATS, compute_dtype
 from ...graph.extent import is_number, same
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
@@ -195,14 +196,15 @@ class TileEvaluator:
         epilogue: what is evaluated.
         buffers: of its operands and results, flat, in order.
         lanes: places that are evaluated at once.
+        choices: the device's constants of choice.
     """
 
-    def __init__(self, epilogue: Epilogue, buffers: Sequence[Buffer], lanes: int):
+    def __init__(self, epilogue: Epilogue, buffers: Sequence[Buffer], lanes: int, choices: Choices):
         self.epilogue, self.lanes = epilogue, lanes
         count = len(epilogue.operands)
         self.operands = {tensor: buffer for (tensor, _), buffer in zip(epilogue.operands, buffers)}
         self.outputs = list(zip(epilogue.graph.outputs, buffers[count:]))
-        self.binder = B.Binder()
+        self.binder = B.Binder(choices)
         self.known: dict[tuple[Operator, Axes], Expr] = {}
         self.leaf: dict[Tensor, Expr] = {}
 

@@ -28,7 +28,6 @@ from ...graph.extent import (
 )
 from ...graph.index_division import Divisions
 from ...graph.ir import Tensor
-from .. import heuristics
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
 from ..iteration.loops import LoopNest
@@ -78,22 +77,22 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
     candidates = _trailing(keys, columns, domain.analyzer)
     chosen, strides = columns, [None] * (len(flats) + 1)  # type: tuple[Extent, list[int | None]]
     for extent in candidates:
-        if isinstance(extent, int) and extent < heuristics.SHORTEST_SEGMENT and chosen is not columns:
+        if isinstance(extent, int) and extent < alignment.choices.shortest_segment and chosen is not columns:
             break
         steps = _strides(domain, flats, domain.column, columns, extent)
         if steps.count(None) < strides.count(None):
             chosen, strides = extent, steps
         if None not in steps:
             break
-    is_long = isinstance(columns, int) and columns >= heuristics.GATHERED_COLUMNS
-    if is_long and isinstance(chosen, int) and chosen < heuristics.SHORTEST_SEGMENT:
+    is_long = isinstance(columns, int) and columns >= alignment.choices.gathered_columns
+    if is_long and isinstance(chosen, int) and chosen < alignment.choices.shortest_segment:
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
     if not isinstance(chosen, int):
         return Segment(chosen, (), strided, _alike(alignment, keys, columns, chosen))
     cuts = _cuts(alignment, keys, columns, chosen)
-    return Segment(chosen, cuts if len(cuts) <= heuristics.CPU_CUTS + 1 else (0, chosen), strided)
+    return Segment(chosen, cuts if len(cuts) <= alignment.choices.cpu_cuts + 1 else (0, chosen), strided)
 
 
 def row_segment(
@@ -150,7 +149,7 @@ def _evenest(alignment: Alignment, sched: LoopNest, keys: Sequence[Key]) -> Exte
     for extent in _row_candidates(keys, domain):
         assert isinstance(extent, int)
         # Between whole vectors an access may jump: each starts where one segment of a vector's length does.
-        inside = heuristics.CPU_LANES if extent % heuristics.CPU_LANES == 0 else extent
+        inside = alignment.choices.cpu_lanes if extent % alignment.choices.cpu_lanes == 0 else extent
         jumps = sum(_stride(domain, f, domain.row, domain.rows, inside) is None for f in flats)
         if jumps < best[0]:
             best = (jumps, extent)
@@ -216,7 +215,11 @@ def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: E
     if split is None or not differences:
         return 0
     axes, column, inner = split
-    for lanes in (heuristics.CPU_LANES, heuristics.SHORT_LANES, heuristics.SHORTEST_LANES):
+    for lanes in (
+        alignment.choices.cpu_lanes,
+        alignment.choices.short_lanes,
+        alignment.choices.shortest_lanes,
+    ):
         pieces = quotient(extent, lanes) if is_multiple(extent, lanes) else None
         if pieces is None:
             continue

@@ -11,10 +11,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from ...cost.choices import Choices
+from ...cost.cpu import assumed_length, element_ns
 from ...device import DeviceModel
 from ...graph.classify import is_heavy
 from ...graph.extent import ByExtent, Extent
-from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.loops import LoopNest
 from .segments import Segment, column_segment, row_segment
@@ -55,14 +56,14 @@ class CpuMapping:
     """
 
     inner: ByExtent[Segment]
+    width: int
+    rows_per_task: int
+    strip: int
+    elements_per_task: int
     lanes: Lanes = Lanes.COLUMNS
-    width: int = heuristics.CPU_LANES
     divide: Split = Split.ROWS
     parallel: bool | None = True
-    rows_per_task: int = heuristics.TASK_ROWS
-    strip: int = heuristics.CPU_LANES
     row_segment: Extent = 1
-    elements_per_task: int = heuristics.TASK_ELEMENTS
     serial_rows: int = 0
     task_points: int = 0
 
@@ -85,46 +86,50 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
     """The mapping of a stitch op on a CPU."""
     domain, spaces = alignment.domain, sched.spaces
     inner = ByExtent((e, column_segment(alignment, sched, e)) for e in spaces)
-    cost = _row_cost(sched)
+    cost = _row_cost(sched, device.choices)
+    usual = _usual(inner, device.choices)
     if domain.flat:
-        return _flat(inner, sched, cost, device)
+        return _flat(usual, sched, cost, device)
     rows = domain.rows if isinstance(domain.rows, int) else None
     symbolic = any(not isinstance(e, int) for e in spaces)
-    longest = max((heuristics.length(e) for e in spaces), default=1)
-    across = row_segment(alignment, sched, inner, longest < heuristics.SHORT_LANES)
+    longest = max((assumed_length(e, device.choices) for e in spaces), default=1)
+    across = row_segment(alignment, sched, inner, longest < device.choices.short_lanes)
     parallel, serial_rows, task_points = None, 0, 0
     if symbolic:
         point = cost / longest
-        serial_rows = max(1, round(heuristics.PARALLEL_NS / point))
-        task_points = max(1, round(heuristics.TASK_NS / point))
+        serial_rows = max(1, round(device.choices.parallel_ns / point))
+        task_points = max(1, round(device.choices.task_ns / point))
     elif rows is None:
-        serial_rows = max(1, round(heuristics.PARALLEL_NS / cost))
+        serial_rows = max(1, round(device.choices.parallel_ns / cost))
     else:
-        parallel = rows > 1 and rows * cost > heuristics.PARALLEL_NS and device.sms > 1
+        parallel = rows > 1 and rows * cost > device.choices.parallel_ns and device.sms > 1
     if across is not None:
-        return _strips(
-            CpuMapping(inner, serial_rows=serial_rows), across, parallel, sched, cost, rows, device
-        )
-    lanes, width = _columns(_evenly(inner, longest))
-    rows_per_task = max(1, min(heuristics.TASK_ROWS, round(heuristics.TASK_NS / cost)))
+        return _strips(replace(usual, serial_rows=serial_rows), across, parallel, sched, cost, rows, device)
+    lanes, width = _columns(_evenly(inner, longest), device.choices)
+    rows_per_task = max(1, min(device.choices.task_rows, round(device.choices.task_ns / cost)))
     if symbolic:
-        rows_per_task = heuristics.TASK_ROWS
+        rows_per_task = device.choices.task_rows
     if rows is not None:
-        rows_per_task = max(1, min(rows_per_task, -(-rows // (heuristics.TASKS_A_CORE * device.sms))))
-    mapping = CpuMapping(
-        inner, lanes, width, parallel=parallel, rows_per_task=rows_per_task, serial_rows=serial_rows,
+        rows_per_task = max(1, min(rows_per_task, -(-rows // (device.choices.tasks_per_core * device.sms))))
+    mapping = replace(
+        usual, lanes=lanes, width=width, parallel=parallel, rows_per_task=rows_per_task, serial_rows=serial_rows,
         task_points=task_points,
     )  # fmt: skip
-    pieces = heuristics.PIECES_A_CORE * device.sms
+    pieces = device.choices.pieces_per_core * device.sms
     if rows is None or rows >= pieces or device.sms == 1:
         return mapping
     if symbolic:  # rows that may turn out to be long: all tasks work on one row together
         elements = max(1, -(-task_points // width)) * width
         return replace(mapping, divide=Split.COLUMNS, elements_per_task=elements)
-    if cost > heuristics.PARALLEL_NS:  # few long rows
+    if cost > device.choices.parallel_ns:  # few long rows
         elements = -(-longest // (pieces * width)) * width
         return replace(mapping, divide=Split.COLUMNS, parallel=True, elements_per_task=elements)
     return mapping
+
+
+def _usual(inner: ByExtent[Segment], choices: Choices) -> CpuMapping:
+    """A mapping of full vectors and full tasks."""
+    return CpuMapping(inner, choices.cpu_lanes, choices.task_rows, choices.cpu_lanes, choices.task_elements)
 
 
 def _evenly(inner: ByExtent[Segment], length: int) -> int:
@@ -132,29 +137,31 @@ def _evenly(inner: ByExtent[Segment], length: int) -> int:
     return min([length, *(s.alike for s in inner.values() if s.alike)])
 
 
-def _columns(length: int) -> tuple[Lanes, int]:
+def _columns(length: int, choices: Choices) -> tuple[Lanes, int]:
     """Lanes along columns, and how many, where so many lie evenly; none where they fill no vector."""
-    if length < heuristics.SHORTEST_LANES:
-        return Lanes.NONE, _shorter(length)
-    return Lanes.COLUMNS, heuristics.CPU_LANES if length >= heuristics.CPU_LANES else _shorter(length)
+    if length < choices.shortest_lanes:
+        return Lanes.NONE, _shorter(length, choices)
+    return Lanes.COLUMNS, choices.cpu_lanes if length >= choices.cpu_lanes else _shorter(length, choices)
 
 
-def _flat(inner: ByExtent[Segment], sched: LoopNest, cost: float, device: DeviceModel) -> CpuMapping:
+def _flat(usual: CpuMapping, sched: LoopNest, cost: float, device: DeviceModel) -> CpuMapping:
     columns = sched.passes[0].columns if sched.passes else 1
-    parallel, per_element = None, cost / heuristics.length(columns)
+    parallel, per_element = None, cost / assumed_length(columns, device.choices)
     if isinstance(columns, int):
-        parallel = cost > heuristics.PARALLEL_NS and device.sms > 1
-    unit = heuristics.TASK_ELEMENTS
-    evenly = (s.extent for s in inner.values() if isinstance(s.extent, int))
-    lanes, width = _columns(_evenly(inner, min(evenly, default=heuristics.CPU_LANES)))
-    return CpuMapping(
-        inner,
-        lanes,
-        heuristics.CPU_LANES if lanes is Lanes.NONE else width,
-        Split.COLUMNS,
-        parallel,
-        elements_per_task=max(unit, round(heuristics.TASK_NS / per_element / unit) * unit),
-        serial_rows=max(1, round(heuristics.PARALLEL_NS / per_element)),
+        parallel = cost > device.choices.parallel_ns and device.sms > 1
+    unit = device.choices.task_elements
+    evenly = (s.extent for s in usual.inner.values() if isinstance(s.extent, int))
+    lanes, width = _columns(
+        _evenly(usual.inner, min(evenly, default=device.choices.cpu_lanes)), device.choices
+    )
+    return replace(
+        usual,
+        lanes=lanes,
+        width=usual.width if lanes is Lanes.NONE else width,
+        divide=Split.COLUMNS,
+        parallel=parallel,
+        elements_per_task=max(unit, round(device.choices.task_ns / per_element / unit) * unit),
+        serial_rows=max(1, round(device.choices.parallel_ns / per_element)),
     )
 
 
@@ -165,10 +172,10 @@ def _strips(
     """Lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
     width = mapping.width
     if isinstance(segment, int) and segment < width:
-        width = _shorter(segment)
-    kept = sum(4 * heuristics.length(p.columns) for _, p in sched.kept_values)
-    pieces = max(1, min(heuristics.STRIP_PIECES, heuristics.STRIP_BYTES // (max(1, kept) * width)))
-    wanted = heuristics.PIECES_A_CORE * device.sms
+        width = _shorter(segment, device.choices)
+    kept = sum(4 * assumed_length(p.columns, device.choices) for _, p in sched.kept_values)
+    pieces = max(1, min(device.choices.strip_pieces, device.choices.strip_bytes // (max(1, kept) * width)))
+    wanted = device.choices.pieces_per_core * device.sms
     if isinstance(segment, int):
         total = -(-segment // width)
         pieces = min(pieces, total)
@@ -180,7 +187,7 @@ def _strips(
             while 1 < pieces < total and total % pieces == 1:
                 pieces -= 1
     strip = pieces * width
-    rows_per_task = max(1, round(heuristics.TASK_NS / (cost * strip)))
+    rows_per_task = max(1, round(device.choices.task_ns / (cost * strip)))
     if rows is not None and isinstance(segment, int):
         strips = (rows // segment) * -(-segment // strip)
         rows_per_task = max(1, min(rows_per_task, -(-strips // wanted)))
@@ -190,17 +197,17 @@ def _strips(
     )  # fmt: skip
 
 
-def _shorter(elements: int) -> int:
+def _shorter(elements: int, choices: Choices) -> int:
     """The length of pieces of fewer elements than lanes."""
-    return heuristics.SHORT_LANES if elements >= heuristics.SHORT_LANES else heuristics.SHORTEST_LANES
+    return choices.short_lanes if elements >= choices.short_lanes else choices.shortest_lanes
 
 
-def _row_cost(sched: LoopNest) -> float:
+def _row_cost(sched: LoopNest, choices: Choices) -> float:
     """Nanoseconds of a row, roughly (a flat domain is one row); symbolic ones have the length they are taken for."""
-    total = heuristics.ROW_NS
+    total = choices.row_ns
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)
         accesses = len(p.loads) + len(p.outputs)
-        each = heuristics.element_ns(heavy, len(p.values) - heavy, accesses)
-        total += each * heuristics.length(p.columns)
-    return max(total, heuristics.LEAST_NS)
+        each = element_ns(heavy, len(p.values) - heavy, accesses, choices)
+        total += each * assumed_length(p.columns, choices)
+    return max(total, choices.least_ns)

@@ -59,7 +59,9 @@ class Draft:
         Raises:
             Misaligned: when its domain does not serve them all.
         """
-        return aligned_slice(cut, self.phase, self.domain, roots, cross_row, stored)
+        return aligned_slice(
+            cut, self.made.alignment.choices, self.phase, self.domain, roots, cross_row, stored
+        )
 
     def replicate(self) -> None:
         """Let every block evaluate it."""

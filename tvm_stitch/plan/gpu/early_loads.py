@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from ...device import DeviceModel
 from ...graph.extent import Extent, same
-from .. import heuristics
 from ..iteration.loops import Leaf, LoopNest
 from ..kernel import Stage
 from .mapping import RowMapping, Storage
@@ -34,7 +33,7 @@ def with_early_loads(stage: Stage, device: DeviceModel) -> Stage:
     limit = float(register_limit(mapping.threads, device))
     if mapping.blocks_per_sm:
         own = device.registers_per_sm // (mapping.block * mapping.blocks_per_sm)
-        limit = min(limit, own - heuristics.OVERHEAD_REGISTERS)
+        limit = min(limit, own - device.choices.overhead_registers)
     held = [(e, tile_words(stage.alignment, stage.schedule, e)) for e in stage.schedule.spaces]
     found: list[Leaf] = []
     for leaf in late:

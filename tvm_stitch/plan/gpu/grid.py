@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ...cost.choices import Choices
+from ...cost.mappings import idle_device_cost, reduction_cost, row_cost, tile_cost
 from ...device import DeviceModel
 from ...graph.dtype import compute_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, extent_key
 from ...graph.ir import Operator, StitchGraph, Tensor
 from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
-from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
@@ -44,7 +45,7 @@ def grid_partition(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     """
     twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
-    found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
+    found = partition(with_one_pass_variance(graph, twice), device, replicate=barriers)
     next(_mapped(found, device, barriers))
     return found
 
@@ -69,7 +70,7 @@ def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[t
     """
     reasons: list[str] = []
     none = True
-    for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
+    for threads, per_sm, penalty in device.choices.grid_block_shapes:
         if threads * per_sm > device.threads_per_sm:
             continue
         try:
@@ -99,7 +100,7 @@ class _Mapper:
         self.found, self.device, self.barriers = found, device, barriers
         self.threads, self.per_sm = threads, per_sm
         # For tiles and accumulators.
-        self.words = _registers_of(device, threads, per_sm) - heuristics.OVERHEAD_REGISTERS
+        self.words = _registers_of(device, threads, per_sm) - device.choices.overhead_registers
         self.blocks = device.sms * per_sm
         # Of every stage: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
@@ -141,7 +142,7 @@ class _Mapper:
         plan = KernelPlan(
             found.graph,
             self.device,
-            tuple(map(tuple, _turned_around(phases))),
+            tuple(map(tuple, _turned_around(phases, self.device.choices))),
             replace(found.crossing, partials=self.partials),
             Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
@@ -178,8 +179,8 @@ class _Mapper:
             return [self.finals.get(op, op) for op in ops]
 
         return aligned_slice(
-            self.cut, piece.phase, piece.domain, new(piece.roots), new(piece.cross_row), new(piece.stored),
-            piece.replicated,
+            self.cut, self.device.choices, piece.phase, piece.domain, new(piece.roots), new(piece.cross_row),
+            new(piece.stored), piece.replicated,
         )  # fmt: skip
 
     # -- mapping ------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class _Mapper:
             words = max(1.0, tile_words(al, sched, extent)) * vector
             pieces = -(-int(extent) // (self.threads * vector))
             fitting = int(self.words // (2 * words))
-            chunks = max(1, min(heuristics.VECTORS_IN_FLIGHT, fitting, pieces // self.blocks))
+            chunks = max(1, min(self.device.choices.vectors_in_flight, fitting, pieces // self.blocks))
             spaces.append((extent, ColumnMapping(vector, chunks)))
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
@@ -217,7 +218,9 @@ class _Mapper:
 
     def _reads_again(self, piece: Slice) -> bool:
         """True where a stage of another phase reads one of the stage's large inputs as well."""
-        large = {t for t in piece.tensors if t in self.found.graph.inputs and _is_large(t)}
+        large = {
+            t for t in piece.tensors if t in self.found.graph.inputs and _is_large(t, self.device.choices)
+        }
         others = [
             p for stages in self.found.phases for p in stages if p.phase != piece.phase and not p.replicated
         ]
@@ -255,7 +258,7 @@ class _Mapper:
             words = self._words(al, sched, extent)
             if tiled and chunks > 1:
                 most = max(1, int(self.words // max(1.0, vector * words)))
-                chunks = min(chunks, most, heuristics.TILE_CHUNKS)
+                chunks = min(chunks, most, self.device.choices.tile_chunks)
                 tiles = -(-extent // (vector * threads * chunks))
             elif chunks * vector * words > self.words and chunks > 1:
                 fits = False
@@ -277,10 +280,9 @@ class _Mapper:
         stride = 1 if piece.replicated else min(self.blocks // tiles, tasks)
         return Stage(piece, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
-    @staticmethod
-    def _stepped(m: ColumnMapping) -> ColumnMapping:
+    def _stepped(self, m: ColumnMapping) -> ColumnMapping:
         """The same columns in steps of a few vectors a thread."""
-        chunks = max(1, heuristics.STEP_ELEMENTS // m.vector)
+        chunks = max(1, self.device.choices.step_elements // m.vector)
         return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
 
     def _unroll(self, al: Alignment, sched: LoopNest, mapping: RowMapping) -> int:
@@ -293,7 +295,7 @@ class _Mapper:
         m = mapping.of(p.columns)
         words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
         room = self.words - m.vector * m.chunks * len(p.cross_row)
-        return max(1, min(heuristics.VECTORS_IN_FLIGHT // m.chunks, int(room // max(1.0, words))))
+        return max(1, min(self.device.choices.vectors_in_flight // m.chunks, int(room // max(1.0, words))))
 
     def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
         """Registers a column costs a thread: its tile, and an accumulator for each reduction across rows."""
@@ -312,35 +314,35 @@ class _Mapper:
         """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
         cost = 0.0
         # Idle lanes matter as far as there is work for all.
-        busy = self.blocks * self.threads * heuristics.BUSY_ELEMENTS
+        busy = self.blocks * self.threads * self.device.choices.busy_elements
         work = min(1.0, rows * max(vectors, default=1) / busy)
         for extent, vector in vectors.items():
             count = -(-extent // vector)
             chunks = -(-count // threads)
             words = chunks * vector * self._words(al, sched, extent)
             if tiled:
-                chunks = min(chunks, heuristics.TILE_CHUNKS)
+                chunks = min(chunks, self.device.choices.tile_chunks)
                 idle = -(-count // (threads * chunks)) * threads * chunks / count - 1.0
-                cost += heuristics.tile_cost(idle, threads, vector, self.threads / threads)
+                cost += tile_cost(idle, threads, vector, self.threads / threads, self.device.choices)
                 continue
             idle = chunks * threads / count - 1.0
             over = max(0.0, words / self.words - 1.0)
-            cost += heuristics.row_cost(idle, work, over, threads, vector)
+            cost += row_cost(idle, work, over, threads, vector, self.device.choices)
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
-            cost += heuristics.reduction_cost(threads // self.device.warp)
+            cost += reduction_cost(threads // self.device.warp, self.device.choices)
         groups = -(-rows // max(1, self.threads // threads))
         if groups < self.device.sms:
             most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
             turns, least = most / threads, most * rows / (self.device.sms * self.threads)
-            cost += heuristics.idle_device_cost(groups / self.device.sms, turns, least)
+            cost += idle_device_cost(groups / self.device.sms, turns, least, self.device.choices)
         return cost
 
 
-def _is_large(tensor: Tensor) -> bool:
-    return int(tensor.size) * item_bytes(tensor.dtype) >= heuristics.CACHED_INPUT_BYTES
+def _is_large(tensor: Tensor, choices: Choices) -> bool:
+    return int(tensor.size) * item_bytes(tensor.dtype) >= choices.cached_input_bytes
 
 
-def _turned_around(phases: Sequence[Sequence[Stage]]) -> list[list[Stage]]:
+def _turned_around(phases: Sequence[Sequence[Stage]], choices: Choices) -> list[list[Stage]]:
     """The stages, those that read a large input again beginning where the last one that read it ended."""
     direction: dict[Tensor, bool] = {}
 
@@ -348,7 +350,7 @@ def _turned_around(phases: Sequence[Sequence[Stage]]) -> list[list[Stage]]:
         if p.slice.replicated:
             return p
         tensors = {copy: t for t, copy in p.slice.tensors.items()}
-        large = [tensors[t] for t in p.graph.inputs if _is_large(t)]
+        large = [tensors[t] for t in p.graph.inputs if _is_large(t, choices)]
         before = [direction[t] for t in large if t in direction]
         backwards = bool(before) and not before[0]
         direction.update(dict.fromkeys(large, backwards))

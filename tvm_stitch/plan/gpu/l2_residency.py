@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .. import heuristics
 from ..iteration.loops import Leaf, RowLoop, is_streamed
 from ..kernel import KernelPlan, Stage
 from ..memory import traffic
@@ -24,7 +23,7 @@ def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
     moved = traffic(plan)
     if not device.cache_policies or not isinstance(moved.read, int) or not isinstance(moved.written, int):
         return plan
-    if min(moved.read, moved.written) < heuristics.CACHES_FILLED * device.l2_bytes:
+    if min(moved.read, moved.written) < plan.device.choices.caches_filled * device.l2_bytes:
         return plan
     # What patches turn is loaded element by element, or copied by instructions without a policy.
     turned = stage.row_mapping.crossed
@@ -33,7 +32,7 @@ def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
     )
     if not loads:
         return plan
-    if not stage.row_mapping.copied and _words(stage) > heuristics.LASTING_WORDS:
+    if not stage.row_mapping.copied and _words(stage) > plan.device.choices.l2_resident_words:
         return plan
     return replace(plan, phases=((replace(stage, l2_resident=tuple(loads)),),))
 

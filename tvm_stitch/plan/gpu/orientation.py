@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Expr, Var
+from ...device import DeviceModel
 from ...graph.extent import Extent, is_number, product
 from ...graph.ir import Operator, StitchGraph, Tensor
-from .. import heuristics
 from ..iteration.alignment import Alignment, op_points
 from ..iteration.domain import At
 
@@ -48,17 +48,17 @@ def as_int(extent: Extent) -> int:
     return extent if isinstance(extent, int) else 0
 
 
-def has_many_results(op: Operator, blocks: int) -> bool:
+def has_many_results(op: Operator, device: DeviceModel) -> bool:
     """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
     size = as_int(op.output.size)
-    few = as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
-    return few or size >= blocks * heuristics.BUSY_RESULTS
+    few = as_int(op_points(op)) <= device.choices.uncoalesced_elements * size
+    return few or size >= device.sms * device.choices.busy_results
 
 
-def wants_partition(graph: StitchGraph, blocks: int) -> bool:
+def wants_partition(graph: StitchGraph, device: DeviceModel) -> bool:
     """True when rows would lie across memory, so that sums of columns block by block are better."""
     return any(
-        orientation(op) is Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
+        orientation(op) is Orientation.COLUMN and not has_many_results(op, device) for op in graph.reduces
     )
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...device import DeviceModel
 from ...graph.dtype import carried_dtype
 from ...graph.extent import product
 from ...graph.ir import Operator, StitchGraph, Tensor
-from .. import dominants, heuristics
+from .. import dominants
 from ..iteration.alignment import Misaligned, align, op_points, row_domains
 from ..iteration.domain import Domain
 from ..kernel import Crossing
@@ -35,12 +36,12 @@ class Partition:
     cut: Cut
 
 
-def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partition:
-    """Partition a graph for a grid of ``blocks`` blocks.
+def partition(graph: StitchGraph, device: DeviceModel, replicate: bool = True) -> Partition:
+    """Partition a graph for a grid with one block for each multiprocessor.
 
     Args:
         graph: a stitch op's graph.
-        blocks: how many blocks share the work.
+        device: the GPU that the kernel is for.
         replicate: let every block evaluate small stages whole, which saves a barrier; their results do not outlive a
             kernel.
 
@@ -50,12 +51,13 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     for t in graph.touched():
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
             raise Misaligned(f"{t.name} has a symbolic or empty shape, which a grid-wide plan does not serve")
-    return _Partitioner(graph, blocks, replicate).run()
+    return _Partitioner(graph, device, replicate).run()
 
 
 class _Partitioner:
-    def __init__(self, graph: StitchGraph, blocks: int, replicate: bool):
-        self.graph, self.blocks, self.replicate = graph, blocks, replicate
+    def __init__(self, graph: StitchGraph, device: DeviceModel, replicate: bool):
+        self.graph, self.device, self.replicate = graph, device, replicate
+        self.blocks = device.sms
         self.cut = Cut({op.output: op for op in graph.operators})
         self.drafts: list[Draft] = []
         self.home: dict[Operator, Draft] = {}
@@ -106,7 +108,7 @@ class _Partitioner:
     # -- reductions ---------------------------------------------------------------------------------------------
     def _reduce(self, op: Operator) -> None:
         lies = orientation(op)
-        if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.blocks)):
+        if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.device)):
             self._place(op, stored=op in self.outputs)
             return
         draft = self._place(op, across=True)
@@ -145,7 +147,9 @@ class _Partitioner:
         """The stage whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
         if root.is_reduce:
             return None
-        reads = {t for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES) for t in op.inputs}
+        reads = {
+            t for op in slice_operators(self.cut, [root], self.device.choices.most_phases) for t in op.inputs
+        }
         for t in reads:
             producer = self.cut.producer.get(t)
             if producer is None or t not in self.stored:
@@ -184,7 +188,7 @@ class _Partitioner:
     def _earliest(self, root: Operator) -> int:
         """The first phase in which all global values that the root reads are there."""
         phase = 0
-        for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES):
+        for op in slice_operators(self.cut, [root], self.device.choices.most_phases):
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
@@ -193,7 +197,11 @@ class _Partitioner:
         inputs = self._leaves([root], phase)
         tried = 0
         for draft in sorted(self.drafts, key=lambda p: p.phase):
-            if draft.phase < phase or tried >= heuristics.STAGES_TRIED or not self._fits(draft, root, across):
+            if (
+                draft.phase < phase
+                or tried >= self.device.choices.stages_tried
+                or not self._fits(draft, root, across)
+            ):
                 continue
             shared = inputs & self._leaves(draft.roots, draft.phase)
             size = max((as_int(t.size) for t in inputs), default=0)
@@ -260,7 +268,7 @@ class _Partitioner:
         """
         try:
             graph = slice_graph(self.cut, [root], {root}, draft.phase, "root")[0]
-            align(graph, draft.domain)
+            align(graph, self.device.choices, draft.domain)
         except Misaligned:
             return False
         draft.join(root, stored)
@@ -268,15 +276,23 @@ class _Partitioner:
         return True
 
     def _open(self, root: Operator, phase: int, across: bool, stored: bool) -> Draft:
-        if phase >= heuristics.MOST_PHASES:
-            raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
-        if len(self.drafts) >= heuristics.MOST_STAGES:
-            raise Misaligned(f"more than {heuristics.MOST_STAGES} stages with rows of their own")
+        if phase >= self.device.choices.most_phases:
+            raise Misaligned(
+                f"{root.name} would be in phase {phase + 1} of at most {self.device.choices.most_phases}"
+            )
+        if len(self.drafts) >= self.device.choices.most_stages:
+            raise Misaligned(f"more than {self.device.choices.most_stages} stages with rows of their own")
         reasons = []
         for domain in self._domains(root, phase, across):
             try:
                 made = aligned_slice(
-                    self.cut, phase, domain, [root], [root] if across else [], [root] if stored else []
+                    self.cut,
+                    self.device.choices,
+                    phase,
+                    domain,
+                    [root],
+                    [root] if across else [],
+                    [root] if stored else [],
                 )
             except Misaligned as err:
                 reasons.append(str(err))
@@ -356,8 +372,11 @@ class _Partitioner:
             return False
         if any(op.output in self.graph.outputs or op.output in self.stored for op in draft.stored):
             return False
-        if as_int(draft.domain.rows) > heuristics.REPLICATED_ROWS:
+        if as_int(draft.domain.rows) > self.device.choices.replicated_rows:
             return False
-        if len(self.shared) >= heuristics.REPLICATED_VALUES:
+        if len(self.shared) >= self.device.choices.replicated_values:
             return False
-        return sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
+        return (
+            sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce)
+            <= self.device.choices.replicated_points
+        )

@@ -16,7 +16,6 @@ from dataclasses import replace
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, extent_key
 from ...graph.ir import Tensor
-from .. import heuristics
 from ..iteration.alignment import Misaligned
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, schedule
@@ -81,7 +80,9 @@ def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: 
             continue
         rows = Domain(model.alignment.domain.rows)
         try:
-            like = aligned_slice(cut, piece.phase, rows, piece.roots, piece.cross_row, piece.stored)
+            like = aligned_slice(
+                cut, piece.alignment.choices, piece.phase, rows, piece.roots, piece.cross_row, piece.stored
+            )
         except Misaligned:
             continue
         mapped = _mapped_as(like, model, words)
@@ -150,11 +151,17 @@ def _kept(
     # As many as every block has; and the last of a flat domain may be a part of one.
     tasks = (first.tasks - 1 if first.row_mapping.split else first.tasks) // first.stride
     together = max(stage.unroll for stage in stages)
-    shared = max(0, min(tasks, (room - shared_bytes(plan) - heuristics.RETAINED_SLACK_BYTES) // size))
+    shared = max(
+        0, min(tasks, (room - shared_bytes(plan) - plan.device.choices.retained_slack_bytes) // size)
+    )
     if shared > together:
         shared -= shared % together
     each = max(1.0, sum(item_bytes(t.dtype) for t in tensors) / 4 * elements)
-    free = words - max(map(stage_words, stages)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
-    share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
-    registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
+    free = words - max(map(stage_words, stages)) - plan.device.choices.retained_addresses * (len(tensors) - 1)
+    share = next(
+        (share for phases, share in plan.device.choices.retained_share if len(plan.phases) <= phases), 0.0
+    )
+    registers = max(
+        0, min(tasks - shared, plan.device.choices.retained_in_registers, int(free * share / each))
+    )
     return InterPhaseReuse(tensors, stages, shared, registers, size) if shared + registers else None

@@ -22,11 +22,12 @@ from math import gcd
 
 from ... import compat
 from ...compat import Analyzer
+from ...cost.choices import Choices
+from ...cost.mappings import packed_row_cost
 from ...device import DeviceModel
 from ...graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, ceildiv
 from ...graph.ir import Operator
-from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import vectorizable
 from ..iteration.domain import At
@@ -128,7 +129,7 @@ def map_rows(
     vectors = [vector_length(alignment, sched, e, device) for e in extents]
     if alignment.domain.flat:
         flat = ((e, _flat_columns(v, e, device)) for e, v in zip(extents, vectors))
-        return RowMapping(heuristics.FLAT_THREADS, 1, ByExtent(flat), split=True)
+        return RowMapping(device.choices.flat_threads, 1, ByExtent(flat), split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     words = [tile_words(alignment, sched, e) for e in extents]
     # Of every space: its columns in a segment, the registers of one, and its vectors' length.
@@ -153,15 +154,15 @@ def map_rows(
     fits = all(n == 1 or n * vector * wide <= limit for n, (_, _, wide, vector) in zip(chunks, static))
     spaces = ByExtent((e, ColumnMapping(vector, n)) for n, (e, _, _, vector) in zip(chunks, static))
     mapping = RowMapping(threads, rows_per_block, spaces, tasks=tasks, row_splits=row_splits)
-    return mapping if fits else kept_in_shared(sched, in_steps(mapping), device)
+    return mapping if fits else kept_in_shared(sched, in_steps(mapping, device.choices), device)
 
 
 def register_limit(threads: int, device: DeviceModel) -> int:
     """Registers that the tiles of a thread may take in blocks of so many threads."""
     if threads == device.max_threads_per_block:
-        return device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
-    large = threads >= heuristics.LARGE_BLOCK
-    return heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
+        return device.registers_per_sm // threads - device.choices.largest_block_registers
+    large = threads >= device.choices.large_block
+    return device.choices.long_row_registers if large else device.choices.small_block_registers
 
 
 def _flat_columns(vector: int, columns: Extent, device: DeviceModel) -> ColumnMapping:
@@ -172,15 +173,15 @@ def _flat_columns(vector: int, columns: Extent, device: DeviceModel) -> ColumnMa
     """
     if not isinstance(columns, int):
         return ColumnMapping(vector, 1)
-    while vector > 1 and columns < vector * device.sms * heuristics.FLAT_THREADS_OF_MULTIPROCESSOR:
+    while vector > 1 and columns < vector * device.sms * device.choices.flat_threads_per_multiprocessor:
         vector //= 2
-    filled = columns >= vector * heuristics.FLAT_VECTORS * device.sms * device.threads_per_sm
-    return ColumnMapping(vector, heuristics.FLAT_VECTORS if filled else 1)
+    filled = columns >= vector * device.choices.flat_vectors * device.sms * device.threads_per_sm
+    return ColumnMapping(vector, device.choices.flat_vectors if filled else 1)
 
 
-def in_steps(mapping: RowMapping) -> RowMapping:
+def in_steps(mapping: RowMapping, choices: Choices) -> RowMapping:
     """Columns in steps of a few vectors a thread, where nothing is kept in registers."""
-    most = heuristics.STEP_ELEMENTS
+    most = choices.step_elements
     spaces = (
         (e, _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, most // m.vector))), m.chunks))
         for e, m in mapping.columns.items()
@@ -199,7 +200,7 @@ def any_length(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> Ro
     spaces = []
     for e in sched.spaces:
         vector = vector_length(alignment, sched, e, device)
-        chunks = max(1, heuristics.STEP_ELEMENTS // vector)
+        chunks = max(1, device.choices.step_elements // vector)
         spaces.append((e, ColumnMapping(vector, chunks, ceildiv(e, threads * vector * chunks))))
     return RowMapping(threads, 1, ByExtent(spaces), storage=Storage.NOWHERE)
 
@@ -218,7 +219,7 @@ def read_again_from_cache(
         vector = vector_length(alignment, sched, columns, device)
         vectors = -(-columns // (row_splits * threads * vector))
         spaces.append(
-            (columns, _stepped(ColumnMapping(vector, min(vectors, heuristics.CACHED_CHUNKS)), vectors))
+            (columns, _stepped(ColumnMapping(vector, min(vectors, device.choices.cached_chunks)), vectors))
         )
     return RowMapping(
         threads,
@@ -227,7 +228,7 @@ def read_again_from_cache(
         storage=Storage.CACHE,
         row_splits=row_splits,
         exchange=CrossBlockReduction.CLUSTER if row_splits > 1 else CrossBlockReduction.NONE,
-        blocks_per_sm=heuristics.CACHED_THREADS // threads,
+        blocks_per_sm=device.choices.cached_threads // threads,
     )
 
 
@@ -244,7 +245,7 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
         vectors = m.steps * m.chunks
         if isinstance(columns, int):
             vectors = -(-columns // (m.vector * span))
-        fitting = (c for c in heuristics.STAGED_CHUNKS if c <= m.chunks)
+        fitting = (c for c in device.choices.staged_chunks if c <= m.chunks)
         chunks = min(fitting, key=lambda c: (-(-vectors // c) * c, -c))
         return _stepped(ColumnMapping(m.vector, chunks), vectors)
 
@@ -254,8 +255,8 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
-    reserve = partial_bytes(sched, mapping) + heuristics.SHARED_SLACK_BYTES
-    room = most - max(heuristics.LEAST_SHARED_RESERVE_BYTES, reserve)
+    reserve = partial_bytes(sched, mapping) + device.choices.shared_slack_bytes
+    room = most - max(device.choices.least_shared_reserve_bytes, reserve)
     fits = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, found) <= room
     return found if fits else replace(mapping, storage=Storage.NOWHERE)
 
@@ -340,7 +341,7 @@ def _threads_for(
     most = device.max_threads_per_block
     if vecs <= 32:
         small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
-        threads = min(small, key=lambda t: (heuristics.packed_row_cost(vecs, t, vector, words), -t))
+        threads = min(small, key=lambda t: (packed_row_cost(vecs, t, vector, words, device.choices), -t))
     else:
         power = 1 << max(0, -(-columns // (2 * full)) - 1).bit_length()  # the least that is not smaller
         threads = min(max(32, power), most // 2)
@@ -348,22 +349,22 @@ def _threads_for(
     def crowded(limit: float) -> bool:
         return -(-vecs // threads) * vector * words > limit
 
-    while threads < most // 2 and crowded(heuristics.TILE_REGISTERS):
+    while threads < most // 2 and crowded(device.choices.tile_registers):
         threads *= 2
-    if most // 2 <= threads < most and crowded(heuristics.LARGEST_BLOCK_FROM_REGISTERS):
+    if most // 2 <= threads < most and crowded(device.choices.largest_block_from_registers):
         threads = most
     if rows is not None:  # few rows: more threads each, so that the device is busy
-        wanted = device.sms * heuristics.BUSY_THREADS
+        wanted = device.sms * device.choices.busy_threads
         while threads < most and rows * threads < wanted and threads * 2 <= vecs:
             threads *= 2
     return threads
 
 
 def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
-    per_block = max(1, heuristics.SMALL_BLOCK // threads)
+    per_block = max(1, device.choices.small_block // threads)
     if rows is not None:
-        wanted = device.sms * heuristics.BLOCKS_A_MULTIPROCESSOR
-        least = max(threads, heuristics.SMALLEST_BLOCK)
+        wanted = device.sms * device.choices.blocks_per_multiprocessor
+        least = max(threads, device.choices.smallest_block)
         while per_block * threads > least and -(-rows // per_block) < wanted:
             per_block //= 2
     return max(per_block, -(-device.warp // threads))

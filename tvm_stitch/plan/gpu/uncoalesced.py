@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
-from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.domain import At
 from ..iteration.loops import Leaf, is_streamed
@@ -25,7 +24,7 @@ def scattered_bytes(alignment: Alignment) -> int:
 
     0 where nothing large lies across memory, or a shape is symbolic.
     """
-    if not may_cross(alignment.graph):
+    if not may_cross(alignment.graph, alignment.choices):
         return 0
     if is_strided(alignment):  # neighbouring threads have neighbouring rows then
         return 0
@@ -45,7 +44,9 @@ def _accesses(alignment: Alignment) -> Iterator[Leaf]:
         for tensor, point in places:
             if point is None or point.at is not At.INDEX or not point.per_column:
                 continue
-            if static_bytes(tensor) >= heuristics.CROSSED_BYTES and is_streamed(rows, (tensor, point)):
+            if static_bytes(tensor) >= alignment.choices.transposed_bytes and is_streamed(
+                rows, (tensor, point)
+            ):
                 yield tensor, point
 
 
@@ -53,7 +54,7 @@ def _excess(alignment: Alignment, leaf: Leaf) -> int:
     """Bytes beside its own that are moved for a tensor, by the sectors that a warp's first elements lie in."""
     tensor, point = leaf
     place, item = places_of(alignment.domain, leaf), item_bytes(tensor.dtype)
-    elements, columns = heuristics.CROSSED_SAMPLE - 1, static_extent(point.columns)
+    elements, columns = alignment.choices.transposed_sample - 1, static_extent(point.columns)
     sectors = set()
     for element in range(elements):
         found = place(*divmod(element, columns))
@@ -61,4 +62,4 @@ def _excess(alignment: Alignment, leaf: Leaf) -> int:
             return 0
         sectors.add(found * item // _SECTOR_BYTES)
     times = len(sectors) * _SECTOR_BYTES / (elements * item)
-    return int(static_bytes(tensor) * (times - 1)) if times > heuristics.SCATTERED_TIMES else 0
+    return int(static_bytes(tensor) * (times - 1)) if times > alignment.choices.uncoalesced_times else 0

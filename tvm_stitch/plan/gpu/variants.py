@@ -15,7 +15,6 @@ from ... import compat
 from ...compat import Var
 from ...device import DeviceModel
 from ...graph.extent import Extent, factors
-from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Stage, Variant
@@ -56,8 +55,8 @@ def stages_by_length(
     nothing = schedule(alignment, Keep.NOTHING)
     general = Stage(whole(alignment), nothing, any_length(alignment, nothing, device))
     found = []
-    for longest in heuristics.SYMBOLIC_LENGTHS if alignment.graph.reduces else ():
-        for multiples in _multiples(sched, device) if longest > heuristics.SCALAR_LENGTH else [()]:
+    for longest in device.choices.symbolic_lengths if alignment.graph.reduces else ():
+        for multiples in _multiples(sched, device) if longest > device.choices.scalar_length else [()]:
             aligned = replace(alignment, domain=alignment.domain.of_multiples(multiples))
             mapped = map_rows(aligned, sched, device, longest=longest)
             kept, mapping = settled(aligned, sched, mapped, device)

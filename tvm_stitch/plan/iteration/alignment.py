@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from ... import compat
 from ...compat import Buffer, has_load
+from ...cost.choices import Choices
 from ...graph.classify import is_heavy
 from ...graph.extent import Extent, is_number, product, quotient, same, text_of, unflatten
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
-from .. import dominants, heuristics
+from .. import dominants
 from .domain import At, Domain, Point
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
@@ -41,6 +42,7 @@ class Alignment:
     level: Mapping[Key, int]
     cross_row: frozenset[Operator]
     stand_ins: Mapping[Tensor, Buffer]
+    choices: Choices
 
     @property
     def row_point(self) -> Point:
@@ -54,6 +56,7 @@ class Alignment:
 
 def align(
     graph: StitchGraph,
+    choices: Choices,
     domain: Domain | None = None,
     cross_row: Collection[Operator] = (),
     pinned: Collection[Tensor] = (),
@@ -74,7 +77,7 @@ def align(
     reasons: list[str] = []
     for candidate in [domain] if domain is not None else row_domains(graph, spaces):
         try:
-            return _Aligner(graph, candidate, frozenset(cross_row), frozenset(pinned)).run()
+            return _Aligner(graph, choices, candidate, frozenset(cross_row), frozenset(pinned)).run()
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
@@ -107,9 +110,14 @@ def row_domains(graph: StitchGraph, spaces: IndexSpaces | None = None) -> list[D
 
 class _Aligner:
     def __init__(
-        self, graph: StitchGraph, domain: Domain, cross_row: frozenset[Operator], pinned: frozenset[Tensor]
+        self,
+        graph: StitchGraph,
+        choices: Choices,
+        domain: Domain,
+        cross_row: frozenset[Operator],
+        pinned: frozenset[Tensor],
     ):
-        self.graph, self.domain, self.pinned = graph, domain, pinned
+        self.graph, self.choices, self.domain, self.pinned = graph, choices, domain, pinned
         self.cross_row, self.row_point = cross_row, domain.row_point
         self.roots: list[Key] = []
         self.reads: dict[Key, list[Point | None]] = {}
@@ -133,7 +141,9 @@ class _Aligner:
         order = {op: i for i, op in enumerate(self.graph.operators)}
         roots = sorted(self.roots, key=lambda root: order[root[0]])
         stand_ins = self.gathered.stand_ins
-        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.cross_row, stand_ins)
+        return Alignment(
+            self.graph, self.domain, roots, self.reads, self.level, self.cross_row, stand_ins, self.choices
+        )
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
@@ -268,7 +278,7 @@ class _Aligner:
                 reads.append(None)
                 continue
             child = self.gathered.point(op, point, a) if gathered else self.domain.move(op, point, a)
-            if any(map(too_long, child.indices)):
+            if any(too_long(index, self.choices) for index in child.indices):
                 raise Misaligned(
                     f"the index at which {op.name} reads {a.tensor.name} has too many divisions by symbols"
                 )
@@ -291,7 +301,7 @@ class _Aligner:
         if is_number(point.columns, 0) and self._covers(op, self.domain.rows):
             return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
-        if len(self.recomputed) > heuristics.RECOMPUTED_OPERATORS:
+        if len(self.recomputed) > self.choices.recomputed_operators:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
 
     def _covers(self, op: Operator, size: Extent) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from ... import compat
 from ...compat import Expr
-from .. import heuristics
+from ...cost.choices import Choices
+
+_DIVISION_COPIES = 4
 
 
-def too_long(index: Expr) -> bool:
+def too_long(index: Expr, choices: Choices) -> bool:
     """Whether an index, in variables and symbols that are not negative, has more terms lowered than fit a kernel."""
-    return _terms(index)[0] > heuristics.INDEX_TERMS
+    return _terms(index, choices.index_terms)[0] > choices.index_terms
 
 
-def _terms(e: Expr) -> tuple[int, bool]:
-    """The terms of an expression lowered, as far as a kernel may hold them, and whether no term of it is negative."""
+def _terms(e: Expr, most: int) -> tuple[int, bool]:
+    """The terms of an expression lowered, counted up to ``most``, and whether no term of it is negative."""
     value = compat.int_value(e)
     if value is not None:
         return 1, value >= 0
@@ -28,12 +30,12 @@ def _terms(e: Expr) -> tuple[int, bool]:
         return 1, True
     terms, signs = 1, []
     for operand in compat.operands(e):
-        found, natural = _terms(operand)
+        found, natural = _terms(operand, most)
         signs.append(natural)
         terms += found
-        if terms > heuristics.INDEX_TERMS:
+        if terms > most:
             return terms, False
     natural = name in ("Add", "Mul", "Min", "Max", "FloorDiv", "FloorMod") and all(signs)
     if name in ("FloorDiv", "FloorMod") and not natural and compat.int_value(e.b) is None:
-        terms *= heuristics.DIVISION_COPIES
+        terms *= _DIVISION_COPIES
     return terms, natural

@@ -15,7 +15,6 @@ from functools import lru_cache
 from ...graph.classify import is_heavy
 from ...graph.extent import ByExtent, Extent, extent_key, product, same
 from ...graph.ir import Operator, Tensor
-from .. import heuristics
 from .alignment import Alignment, Key
 from .domain import At, Point
 
@@ -99,7 +98,7 @@ def _invariant(alignment: Alignment) -> list[Key]:
     found = []
     for op, point in alignment.reads:
         if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
-            if len(op.accesses) >= heuristics.HOISTED_READS or is_heavy(op.value):
+            if len(op.accesses) >= alignment.choices.hoisted_reads or is_heavy(op.value):
                 found.append((op, point))
     return found
 

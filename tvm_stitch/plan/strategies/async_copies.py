@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ... import compat
+from ...cost.choices import Choices
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import as_expr
-from .. import heuristics
 from ..gpu.mapping import RowMapping
 from ..gpu.occupancy import blocks_in_shared
 from ..gpu.tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
@@ -51,16 +51,20 @@ def plan_copied(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, Ro
     row_bytes = _row_bytes(sched)
     shared_late = _reads_late_what_rows_share(alignment, sched)
     written = any(p.outputs for p in sched.passes)
-    wide = all(item_bytes(tensor.dtype) > heuristics.COPIED_ITEM_BYTES for tensor, _ in sched.kept_loads)
+    wide = all(
+        item_bytes(tensor.dtype) > device.choices.async_copy_item_bytes for tensor, _ in sched.kept_loads
+    )
     if written and wide:
         return None
     longest = max(int(p.columns) for p in sched.passes)
-    if longest < (heuristics.COPIED_COLUMNS if written else heuristics.COPIED_COLUMNS_UNWRITTEN):
+    if longest < (
+        device.choices.async_copy_columns if written else device.choices.async_copy_columns_unwritten
+    ):
         return None
-    if written and shared_late and row_bytes <= heuristics.REGISTER_ROW_BYTES:
+    if written and shared_late and row_bytes <= device.choices.register_row_bytes:
         return None
-    clusters = [n for n in heuristics.COPIED_SPLITS if n <= device.max_cluster]
-    for splits, threads, resident in _shapes(row_bytes, written, shared_late, clusters):
+    clusters = [n for n in device.choices.async_copy_splits if n <= device.max_cluster]
+    for splits, threads, resident in _shapes(row_bytes, written, shared_late, clusters, device.choices):
         if rows * splits > MOST_BLOCKS:
             continue
         mapping = _mapping(alignment, sched, device, splits, threads)
@@ -71,21 +75,21 @@ def plan_copied(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, Ro
 
 
 def _shapes(
-    row_bytes: int, written: bool, shared_late: bool, clusters: list[int]
+    row_bytes: int, written: bool, shared_late: bool, clusters: list[int], choices: Choices
 ) -> Iterator[tuple[int, int, int]]:
     """Blocks a row, their threads, and how many a multiprocessor should hold at least, best first."""
-    several, least = heuristics.COPIED_RESIDENT, heuristics.LEAST_COPIED_RESIDENT
+    several, least = choices.async_copy_resident, choices.least_async_copy_resident
     if not written:
-        threads = next(t for most, t in heuristics.COPIED_UNWRITTEN_THREADS if row_bytes <= most)
+        threads = next(t for most, t in choices.async_copy_unwritten_threads if row_bytes <= most)
         yield from ((splits, threads, least) for splits in (1, *clusters))
     elif shared_late:
-        yield from ((splits, heuristics.COPIED_LATE_THREADS, several) for splits in (1, *clusters))
-        large = heuristics.COPIED_LATE_LARGE_THREADS
+        yield from ((splits, choices.async_copy_late_threads, several) for splits in (1, *clusters))
+        large = choices.async_copy_late_large_threads
         yield from ((splits, large, least) for splits in (*reversed(clusters), 1))
     else:
-        yield 1, heuristics.COPIED_THREADS, least
-        yield from ((splits, heuristics.COPIED_CLUSTER_THREADS, several) for splits in clusters)
-        yield from ((splits, heuristics.COPIED_THREADS, least) for splits in clusters)
+        yield 1, choices.async_copy_threads, least
+        yield from ((splits, choices.async_copy_cluster_threads, several) for splits in clusters)
+        yield from ((splits, choices.async_copy_threads, least) for splits in clusters)
 
 
 def _row_bytes(sched: LoopNest) -> int:

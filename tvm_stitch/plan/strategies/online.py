@@ -14,7 +14,6 @@ from ... import compat
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr
-from .. import heuristics
 from ..gpu.mapping import ColumnMapping, RowMapping, Storage
 from ..gpu.tile import vector_length, words_of
 from ..iteration.alignment import Alignment
@@ -39,14 +38,18 @@ def plan_online(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, Ro
     loads = {leaf for p in sched.passes for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)}
     if not isinstance(columns, int):
         return None
-    if sum(columns * item_bytes(t.dtype) for t, _ in loads) <= heuristics.ONLINE_ROW_BYTES:
+    if sum(columns * item_bytes(t.dtype) for t, _ in loads) <= device.choices.online_row_bytes:
         return None
     vector = vector_length(alignment, sched, columns, device)
     words = vector * sum(words_of(t.dtype) for t, _ in loads)
-    vectors = heuristics.ONLINE_VECTORS if words * heuristics.ONLINE_VECTORS <= heuristics.ONLINE_WORDS else 1
-    threads, resident = heuristics.ONLINE_THREADS, heuristics.ONLINE_RESIDENT
-    if words * vectors > heuristics.ONLINE_WORDS:  # registers of as many inputs are those of fewer blocks
-        resident = max(1, int(resident * heuristics.ONLINE_WORDS / (words * vectors)))
+    vectors = (
+        device.choices.online_vectors
+        if words * device.choices.online_vectors <= device.choices.online_words
+        else 1
+    )
+    threads, resident = device.choices.online_threads, device.choices.online_resident
+    if words * vectors > device.choices.online_words:  # registers of as many inputs are those of fewer blocks
+        resident = max(1, int(resident * device.choices.online_words / (words * vectors)))
     steps = -(-columns // (vectors * vector * threads))
     return sched, RowMapping(
         threads,

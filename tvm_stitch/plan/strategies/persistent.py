@@ -21,7 +21,6 @@ from dataclasses import replace
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
-from .. import heuristics
 from ..gpu.mapping import CrossBlockReduction, RowMapping
 from ..gpu.occupancy import OPT_IN_BYTES, blocks_in_shared
 from ..gpu.patches import PIECE_BYTES, crossed_bytes, pieces
@@ -46,19 +45,19 @@ def persistent(
         return None
     if not _copied_whole(alignment, sched, mapping) or not _has_registers(alignment, sched, mapping, device):
         return None
-    resident = heuristics.IN_TURN_RESIDENT
+    resident = device.choices.persistent_resident
     clusters = device.clusters_at_once(-(-mapping.row_splits // resident))
     groups = -(-static_extent(alignment.domain.rows) // mapping.rows_per_block)
-    for times in range(1, groups // (heuristics.IN_TURN_GROUPS * clusters) + 1):
+    for times in range(1, groups // (device.choices.persistent_groups * clusters) + 1):
         workers = times * clusters
         turns = -(-groups // workers)
         found = replace(mapping, workers=workers, tasks=turns, blocks_per_sm=resident)
-        static = partial_bytes(sched, found) + heuristics.SHARED_SLACK_BYTES
+        static = partial_bytes(sched, found) + device.choices.shared_slack_bytes
         fits = (
             static <= OPT_IN_BYTES
             and blocks_in_shared(device, crossed_bytes(sched, found) + static) >= resident
         )
-        if turns <= heuristics.IN_TURN_MOST and fits:
+        if turns <= device.choices.persistent_most and fits:
             # Last, for it takes proofs, and there are candidates that have nothing else.
             return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.crossed) else None
     return None
@@ -67,13 +66,13 @@ def persistent(
 def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
     """Whether threads have registers for their columns where so many blocks are resident, and enough columns."""
     ((columns, spread),) = mapping.columns.items()
-    if static_extent(columns) < heuristics.IN_TURN_COLUMNS * mapping.row_splits:
+    if static_extent(columns) < device.choices.persistent_columns * mapping.row_splits:
         return False
     # NVIDIA's compiler converts what half types keep early.
     half = any(item_bytes(tensor.dtype) == 2 for tensor, _ in mapping.crossed)
     tile = spread.chunks * spread.vector * max(tile_words(alignment, sched, columns), float(half))
-    own = device.registers_per_sm // (mapping.block * heuristics.IN_TURN_RESIDENT)
-    return tile + heuristics.IN_TURN_REGISTERS <= own
+    own = device.registers_per_sm // (mapping.block * device.choices.persistent_resident)
+    return tile + device.choices.persistent_registers <= own
 
 
 def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> bool:
@@ -87,7 +86,7 @@ def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) ->
 
 def _has_pieces(alignment: Alignment, mapping: RowMapping, leaf: Leaf) -> bool:
     layout = pieces(mapping, leaf)
-    if mapping.rows_per_block * item_bytes(leaf[0].dtype) < heuristics.IN_TURN_LINE_BYTES:
+    if mapping.rows_per_block * item_bytes(leaf[0].dtype) < alignment.choices.persistent_line_bytes:
         return False
     return layout.column > 0 and static_extent(alignment.domain.rows) % layout.rows == 0
 

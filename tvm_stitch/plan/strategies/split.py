@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from ... import compat
 from ...config import StitchConfig
+from ...cost.mappings import cached_share
 from ...device import DeviceModel
 from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, static_extent
 from ...graph.ir import Operator
-from .. import heuristics
 from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from ..gpu.occupancy import MAX_REGISTERS, blocks_per_sm
 from ..gpu.tile import (
@@ -48,21 +48,21 @@ def choose_mapping(
     static = [e for e in lengths if isinstance(e, int)]
     if rows is None or alignment.domain.flat or len(static) < len(lengths):
         return best
-    if max(static, default=0) <= heuristics.SPLIT_COLUMNS:
+    if max(static, default=0) <= device.choices.split_columns:
         return best
-    short = _row_traffic(alignment, sched).read <= heuristics.REGISTER_ROW_BYTES
+    short = _row_traffic(alignment, sched).read <= device.choices.register_row_bytes
     if short and rows >= device.sms and best.storage is Storage.REGISTERS:
         return best
     time = estimate(alignment, sched, best, device)
-    gain = heuristics.SPLIT_GAIN
+    gain = device.choices.split_gain
     for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
         found = estimate(alignment, sched, mapping, device)
         if found < gain * time:
-            best, time, gain = mapping, found, heuristics.FEWER_BLOCKS_GAIN
+            best, time, gain = mapping, found, device.choices.fewer_blocks_gain
     reread = schedule(alignment, Keep.NOTHING)
     for mapping in _from_cache(alignment, reread, device, rows):
         found = _seconds(alignment, reread, mapping, device)
-        if found < heuristics.FEWER_BLOCKS_GAIN * time:
+        if found < device.choices.fewer_blocks_gain * time:
             best, time = mapping, found
     return best
 
@@ -74,7 +74,7 @@ def _from_cache(
     if not alignment.graph.reduces or rows < device.sms:
         return
     row_bytes = _row_traffic(alignment, sched).first
-    for row_splits, threads in heuristics.CACHED_BLOCKS:
+    for row_splits, threads in device.choices.cached_blocks:
         if row_splits > device.max_cluster or rows > MOST_BLOCKS // row_splits:
             continue
         mapping = read_again_from_cache(alignment, sched, device, row_splits, threads)
@@ -89,10 +89,10 @@ def _candidates(
     reduces = bool(alignment.graph.reduces)
     most = device.max_cluster
     if not reduces:  # nothing to exchange: as many blocks as fill the device
-        most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
+        most = max(1, device.choices.blocks_to_fill * device.sms // rows)
     row_splits = 2
     most = min(most, MOST_BLOCKS // rows)
-    while row_splits <= most and longest >= row_splits * heuristics.SPLIT_COLUMNS // 2:
+    while row_splits <= most and longest >= row_splits * device.choices.split_columns // 2:
         exchange = CrossBlockReduction.CLUSTER if reduces else CrossBlockReduction.NONE
         mapping = replace(map_rows(alignment, sched, device, row_splits), exchange=exchange)
         # Where values stay was decided without the slots of the exchange.
@@ -113,7 +113,7 @@ def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> 
     assert rows is not None
     vectors = {int(e): vector_length(alignment, sched, e, device) for e in sched.spaces}
     streamed = None
-    for threads, blocks in heuristics.SPLIT_BLOCK_SHAPES:
+    for threads, blocks in device.choices.split_block_shapes:
         if threads * blocks > device.threads_per_sm:
             continue
         most = max(-(-e // (threads * vector)) for e, vector in vectors.items())
@@ -127,7 +127,7 @@ def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> 
             threads, 1, spaces, row_splits=row_splits, exchange=CrossBlockReduction.GRID, blocks_per_sm=blocks
         )
         registers = device.registers_per_sm // (threads * blocks)
-        if _tile_registers(alignment, sched, mapping) + heuristics.OVERHEAD_REGISTERS <= registers:
+        if _tile_registers(alignment, sched, mapping) + device.choices.overhead_registers <= registers:
             return mapping
         streamed = streamed or mapping
     if streamed is None:
@@ -135,7 +135,7 @@ def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> 
 
     def in_flight(columns: Extent, m: ColumnMapping) -> ColumnMapping:
         words = m.vector * _loads_words(alignment, sched, columns)
-        chunks = max(1, min(m.chunks, int(heuristics.STREAMED_WORDS // words)))
+        chunks = max(1, min(m.chunks, int(device.choices.streamed_words // words)))
         return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
 
     spaces = ByExtent((e, in_flight(e, m)) for e, m in streamed.columns.items())
@@ -178,23 +178,23 @@ def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
     at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
     at_once = min(rows, device.sms * at_work * mapping.rows_per_block / mapping.row_splits)
     traffic = _row_traffic(alignment, sched)
-    row_bytes = traffic.first + traffic.again * heuristics.cached_share(
-        at_once * traffic.first / device.l2_bytes
+    row_bytes = traffic.first + traffic.again * cached_share(
+        at_once * traffic.first / device.l2_bytes, device.choices
     )
     block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
-    seconds = busiest * block_bytes * device.sms / (heuristics.COPY_SHARE * device.bandwidth)
+    seconds = busiest * block_bytes * device.sms / (device.choices.copy_share * device.bandwidth)
     exchanges = exchanged_levels(alignment, with_fewest_exchanges(alignment, sched))
     if _spills(alignment, sched, mapping, device):
-        seconds *= heuristics.SPILL_SLOWDOWN
+        seconds *= device.choices.spill_slowdown
     if resident == 1 and busiest > 1 and mapping.keep:
         if mapping.shared:
-            seconds *= heuristics.STAGED_SLOWDOWN
-        seconds += busiest * _block_elements(sched, mapping) * heuristics.LONE_ELEMENT_SECONDS
+            seconds *= device.choices.staged_slowdown
+        seconds += busiest * _block_elements(sched, mapping) * device.choices.lone_element_seconds
     if mapping.exchange is CrossBlockReduction.CLUSTER:
-        a_wave = heuristics.CLUSTER_WAVE_SECONDS if mapping.keep else heuristics.STREAMED_WAVE_SECONDS
-        seconds += exchanges * (heuristics.CLUSTER_EXCHANGE_SECONDS + (waves - 1) * a_wave)
+        a_wave = device.choices.cluster_wave_seconds if mapping.keep else device.choices.streamed_wave_seconds
+        seconds += exchanges * (device.choices.cluster_exchange_seconds + (waves - 1) * a_wave)
     elif mapping.exchange is CrossBlockReduction.GRID:
-        seconds += exchanges * heuristics.GRID_EXCHANGE_SECONDS
+        seconds += exchanges * device.choices.grid_exchange_seconds
     return seconds
 
 
@@ -204,7 +204,7 @@ def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device
     """
     if mapping.blocks_per_sm:
         return mapping.blocks_per_sm
-    registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
+    registers = int(_tile_registers(alignment, sched, mapping)) + device.choices.overhead_registers
     registers = min(registers, MAX_REGISTERS, device.registers_per_sm // mapping.block)
     shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
     return max(1, blocks_per_sm(device, mapping.block, registers, shared))
@@ -220,7 +220,7 @@ def _spills(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: 
     narrowest = min(item_bytes(t.dtype) for t in (*alignment.graph.inputs, *alignment.graph.outputs))
     tile = _tile_registers(alignment, sched, mapping)
     elements = max(m.chunks * m.vector for m in mapping.columns.values())
-    needed = max(tile, elements if narrowest == 2 else 0) + heuristics.LARGEST_BLOCK_REGISTERS
+    needed = max(tile, elements if narrowest == 2 else 0) + device.choices.largest_block_registers
     return needed > min(MAX_REGISTERS, device.registers_per_sm // mapping.block)
 
 

@@ -18,11 +18,11 @@ from dataclasses import replace
 
 from ... import compat
 from ...compat import Analyzer
+from ...cost.choices import Choices
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr, flatten, product, static_extent
 from ...graph.ir import StitchGraph, Tensor
-from .. import heuristics
 from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping
 from ..gpu.occupancy import blocks_in_shared
 from ..gpu.patches import crossed_bytes
@@ -43,14 +43,14 @@ def plan_crossed(
         alignment: the graph's. Where it is flat, rows are those of the result.
         device: a GPU.
     """
-    if not may_cross(graph) or len(graph.outputs[0].shape) < 2:
+    if not may_cross(graph, device.choices) or len(graph.outputs[0].shape) < 2:
         return None
     for found in _aligned(graph, alignment):
         rows, sched = found.domain.rows, schedule(found)
         if not isinstance(rows, int) or len(sched.spaces) != 1 or not isinstance(sched.spaces[0], int):
             continue
         columns = sched.spaces[0]
-        if columns < heuristics.LEAST_CROSSED_COLUMNS or rows < heuristics.CROSSED_ROWS[0]:
+        if columns < device.choices.least_transposed_columns or rows < device.choices.transposed_rows[0]:
             continue
         loads = dict.fromkeys(leaf for p in sched.passes for leaf in p.loads)
         leaves = tuple(leaf for leaf in loads if _is_crossed(found, columns, leaf))
@@ -77,23 +77,23 @@ def _aligned(graph: StitchGraph, alignment: Alignment) -> Iterator[Alignment]:
         if shape[axes] == 1:
             continue
         try:
-            yield align(graph, Domain(product(shape[:axes])))
+            yield align(graph, alignment.choices, Domain(product(shape[:axes])))
         except Misaligned:
             continue
 
 
-def may_cross(graph: StitchGraph) -> bool:
+def may_cross(graph: StitchGraph, choices: Choices) -> bool:
     """Whether there are large static inputs, and something is read in an order that is not its own: cheap to see."""
     shapes = [extent for t in (*graph.inputs, *graph.outputs) for extent in t.shape]
     if not all(isinstance(extent, int) for extent in shapes):
         return False
-    if all(static_bytes(tensor) < heuristics.CROSSED_BYTES for tensor in graph.inputs):
+    if all(static_bytes(tensor) < choices.transposed_bytes for tensor in graph.inputs):
         return False
     return any(
         axis.var in compat.free_vars(access.indices[-1])
         for op in graph.operators
         for access in op.accesses
-        if access.indices and static_bytes(access.tensor) >= heuristics.CROSSED_BYTES
+        if access.indices and static_bytes(access.tensor) >= choices.transposed_bytes
         for axis in op.axes[:-1]
     )
 
@@ -109,12 +109,12 @@ def _is_crossed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
     domain = alignment.domain
     if point.at is not At.INDEX or not is_streamed(domain.rows, leaf):
         return False
-    if static_bytes(tensor) < heuristics.CROSSED_BYTES or tensor.dtype == "bool":
+    if static_bytes(tensor) < alignment.choices.transposed_bytes or tensor.dtype == "bool":
         return False
     place = places_of(domain, leaf)
-    rows = min(heuristics.CROSSED_SAMPLE, static_extent(domain.rows))
+    rows = min(alignment.choices.transposed_sample, static_extent(domain.rows))
     down = [place(row, 0) for row in range(rows)]
-    right = [place(0, column) for column in range(min(heuristics.CROSSED_SAMPLE, columns))]
+    right = [place(0, column) for column in range(min(alignment.choices.transposed_sample, columns))]
     return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
 
 
@@ -141,9 +141,9 @@ def _pieces(
     alignment: Alignment, sched: LoopNest, columns: int, leaves: tuple[Leaf, ...], device: DeviceModel
 ) -> RowMapping | None:
     """Patches of rows that are not reduced, a block each."""
-    rows, threads = static_extent(alignment.domain.rows), heuristics.CROSSED_THREADS
+    rows, threads = static_extent(alignment.domain.rows), device.choices.transposed_threads
     vector = vector_length(alignment, sched, columns, device)
-    wanted = -(-min(columns, heuristics.CROSSED_COLUMNS) // (threads * vector))
+    wanted = -(-min(columns, device.choices.transposed_columns) // (threads * vector))
     # Others where fewer threads are idle then: of 96 columns two pieces of 64 are a third too many, of 196 four.
     chunks = min(
         (wanted, wanted + 1, *range(1, wanted)), key=lambda n: -(-columns // (threads * vector * n)) * n
@@ -151,7 +151,7 @@ def _pieces(
     splits = -(-columns // (threads * vector * chunks))
     mapping = RowMapping(
         threads,
-        heuristics.CROSSED_ROWS[0],
+        device.choices.transposed_rows[0],
         ByExtent([(columns, ColumnMapping(vector, chunks))]),
         row_splits=splits,
         crossed=leaves,
@@ -170,7 +170,11 @@ def _whole_rows(
     """Patches of whole rows; a cluster of blocks shares rows of which too few fit a block."""
     all_rows = static_extent(alignment.domain.rows)
     room = _Room(alignment, sched, columns, device)
-    wanted = [n for n in heuristics.CROSSED_ROWS if n * room.narrowest >= heuristics.LEAST_CROSSED_BYTES]
+    wanted = [
+        n
+        for n in device.choices.transposed_rows
+        if n * room.narrowest >= device.choices.least_transposed_bytes
+    ]
 
     def found(splits: int) -> list[RowMapping]:
         made = (room.mapping(leaves, rows, splits) for rows in wanted)
@@ -180,9 +184,9 @@ def _whole_rows(
         """Lines of memory first, then few rows for the multiprocessor that has most of them."""
         rows = mapping.rows_per_block
         most = -(-all_rows // (rows * device.sms)) * rows
-        return rows * room.narrowest < heuristics.CROSSED_LINE_BYTES, most
+        return rows * room.narrowest < device.choices.transposed_line_bytes, most
 
-    splits = [n for n in heuristics.CROSSED_SPLITS if n <= device.max_cluster]
+    splits = [n for n in device.choices.transposed_splits if n <= device.max_cluster]
     for candidate in (room.mapping(leaves, rows, n) for rows in wanted for n in splits):
         staying = None if candidate is None else persistent(alignment, sched, candidate, device)
         if staying is not None:
@@ -192,7 +196,7 @@ def _whole_rows(
     if several and not preference(best := min(several, key=preference))[0]:
         return room.bounded(best)
     shared = [m for n in splits for m in found(n)]
-    for least in heuristics.CROSSED_RESIDENT if shared else ():
+    for least in device.choices.transposed_resident if shared else ():
         fitting = [m for m in shared if room.resident(m) >= least]
         if fitting:
             return room.bounded(min(fitting, key=lambda m: (-m.rows_per_block, m.row_splits)))
@@ -211,8 +215,8 @@ class _Room:
 
     def mapping(self, leaves: tuple[Leaf, ...], rows: int, splits: int) -> RowMapping | None:
         """So many rows a block, ``splits`` blocks a row; None where a thread has too few registers."""
-        threads = heuristics.CROSSED_THREADS
-        while rows * threads < heuristics.CROSSED_BLOCK:
+        threads = self.device.choices.transposed_threads
+        while rows * threads < self.device.choices.transposed_block:
             threads *= 2
         exchange = CrossBlockReduction.CLUSTER if splits > 1 else CrossBlockReduction.NONE
         while rows * threads <= self.device.max_threads_per_block:
@@ -234,11 +238,13 @@ class _Room:
         """
         device = self.device
         shared = crossed_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
-        shared += heuristics.SHARED_SLACK_BYTES
+        shared += self.device.choices.shared_slack_bytes
         (spread,) = mapping.columns.values()
         elements = spread.chunks * spread.vector
         tile = max(elements * self.words, elements if self.narrowest == 2 else 0)
-        registers = max(heuristics.CROSSED_REGISTERS, int(tile) + heuristics.LARGEST_BLOCK_REGISTERS)
+        registers = max(
+            self.device.choices.transposed_registers, int(tile) + self.device.choices.largest_block_registers
+        )
         by_registers = max(1, device.registers_per_sm // (mapping.block * registers))
         return min(by_registers, blocks_in_shared(device, shared))
 
@@ -250,5 +256,5 @@ class _Room:
     def _tile_limit(self, mapping: RowMapping) -> float:
         """Registers that a thread may spend on its columns."""
         if mapping.block < self.device.max_threads_per_block:
-            return heuristics.TILE_REGISTERS
-        return self.device.registers_per_sm // mapping.block - heuristics.LARGEST_BLOCK_REGISTERS
+            return self.device.choices.tile_registers
+        return self.device.registers_per_sm // mapping.block - self.device.choices.largest_block_registers

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...plan import heuristics
+from ...cost.choices import Choices
 from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import PRODUCTS, operator_name
@@ -39,9 +39,11 @@ class ComputedWeights:
 
     Args:
         passes: from operators to constants: a legalization, and constant folding.
+        choices: the device's constants of choice.
     """
 
-    def __init__(self, passes: Sequence[Any]):
+    def __init__(self, passes: Sequence[Any], choices: Choices):
+        self.choices = choices
         self.passes = tvm.transform.Sequential([relax.transform.Normalize(), *passes])
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -50,8 +52,8 @@ class ComputedWeights:
         for gvar, func in own_functions(mod):
             values = relax.analysis.get_var2val(func)
             constants = _constants(values)
-            weights = _weights(values, constants)
-            others = [var for var in _tables(func, values, constants) if var not in weights]
+            weights = _weights(values, constants, self.choices)
+            others = [var for var in _tables(func, values, constants, self.choices) if var not in weights]
             if weights or others:
                 found = self._computed(mod, [*weights, *others], constants)
                 kept = {var: to for var, to in found.items() if var in weights or _differs(to)}
@@ -60,7 +62,10 @@ class ComputedWeights:
 
     def _computed(self, mod: tvm.IRModule, weights: Sequence[Any], constants: Mapping[Any, Any]) -> Any:
         """The constants that weights are, but for those that the passes do not compute."""
-        bindings = [relax.VarBinding(var, _whole(var, constants[var])) for var in _needed(weights, constants)]
+        bindings = [
+            relax.VarBinding(var, _whole(var, constants[var], self.choices))
+            for var in _needed(weights, constants)
+        ]
         result = relax.Var("weights", relax.TupleType([var.ty for var in weights]))
         block = relax.DataflowBlock([*bindings, relax.VarBinding(result, relax.Tuple(list(weights)))])
         function = relax.Function([], relax.SeqExpr([block], result), result.ty)
@@ -103,21 +108,21 @@ def _is_computed(op: Any) -> bool:
     return isinstance(op, tvm.ir.Op) and op.get_attr("FLegalize") is not None
 
 
-def _weights(values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
+def _weights(values: Mapping[Any, Any], constants: Container[Any], choices: Choices) -> list[Any]:
     """The variables among constants that products of something else read, no larger than a constant may be."""
     products = (
         value for var, value in values.items() if operator_name(value) in PRODUCTS and var not in constants
     )
     read = dict.fromkeys(arg for call in products for arg in call.args if isinstance(arg, relax.Var))
-    return [var for var in read if var in constants and bytes_of(var) <= heuristics.LARGEST_FILLED_WEIGHT]
+    return [var for var in read if var in constants and bytes_of(var) <= choices.largest_filled_weight]
 
 
-def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
+def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any], choices: Choices) -> list[Any]:
     """The tensors among constants that something else reads, as far as they depend on filled ones and are small."""
     filled = _filled(values, constants)
     readers = [var for var in values if var not in constants]
     read = dict.fromkeys(arg for var in readers for arg in relax.analysis.free_vars(values[var]))
-    return [var for var in read if var in filled and 0 < bytes_of(var) <= heuristics.LARGEST_TABLE]
+    return [var for var in read if var in filled and 0 < bytes_of(var) <= choices.largest_table]
 
 
 def _filled(values: Mapping[Any, Any], constants: Container[Any]) -> set[Any]:
@@ -133,10 +138,10 @@ def _fills(value: Any) -> bool:
     return operator_name(value) in _FILLED
 
 
-def _whole(var: Any, value: Any) -> Any:
+def _whole(var: Any, value: Any, choices: Choices) -> Any:
     """A value; of a tensor that is filled the constant that it is, since TVM folds no such call."""
     name = operator_name(value)
-    if name not in _FILLED or bytes_of(var) > heuristics.LARGEST_TABLE:
+    if name not in _FILLED or bytes_of(var) > choices.largest_table:
         return value
     number = _FILLED[name]
     if number is None:

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 
+from ...cost.choices import Choices
 from ...graph.extent import is_static
-from ...plan import heuristics
 from ...support.module_pass import module_pass
 from ..rewriting.functions import with_own_functions
 from ..rewriting.operators import PRODUCTS, has_operators, operator_name
@@ -31,13 +32,18 @@ class ConstantWeights:
     kernel nothing to read, a tensor does. Runs before ``ConstantViews`` and ``LegalizeOps``.
     """
 
+    def __init__(self, choices: Choices):
+        self.choices = choices
+
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_own_functions(mod, _rewritten) if has_operators(mod, VALUE) else mod
+        if not has_operators(mod, VALUE):
+            return mod
+        return with_own_functions(mod, partial(_rewritten, choices=self.choices))
 
 
-def _rewritten(func: Any) -> Any:
+def _rewritten(func: Any, choices: Choices) -> Any:
     values = relax.analysis.get_var2val(func)
-    filled = {var: value for var, value in values.items() if _is_filled(value)}
+    filled = {var: value for var, value in values.items() if _is_filled(value, choices)}
     readers = readers_of(func) if filled else {}
 
     def reaches_product(var: Any) -> bool:
@@ -49,7 +55,7 @@ def _rewritten(func: Any) -> Any:
     return _Mutator(weights).visit_expr(func) if weights else func
 
 
-def _is_filled(value: Any) -> bool:
+def _is_filled(value: Any, choices: Choices) -> bool:
     """Whether a value is a tensor of one constant value, and no larger than a constant may be."""
     if operator_name(value) not in VALUE:
         return False
@@ -59,7 +65,7 @@ def _is_filled(value: Any) -> bool:
     held = source.value
     if str(held.dtype) != str(value.ty.dtype) or math.prod(held.shape) != 1:
         return False
-    return math.prod(shape) * held.numpy().itemsize <= heuristics.LARGEST_FILLED_WEIGHT
+    return math.prod(shape) * held.numpy().itemsize <= choices.largest_filled_weight
 
 
 @relax.expr_functor.mutator

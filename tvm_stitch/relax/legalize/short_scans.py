@@ -14,8 +14,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
+from ...device import DeviceModel
 from ...graph.extent import product
-from ...plan import heuristics
 from ...support.module_pass import module_pass
 from ..rewriting.calls import with_calls
 from ..rewriting.operators import operator_name
@@ -31,11 +31,12 @@ class ShortScans:
     """Make reductions of ``cumsum`` and ``cumprod``. Runs before TVM chooses kernels for scans.
 
     Args:
-        on_device: for a GPU, where longer rows are worth it than on a CPU.
+        device: its choices say how long a row may be, which is longer on a GPU than on a CPU.
     """
 
-    def __init__(self, on_device: bool):
-        self.longest = heuristics.GPU_SCAN_AS_SUMS if on_device else heuristics.CPU_SCAN_AS_SUMS
+    def __init__(self, device: DeviceModel):
+        choices = device.choices
+        self.longest = choices.gpu_scan_as_sums if device.is_gpu else choices.cpu_scan_as_sums
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_calls(mod, SCANS, partial(_as_reduction, self.longest))

@@ -70,7 +70,9 @@ class Adding:
         blocks = tiles * splits
         if not self.barriers or blocks > of.resident * self.device.sms:
             return None
-        return ByGrid.of(self.device, divided, lanes_of(divided[3:]), blocks * of.tile.threads)
+        return ByGrid.of(
+            self.device, divided, lanes_of(divided[3:], self.device.choices), blocks * of.tile.threads
+        )
 
 
 @dataclass(frozen=True)
@@ -239,10 +241,10 @@ class _Rewriter(PlannedRewriter):
         types = [relax.TensorType(shape, "float32")]
         if part.epilogue is not None:
             types = [relax.TensorType(shape, tensor.dtype) for tensor in part.epilogue.graph.outputs]
-        lanes = lanes_of([int(extent) for extent in shape[2:]])
+        lanes = lanes_of([int(extent) for extent in shape[2:]], self.adding.device.choices)
         added_up = self.adding.by(part.convolution)
         across_grid = isinstance(added_up, ByGrid)
-        func = cuda_convolution(of, part.epilogue, lanes, added_up)
+        func = cuda_convolution(of, self.adding.device.choices, part.epilogue, lanes, added_up)
         inputs = [self.visit_expr(arg) for arg in call_args(call)[0]]
         types = [*types, convolved] if across_grid else types
         kernel = self.builder_.add_func(func, name)

@@ -21,8 +21,8 @@ from ...compute.cuda import library
 from ...compute.cuda.convolution import FIRST_CAPABILITY, KernelOf, cuda_convolution, kernel_of, packed_weight
 from ...compute.cuda.convolution_plan import ConvolutionPlan, convolution_plan
 from ...config import StitchConfig
+from ...cost.choices import Choices
 from ...device import DeviceModel, device_model
-from ...plan import heuristics
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ...target import capability_of
@@ -63,9 +63,9 @@ def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
     return ", ".join(words)
 
 
-def lanes_of(places: Sequence[int]) -> int:
+def lanes_of(places: Sequence[int], choices: Choices) -> int:
     """Neighbouring places of the result for which a thread evaluates an epilogue, or adds up splits, at once."""
-    return heuristics.EPILOGUE_LANES if math.prod(places) % heuristics.EPILOGUE_LANES == 0 else 1
+    return choices.epilogue_lanes if math.prod(places) % choices.epilogue_lanes == 0 else 1
 
 
 def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:
@@ -111,7 +111,7 @@ class _Rewriter:
         self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, found)
         of = kernel_of(found.convolution, plan, len(found.shape) - 2)
         if of not in self.kernels:
-            func = cuda_convolution(of).with_attr(CONVOLUTION_ATTR, of.numbers())
+            func = cuda_convolution(of, self.device.choices).with_attr(CONVOLUTION_ATTR, of.numbers())
             self.kernels[of] = builder.add_func(func, "convolution")
         weight = self._constant(found, plan) if found.is_constant else packed(builder, found, plan)
         out = relax.TensorType([plan.splits, *found.shape] if plan.splits > 1 else found.shape, "float32")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from tests.choices import change_choices
 from tests.codegen.gpu.emulated import TOLERANCE, checked
-from tvm_stitch.plan import heuristics
 
 HINT = "L2__cache_hint"
 
@@ -17,7 +17,7 @@ HINT = "L2__cache_hint"
 @pytest.fixture
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel overflows the second-level cache."""
-    monkeypatch.setattr(heuristics, "CACHES_FILLED", 0)
+    change_choices(monkeypatch, caches_filled=0)
 
 
 def norm(emit: Any, x: Any, w: Any) -> Any:

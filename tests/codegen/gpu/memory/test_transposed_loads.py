@@ -11,8 +11,8 @@ import pytest
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from tests.choices import change_choices
 from tests.graph.helpers import build
-from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.memory import padding, shared_parts
 from tvm_stitch.records.recorder import Recorder
@@ -27,7 +27,7 @@ TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small inputs are turned too."""
-    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 0)
+    change_choices(monkeypatch, transposed_bytes=0)
 
 
 def turned(emit: Any, x: Any) -> Any:
@@ -91,8 +91,8 @@ def test_clusters_share_rows(
     shape: tuple[int, ...], splits: int, body: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every row of a block has slots of its own, also where the last rows and columns are not there."""
-    monkeypatch.setattr(heuristics, "CROSSED_LINE_BYTES", 1 << 20)  # no whole rows are good enough
-    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
+    change_choices(monkeypatch, transposed_line_bytes=1 << 20)  # no whole rows are good enough
+    change_choices(monkeypatch, transposed_splits=(splits,))
     mapping = checked(body, (shape, "float32"))
     assert (len(mapping.crossed), mapping.row_splits, mapping.rows_per_block) == (1, splits, 32)
 
@@ -107,10 +107,10 @@ def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest
             y = emit(R.maximum(y, turned(emit, x)))
         return emit(R.subtract(y, emit(R.max(y, -1, True))))
 
-    monkeypatch.setattr(heuristics, "CROSSED_LINE_BYTES", 1 << 20)
-    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (8,))
-    monkeypatch.setattr(heuristics, "TILE_REGISTERS", 200)
-    monkeypatch.setattr(heuristics, "CROSSED_RESIDENT", (1,))
+    change_choices(monkeypatch, transposed_line_bytes=1 << 20)
+    change_choices(monkeypatch, transposed_splits=(8,))
+    change_choices(monkeypatch, tile_registers=200)
+    change_choices(monkeypatch, transposed_resident=(1,))
     mod = build(body, *[((2979, 32), "float32")] * inputs)
     recorder = Recorder()
     values = [np.random.default_rng(i).standard_normal((2979, 32)).astype("float32") for i in range(inputs)]
@@ -194,5 +194,5 @@ def test_others_are_read_as_they_lie(body: Callable[..., Any], shape: tuple[int,
 
 
 def test_small_inputs_stay_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 1 << 20)
+    change_choices(monkeypatch, transposed_bytes=1 << 20)
     assert not checked(alone, ((64, 64), "float32")).crossed

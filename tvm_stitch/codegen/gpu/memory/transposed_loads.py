@@ -6,7 +6,6 @@ from __future__ import annotations
 from .... import compat
 from ....compat import Buffer, Expr, tir
 from ....graph.extent import Extent, static_extent
-from ....plan import heuristics
 from ....plan.gpu.patches import patch_elements, pitch
 from ....plan.iteration.loops import Leaf
 from ... import builder as B
@@ -29,7 +28,7 @@ def load_crossed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buffer
     thread = emitter.slot * B.i64(m.threads) + emitter.lane
     row, across = tir.floormod(thread, B.i64(m.rows_per_block)), tir.floordiv(thread, B.i64(m.rows_per_block))
     loads = cm.chunks * cm.vector
-    at_once = max(n for n in range(1, heuristics.CROSSED_LOADS + 1) if loads % n == 0)
+    at_once = max(n for n in range(1, emitter.al.choices.transposed_loads + 1) if loads % n == 0)
     with B.loop("serial", loads // at_once, "part") as part, B.loop("unroll", at_once, "load") as load:
         column = (part * B.i64(at_once) + load) * B.i64(m.threads) + across
         value = _element(emitter, leaf, columns, emitter.first_row + row, start + column)

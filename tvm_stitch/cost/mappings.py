@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relative costs by which mappings of a GPU's threads are compared, an idle lane for every busy one being 1."""
+
+from __future__ import annotations
+
+from .choices import Choices
+
+
+def packed_row_cost(vectors: int, threads: int, vector: int, words: float, choices: Choices) -> float:
+    """What speaks against so many threads, at most a warp, for a row of so many vectors of ``vector`` elements.
+
+    ``words`` are the registers that a column costs a thread.
+    """
+    chunks = -(-vectors // threads)
+    idle = chunks * threads / vectors - 1.0
+    crowded = max(0.0, chunks * vector * words / choices.tile_registers - 1.0) * choices.crowded_cost
+    scattered = max(0.0, 1.0 - threads * vector * 4 / choices.sector_bytes) * choices.uncoalesced_cost
+    return idle + crowded + scattered + (choices.chunk_cost * abs(chunks - 2) if threads < 32 else 0)
+
+
+def cached_share(filled: float, choices: Choices) -> float:
+    """What reading again costs where rows at work fill such a part of the second-level cache."""
+    beyond = (filled - choices.cache_fill) / (1.0 - choices.cache_fill)
+    return choices.cached_share + (1.0 - choices.cached_share) * min(1.0, max(0.0, beyond))
+
+
+def tile_cost(idle: float, threads: int, vector: int, rows: float, choices: Choices) -> float:
+    """What speaks against threads for a tile of columns; ``idle`` is the fraction of idle lanes, ``rows`` a block's."""
+    scattered = max(0.0, 1.0 - threads * vector * 4 / choices.tile_line_bytes) * choices.tile_uncoalesced_cost
+    return idle + scattered + choices.tile_rows_cost * rows
+
+
+def row_cost(idle: float, work: float, over: float, threads: int, vector: int, choices: Choices) -> float:
+    """What speaks against threads for a row's columns.
+
+    Args:
+        idle: the fraction of idle lanes, which counts as far as there is ``work`` for all (0 to 1).
+        work: see ``idle``.
+        over: how many times more registers than there are the tiles take, 0 where they fit.
+        threads: of a row.
+        vector: elements of 4 bytes that each loads at once.
+    """
+    scattered = max(0.0, 1.0 - threads * vector * 4 / choices.line_bytes) * choices.uncoalesced_cost
+    return idle * work + (choices.spilled_cost + over if over else 0.0) + scattered
+
+
+def reduction_cost(warps: int, choices: Choices) -> float:
+    """What speaks against rows that so many warps reduce together."""
+    return choices.block_reduction_cost + choices.warp_reduction_cost * warps.bit_length()
+
+
+def idle_device_cost(busy: float, turns: float, least: float, choices: Choices) -> float:
+    """What speaks against a part with fewer groups of rows than multiprocessors.
+
+    Args:
+        busy: the fraction of multiprocessors with a group.
+        turns: vectors that a thread takes one after the other.
+        least: the same if all of the device shared the part.
+    """
+    longer = (max(1.0, turns) + choices.turns_of_latency) / (max(1.0, least) + choices.turns_of_latency) - 1.0
+    return max((1.0 - busy) * choices.idle_device_cost, longer)
