@@ -21,7 +21,7 @@ from ..iteration.alignment import Misaligned
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, schedule
 from ..kernel import InterPhaseReuse, KernelPlan, Stage
-from ..memory import shared_bytes
+from ..shared_memory import shared_bytes
 from ..slices import Cut, Slice, aligned_slice
 from .mapping import RowMapping
 from .registers import stage_words
@@ -157,4 +157,7 @@ def _kept(
     free = words - max(map(stage_words, stages)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
     share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
     registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
-    return InterPhaseReuse(tensors, stages, shared, registers, size) if shared + registers else None
+    if not shared + registers:
+        return None
+    leaves = [tuple(leaf for t in tensors if (leaf := loaded_tile(stage, t))) for stage in stages]
+    return InterPhaseReuse(tensors, stages, shared, registers, size, tuple(leaves))
