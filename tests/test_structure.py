@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import sys
+import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +132,53 @@ def test_each_distribution_knows_those_that_it_may() -> None:
 def test_nothing_that_users_run_imports_the_tools_for_tests() -> None:
     users = _importers(PACKAGES[0], "tvm_stitch.testing")
     assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+
+
+# -- what code generation knows of plans ---------------------------------------------------------------------
+def _names_from(source: str, folders: tuple[str, ...], package: str) -> set[tuple[str, str]]:
+    """The names that a module in some folders imports from a package, each with its module.
+
+    A module of the package that is imported as a whole has an empty name.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names if f"{alias.name}.".startswith(f"{package}.")}
+        elif isinstance(node, ast.ImportFrom):
+            base = folders[: len(folders) + 1 - node.level] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                if f"{module}.{alias.name}.".startswith(f"{package}."):
+                    found.add((module, alias.name))
+    return found
+
+
+def _is_type(value: object) -> bool:
+    """Whether a value is a class, an enum among them, or an alias such as ``Pair = tuple[int, int]``."""
+    return isinstance(value, (type, types.GenericAlias, types.UnionType)) or (
+        typing.get_origin(value) is not None
+    )
+
+
+def test_codegen_imports_types_of_plan_only() -> None:
+    """The plan holds every decision: code generation calls no planner and reads no constant of choice."""
+    found: dict[str, list[str]] = {}
+    count = 0
+    for path in sorted((ROOT / "tvm_stitch/codegen").rglob("*.py")):
+        folders = path.relative_to(ROOT).parts[:-1]
+        for module, name in _names_from(path.read_text(encoding="utf-8"), folders, "tvm_stitch.plan"):
+            count += 1
+            if not _is_type(getattr(importlib.import_module(module), name, None)):
+                found.setdefault(f"{module}.{name}", []).append(path.name)
+    assert count > 40 and found == {}
+
+
+def test_imported_names_are_found() -> None:
+    text = "from ..plan import heuristics\nfrom ..plan.kernel import Stage as S\nimport a.plan.memory\nfrom . import x"
+    found = _names_from(text, ("a", "codegen"), "a.plan")
+    assert found == {("a.plan", "heuristics"), ("a.plan.kernel", "Stage"), ("a.plan.memory", "")}
+    assert all(map(_is_type, [int, tuple[int, int], int | str]))
+    assert not any(map(_is_type, [3, len, ast]))
 
 
 # -- versions of TVM -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from cuda_emulator import Lowered, lower, run_lowered
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
-from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.testing import resources
 from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.reference.relax import evaluate, mismatches

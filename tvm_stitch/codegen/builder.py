@@ -16,6 +16,7 @@ from ..cost.choices import Choices
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, is_static
+from ..plan.layout import SharedBuffer
 from ..repairs.tir.opaque import hidden
 
 
@@ -83,11 +84,11 @@ def local(shape: Sequence[Extent], dtype: str, name: str, scope: str = "local") 
     return compat.allocate([as_expr(s) for s in shape], dtype, scope, name)
 
 
-def dynamic(elements: int, dtype: str, name: str, padding: int = 0) -> Buffer:
-    """A buffer in dynamic shared memory, with ``padding`` more bytes that nothing uses (see the plan's memory)."""
-    elements += -(-padding // item_bytes(dtype))
-    buffer = local([elements], dtype, name, "shared.dyn")
-    if padding:  # TVM cuts off what nothing names; it drops the load itself behind that
+def dynamic(wanted: SharedBuffer) -> Buffer:
+    """A buffer of the plan in dynamic shared memory, with the bytes behind it that nothing uses."""
+    elements = wanted.elements + -(-wanted.unused // item_bytes(wanted.dtype))
+    buffer = local([elements], wanted.dtype, wanted.name, "shared.dyn")
+    if wanted.unused:  # TVM cuts off what nothing names; it drops the load itself behind that
         evaluate(fetch(buffer, elements - 1))
     return buffer
 

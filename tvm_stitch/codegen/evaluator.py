@@ -15,8 +15,8 @@ from ..compat import Analyzer, Buffer, Expr, Var, has_load, tir
 from ..graph.access import branches, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
-from ..graph.extent import unflatten
 from ..graph.ir import Access, Operator, Tensor
+from ..graph.names import short_name
 from ..plan.iteration.alignment import Alignment, Key
 from ..plan.iteration.domain import At, Point
 from ..repairs.tir.arithmetic import DEVICE, Arithmetic, is_small, wraps
@@ -31,11 +31,6 @@ FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
 )
 """Calls that mean the same on float32 as on the half types, but for rounding."""
-
-
-def short_name(op: Operator) -> str:
-    """A readable name for what holds an operator's value (TVM's own grow with the depth of the graph)."""
-    return op.output.name.split("_intermediate")[0][:24]
 
 
 def convert(value: Expr, dtype: str) -> Expr:
@@ -133,9 +128,7 @@ class Evaluator:
 
     def indices(self, key: Key) -> list[Expr]:
         """Where a value goes in its operator's output, in the current row and column."""
-        values = self.al.domain.axis_values(*key)
-        op = key[0]
-        return [self.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
+        return [self.localize(i) for i in self.al.domain.output_indices(*key)]
 
     def localize(self, index: Expr) -> Expr:
         """Write an index in the current row and column instead of the domain's variables."""
@@ -221,16 +214,7 @@ class Evaluator:
 
 def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Expr]:
     """The indices into an input tensor at a point, in the domain's row and column variables."""
-    domain, shape = alignment.domain, tensor.shape
-    if point.at is At.INDEX:
-        return list(point.indices)
-    if point.at is At.ONE:
-        return [compat.const(0, "int64") for _ in shape]
-    if point.at is At.ROW:
-        return unflatten(domain.row, shape)
-    if point.at is At.COLUMN:
-        return unflatten(domain.column, shape)
-    return domain.full_values(shape, point.columns)
+    return alignment.domain.input_indices(tensor.shape, point)
 
 
 def _moved(alignment: Alignment, buffers: Buffers) -> dict[Buffer, Buffer]:

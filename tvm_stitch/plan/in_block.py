@@ -17,6 +17,7 @@ from .iteration.alignment import align
 from .iteration.loops import schedule
 from .iteration.rescaled import rescaled_sums, with_fewest_exchanges
 from .kernel import Crossing, KernelPlan, Stage
+from .shared_memory import with_layout
 from .slices import partial_tensor, whole
 from .strategies.async_copies import plan_copied
 from .strategies.online import plan_online
@@ -35,6 +36,10 @@ def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig 
     Raises:
         Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
     """
+    return with_layout(_plan(graph, device, config))
+
+
+def _plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
     if not device.is_gpu:
         alignment = align(graph, device.choices)
         sched = schedule(alignment)

@@ -13,12 +13,14 @@ from itertools import groupby
 
 from ..compat import Var
 from ..device import DeviceModel
-from ..graph.extent import Extent
+from ..graph.extent import Extent, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .cpu.tile import CpuMapping
 from .gpu.mapping import CrossBlockReduction, RowMapping
-from .iteration.alignment import Alignment
-from .iteration.loops import Leaf, LoopNest, RowLoop
+from .iteration.alignment import Alignment, Key
+from .iteration.contiguity import access_elements
+from .iteration.loops import Leaf, LoopNest, RowLoop, is_streamed
+from .layout import SharedBuffer, SharedMemory, StageLayout
 from .slices import Slice
 
 
@@ -44,7 +46,7 @@ class Stage:
     the caches hold the end of what an earlier phase read. ``resident`` are inputs that all rows share, of which a
     thread keeps its columns for all of its tasks, and ``early`` are those that passes behind a reduction read, and that
     are loaded before the first pass. ``rescaled`` are sums that are taken beside their warp's maximum, each with the
-    maximum's operator.
+    maximum's operator. ``layout`` is the stage's shared memory, filled once the plan is complete.
     """
 
     slice: Slice
@@ -60,6 +62,7 @@ class Stage:
     early: tuple[Leaf, ...] = ()
     l2_resident: tuple[Leaf, ...] = ()
     rescaled: Mapping[Operator, Operator] = field(default_factory=dict)
+    layout: StageLayout = field(default_factory=StageLayout)
 
     @property
     def graph(self) -> StitchGraph:
@@ -90,6 +93,33 @@ class Stage:
         return found
 
     @property
+    def column_reductions(self) -> dict[int, list[Operator]]:
+        """The reductions across rows that have a result for each column, by the number of columns."""
+        found: dict[int, list[Operator]] = {}
+        for op, point in self.schedule.cross_row:
+            if op.output.size != 1:
+                found.setdefault(static_extent(point.columns), []).append(op)
+        return found
+
+    def streams(self, leaf: Leaf) -> bool:
+        """Return whether every row reads elements of its own of an input."""
+        return is_streamed(self.alignment.domain.rows, leaf)
+
+    def load_elements(self, leaf: Leaf, dtype: str) -> int:
+        """Return how many elements of an input, which is in memory as ``dtype``, one access moves."""
+        tensor, point = leaf
+        domain, columns = self.alignment.domain, self.schedule.loading(leaf).columns
+        indices, vector = domain.input_indices(tensor.shape, point), self.row_mapping.of(columns).vector
+        return access_elements(domain, indices, tensor.shape, dtype, columns, vector)
+
+    def store_elements(self, key: Key, dtype: str) -> int:
+        """Return how many elements of an output, which is in memory as ``dtype``, one access moves."""
+        op, domain = key[0], self.alignment.domain
+        columns = next(p.columns for p in self.schedule.passes if key in p.outputs)
+        indices, vector = domain.output_indices(*key), self.row_mapping.of(columns).vector
+        return access_elements(domain, indices, op.output.shape, dtype, columns, vector)
+
+    @property
     def exchange(self) -> CrossBlockReduction:
         """How blocks that share a row combine their partial results; a CPU's tasks do not."""
         return self.mapping.exchange if isinstance(self.mapping, RowMapping) else CrossBlockReduction.NONE
@@ -113,7 +143,8 @@ class InterPhaseReuse:
 
     ``tensors`` are inputs of the whole graph, ``stages`` those that read all of them, in order of their phases: the
     first one loads and the others find the elements where it left them, each thread its own. A block keeps ``shared``
-    tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers.
+    tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers. ``leaves`` are, for each
+    stage, its loads of the tensors. ``buffers`` are those of the tensors in shared memory, if tasks stay there.
     """
 
     tensors: tuple[Tensor, ...]
@@ -121,6 +152,8 @@ class InterPhaseReuse:
     shared: int
     registers: int
     bytes: int
+    leaves: tuple[tuple[Leaf, ...], ...]
+    buffers: tuple[SharedBuffer, ...] = ()
 
     @property
     def tasks(self) -> int:
@@ -169,7 +202,7 @@ class KernelPlan:
     ``grid`` is None where one stage is all there is: its mapping says how many blocks rows take. ``place`` gives the
     scratch buffer of each value that crosses in device memory and is no output. ``variants`` of the only stage are for
     some lengths of its rows, which are known when it is launched: the first that serves is taken, and the stage if none
-    does.
+    does. ``shared`` is the size of a block's shared memory, filled once the plan is complete.
     """
 
     graph: StitchGraph
@@ -181,6 +214,7 @@ class KernelPlan:
     place: Mapping[Tensor, str] = field(default_factory=dict)
     retention: InterPhaseReuse | None = None
     variants: tuple[Variant, ...] = ()
+    shared: SharedMemory = SharedMemory()
 
     @property
     def stages(self) -> list[Stage]:

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan moves and holds: bytes of device memory against the least possible, and shared memory of a block."""
+"""Bytes of device memory that a plan moves, and the least that any kernel could move."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..device import DeviceModel
-from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
-from ..graph.extent import ByExtent, extent_key, size_of, static_extent
-from ..graph.ir import Operator, StitchGraph, Tensor
+from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.extent import size_of
+from ..graph.ir import StitchGraph, Tensor
 from ..graph.sizes import Size, static_size
 from .gpu.mapping import RowMapping, Storage
-from .gpu.occupancy import OPT_IN_BYTES
-from .gpu.patches import crossed_together
-from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
 from .iteration.loops import Leaf, is_streamed
@@ -166,65 +162,3 @@ def _points(stage: Stage, tensor: Tensor, point: Point) -> Size:
 def _least(a: Size, b: Size) -> Size:
     """The smaller one; the first where that is not known."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else a
-
-
-# -- shared memory -----------------------------------------------------------------------------------------------
-def shared_bytes(plan: KernelPlan) -> int:
-    """Shared memory of a block, static and dynamic."""
-    static, dynamic = shared_parts(plan)
-    return static + dynamic + _padding(static, dynamic, plan.device)
-
-
-def shared_parts(plan: KernelPlan) -> tuple[int, int]:
-    """Static and dynamic shared memory of a block.
-
-    The first holds partial results of reductions, of sums across rows too, the second what stays there. Buffers of one
-    stage at a time are in use; those of different kinds do not share memory. What is retained stays besides.
-    """
-    if not plan.device.is_gpu:
-        return 0, 0
-    static = dynamic = 0
-    for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
-        m = stage.row_mapping
-        scalars = [op for op, _ in stage.schedule.cross_row if op.output.size == 1]
-        static = max(
-            static, partial_bytes(stage.schedule, m, stage.rescaled), m.block // 32 * _words(scalars)
-        )
-        staged = stage_bytes(stage.schedule, m) if m.shared else 0
-        dynamic = max(dynamic, staged, _slots_bytes(stage), crossed_together(stage.schedule, m))
-    for f in range(len(plan.phases) if plan.grid else 0):
-        done = [op for op, at in plan.crossing.scalars.items() if at == f]
-        static = max(static, plan.shared_grid.threads // 32 * _words(done))
-    own = sum(
-        static_extent(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.crossing.shared
-    )
-    kept = plan.retention.shared_bytes if plan.retention is not None else 0
-    return static + own, dynamic + kept
-
-
-def padding(plan: KernelPlan) -> int:
-    """Bytes by which dynamic shared memory must be larger than what is used, so that the runtime asks for all of it."""
-    return _padding(*shared_parts(plan), plan.device)
-
-
-def _padding(static: int, dynamic: int, device: DeviceModel) -> int:
-    most = static + dynamic + device.choices.shared_slack_bytes
-    asked = dynamic == 0 or dynamic >= OPT_IN_BYTES or most <= OPT_IN_BYTES
-    return 0 if asked else OPT_IN_BYTES - dynamic
-
-
-def _slots_bytes(stage: Stage) -> int:
-    """What the slots of a block put side by side of one chunk of column sums."""
-    m = stage.row_mapping
-    if m.rows_per_block == 1:
-        return 0
-    most = 0
-    columns = [(op, point) for op, point in stage.schedule.cross_row if op.output.size != 1]
-    for extent in ByExtent((point.columns, None) for _, point in columns):
-        ops = [op for op, point in columns if extent_key(point.columns) == extent_key(extent)]
-        most = max(most, m.block * m.of(extent).vector * _words(ops))
-    return most
-
-
-def _words(ops: Sequence[Operator]) -> int:
-    return sum(item_bytes(carried_dtype(op.output.dtype)) for op in ops)

@@ -21,7 +21,8 @@ from .gpu.reuse import loaded_tile
 from .iteration.alignment import Key
 from .iteration.loops import LoopNest
 from .kernel import KernelPlan, Stage
-from .memory import shared_bytes, shared_parts
+from .shared_memory import shared_bytes, shared_parts
+from .verify_layout import layout_problems
 
 
 class WrongPlan(AssertionError):
@@ -42,7 +43,7 @@ def verified(plan: KernelPlan) -> KernelPlan:
 
 def problems(plan: KernelPlan) -> list[str]:
     """Everything that is wrong with a plan, one line each."""
-    checks = _order, _outputs, _loops, _scratch, _partials, _launch, _retention
+    checks = _order, _outputs, _loops, _scratch, _partials, _launch, _retention, layout_problems
     return list(dict.fromkeys(line for check in checks for line in check(plan)))
 
 
@@ -233,7 +234,9 @@ def _launch(plan: KernelPlan) -> Iterator[str]:
     shared, device = shared_bytes(plan), plan.device
     if shared > device.shared_per_block:
         yield f"{shared} B of shared memory exceed {device.shared_per_block}"
-    static, _ = shared_parts(plan)
+    static, dynamic = shared_parts(plan)
+    if (static, dynamic) != (plan.shared.static, plan.shared.dynamic):
+        yield f"{static} + {dynamic} B of shared memory are laid out as {plan.shared}"
     if static > OPT_IN_BYTES:
         yield f"{static} B of static shared memory exceed {OPT_IN_BYTES}"
     if plan.cooperative and not device.cooperative:

@@ -15,8 +15,9 @@ from ..graph.ir import Operator
 from ..plan.gpu.mapping import CrossBlockReduction, RowMapping
 from ..plan.iteration.loops import LoopNest
 from ..plan.kernel import KernelPlan, Scratch, Stage, Variant
-from ..plan.memory import shared_bytes, stage_traffic, traffic
+from ..plan.memory import stage_traffic, traffic
 from ..plan.schemes import groups, schemes
+from ..plan.shared_memory import shared_bytes
 from ..report.kernel import Kernel
 from ..report.report import Report
 from ..report.words import count_of

@@ -24,7 +24,7 @@ from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.iteration.alignment import align
 from tvm_stitch.plan.iteration.loops import schedule
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.testing.workloads import cases
 
 F32 = "float32"

@@ -16,7 +16,8 @@ from tests.graph.helpers import H200, build, check_emulated, draw, plan, symbol
 from tvm_stitch.device import GPUS
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan.gpu.mapping import Storage
-from tvm_stitch.plan.memory import shared_bytes, traffic
+from tvm_stitch.plan.memory import traffic
+from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.random.graphs import emulated_target
 

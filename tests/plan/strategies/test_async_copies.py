@@ -16,7 +16,8 @@ from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.plan.gpu.mapping import RowMapping, Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.memory import shared_bytes, traffic
+from tvm_stitch.plan.memory import traffic
+from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.plan.verify import problems
 
 ELEMENTS = 1 << 27

@@ -17,7 +17,7 @@ from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.memory import shared_bytes, shared_parts
+from tvm_stitch.plan.shared_memory import shared_bytes, shared_parts
 from tvm_stitch.plan.verify import problems
 
 

@@ -20,7 +20,8 @@ from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.tile import map_rows
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.memory import shared_bytes, traffic
+from tvm_stitch.plan.memory import traffic
+from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.plan.strategies.split import estimate
 from tvm_stitch.records.describe import describe
 from tvm_stitch.testing.workloads import cases

@@ -15,7 +15,7 @@ from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.plan.verify import problems
 
 

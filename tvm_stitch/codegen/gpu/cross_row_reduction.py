@@ -7,18 +7,19 @@ fixed order and writes one partial result for each result to scratch. So the res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
 from ...cost.choices import Choices
-from ...graph.dtype import carried_dtype
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
+from ...graph.names import short_name
 from ...plan.gpu.mapping import ColumnMapping, RowMapping
+from ...plan.layout import SharedBuffer
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_pairs
-from ..evaluator import convert, short_name
+from ..evaluator import convert
 from .reduce import row_reduce
 
 
@@ -51,20 +52,16 @@ def store_scalars(
 def store_columns(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], mapping: RowMapping,
     columns: ColumnMapping, extent: int, lane: Expr, slot: Expr, thread: Expr, tile: Expr, block: Expr,
-    working: Expr | None, name: str, padding: int,
+    working: Expr | None, buffers: Mapping[Operator, SharedBuffer],
 ) -> None:  # fmt: skip
     """Combine the sums of the block's slots, column by column, and write the partial results of its columns.
 
-    ``working`` is false on blocks without a task: they write nothing. ``name`` is the stage's. Sums go through shared
-    memory, one chunk at a time; ``padding`` bytes of it are not used (see the plan's memory).
+    ``working`` is false on blocks without a task: they write nothing. Sums go through the ``buffers`` in shared memory,
+    one chunk at a time.
     """
     width, slots = mapping.threads * columns.vector, mapping.rows_per_block
     start = tile * B.i64(columns.chunks * width)
-    stages = [  # each with a name of its own: TVM's merging of shared memory declares them all in one scope
-        B.dynamic(slots * width, carried_dtype(op.output.dtype), f"slots_{name}_{i}", 0 if i else padding)
-        for i, op in enumerate(ops)
-        if slots > 1
-    ]
+    stages = [B.dynamic(buffers[op]) for op in ops] if slots > 1 else []
     for chunk in range(columns.chunks):
         first = start + B.i64(chunk * width)
         if slots == 1:

@@ -15,9 +15,7 @@ from ...compat import Buffer, Expr, T, tir
 from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.mapping import CrossBlockReduction
-from ...plan.gpu.tile import exchanged_warps
 from ...plan.kernel import Stage
-from ...plan.strategies.split import partial_scratch
 from .. import builder as B
 from ..combine import accumulator_dtype
 from ..evaluator import convert
@@ -42,13 +40,15 @@ class Exchanger(Protocol):
 
 
 def make_exchange(
-    stage: Stage, scratch: Mapping[str, Buffer], row: Expr, segment: Expr, slot: Expr, lane: Expr
-) -> Exchanger | None:
+    stage: Stage, partials: Mapping[Operator, Buffer], scratch: Mapping[str, Buffer], row: Expr, segment: Expr,
+    slot: Expr, lane: Expr,
+) -> Exchanger | None:  # fmt: skip
     """What the plan's mapping asks for; None where a row has one block.
 
     Args:
         stage: the only one of a plan.
-        scratch: the plan's scratch by name.
+        partials: the scratch of each reduction's partial results, of shape (rows, blocks a row).
+        scratch: the plan's scratch by name, with the buffers of a grid barrier.
         row, segment: the row of the thread, and which of its segments the block has.
         slot, lane: the row's place in the block, and the thread's in the row.
     """
@@ -56,11 +56,8 @@ def make_exchange(
     if m.exchange is CrossBlockReduction.NONE:
         return None
     if m.exchange is CrossBlockReduction.CLUSTER:
-        levels = [ops for together in stage.levels if (ops := [op for p in together for op in p.reduces])]
-        return ClusterExchange(levels, stage, segment, slot, lane)
-    names = {op: s.name for op, s in partial_scratch(stage.schedule, stage.alignment.domain.rows, m).items()}
-    buffers = {op: scratch[name] for op, name in names.items()}
-    return GridExchange(buffers, scratch, stage, row, segment, slot, lane)
+        return ClusterExchange(stage, segment, slot, lane)
+    return GridExchange(partials, scratch, stage, row, segment, slot, lane)
 
 
 class ClusterExchange:
@@ -79,39 +76,28 @@ class ClusterExchange:
     around them. Its storage planning sees the buffers in use from here to the last exchange.
     """
 
-    def __init__(
-        self, levels: Sequence[Sequence[Operator]], stage: Stage, segment: Expr, slot: Expr, lane: Expr
-    ):  # fmt: skip
-        self.mapping = mapping = stage.row_mapping
+    def __init__(self, stage: Stage, segment: Expr, slot: Expr, lane: Expr):
+        assert stage.layout.slots is not None, "the plan has no layout"
+        self.mapping, self.layout = stage.row_mapping, stage.layout.slots
         self.rescaled, self.rank, self.lane = stage.rescaled, segment, lane
-        self.warps = exchanged_warps(mapping)
-        self.slot = slot if mapping.rows_per_block > 1 else None
-        ops = [op for level in levels for op in level]
-        self.place = {op: i for i, op in enumerate(ops)}
-        self.level = {op: i for i, level in enumerate(levels) for op in level}
-        self.bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
-        self.levels, turns = len(levels), mapping.turns
+        self.slot = slot if self.layout.rows > 1 else None
+        self.bits, self.level = self.layout.bits, self.layout.level
         self.choices = stage.alignment.choices
         self.turn: Expr | None = None
         """Which group of rows the block has, where it stays for several."""
-        shape = [turns, mapping.rows_per_block, len(ops), self._parts]
+        shape = [self.layout.turns, self.layout.rows, len(self.layout.position), self.layout.partials]
         self.slots = B.local(shape, f"uint{self.bits}", "segments", scope="shared")
-        self.barriers = B.local([turns * self.levels], "uint64", "arrived", scope="shared")
+        self.barriers = B.local([self.layout.barrier_count], "uint64", "arrived", scope="shared")
         self.met = False
         B.cell(self._own(), "slots_of_this_block")  # in use from the start on: others write here unseen
         self.first = tir.EQ(lane, B.i64(0))
         if self.slot is not None:
             self.first = tir.And(self.first, tir.EQ(self.slot, B.i64(0)))
         with B.when(self.first):
-            for i in range(turns * self.levels):
+            for i in range(self.layout.barrier_count):
                 B.evaluate(T.ptx.mbarrier.init.shared.b64(self._barrier_at(i), compat.const(1, "uint32")))
             B.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         B.evaluate(T.ptx.barrier.cluster.arrive.relaxed.aligned())
-
-    @property
-    def _parts(self) -> int:
-        """Of a row and reduction."""
-        return self.mapping.row_splits * self.warps
 
     def meet(self) -> None:
         """Wait until all blocks of the cluster have made their barriers."""
@@ -125,7 +111,7 @@ class ClusterExchange:
         folded = warp_reduce(ops, partials, m.threads, self.rescaled)
         self.meet()
         words = [B.cell(self._to_word(op, t), "word") for op, t in zip(ops, folded)]
-        size = m.rows_per_block * len(ops) * self._parts * self.bits // 8
+        size = m.rows_per_block * len(ops) * self.layout.reduction_bytes
         with B.when(self.first):
             expect = T.ptx.mbarrier.arrive.expect_tx.shared__cluster.b64
             B.evaluate(expect(self._barrier(level), compat.const(size, "uint32")))
@@ -139,10 +125,12 @@ class ClusterExchange:
             B.evaluate(T.ptx.mapa.shared__cluster.u32(barrier[0], self._barrier(level), there))
             send = getattr(T.ptx.st_async.shared__cluster.mbarrier__complete_tx__bytes, f"b{self.bits}")
             for op, word in zip(ops, words):
-                address = B.fetch(remote, 0) + self._offset(op, self.rank * B.i64(self.warps) + warp)
+                address = B.fetch(remote, 0) + self._offset(op, self.rank * B.i64(self.layout.warps) + warp)
                 B.evaluate(send(address, word, B.fetch(barrier, 0)))
         self._wait(level)
-        return fold_parts(ops, self._parts, m.threads, self.lane, self._part, self.choices, self.rescaled)
+        return fold_parts(
+            ops, self.layout.partials, m.threads, self.lane, self._part, self.choices, self.rescaled
+        )
 
     def _wait(self, level: int) -> None:
         """Wait for all bytes of a level: at the block's scope, as they arrive in its own memory."""
@@ -164,7 +152,7 @@ class ClusterExchange:
 
     def _barrier(self, level: int) -> Expr:
         own = self._barrier_at(level)
-        return own if self.turn is None else own + self._of_turn(8 * self.levels)
+        return own if self.turn is None else own + self._of_turn(8 * self.layout.levels)
 
     def _barrier_at(self, number: int) -> Expr:
         return T.cuda.cvta_generic_to_shared(self.barriers.data) + compat.const(8 * number, "uint32")
@@ -176,14 +164,13 @@ class ClusterExchange:
 
     def _offset(self, op: Operator, part: Expr) -> Expr:
         """Bytes before a slot of the thread's row."""
-        size = self.bits // 8
-        within = compat.const(self.place[op] * self._parts * size, "uint32")
-        within += tir.Cast("uint32", part) * compat.const(size, "uint32")
+        within = compat.const(self.layout.position[op] * self.layout.reduction_bytes, "uint32")
+        within += tir.Cast("uint32", part) * compat.const(self.bits // 8, "uint32")
         if self.turn is not None:
-            within += self._of_turn(self.mapping.rows_per_block * len(self.place) * self._parts * size)
+            within += self._of_turn(self.layout.turn_bytes)
         if self.slot is None:
             return within
-        of_row = compat.const(len(self.place) * self._parts * size, "uint32")
+        of_row = compat.const(self.layout.row_bytes, "uint32")
         return tir.Cast("uint32", self.slot) * of_row + within
 
     def _to_word(self, op: Operator, value: Expr) -> Expr:

@@ -37,12 +37,11 @@ class GridEmitter:
                     if number != phases[0]:
                         grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
-                    for k, stage in enumerate(plan.phases[number]):
-                        name = f"{number}_{k}"
+                    for stage in plan.phases[number]:
                         retained = self.retained
                         if retained is not None and stage not in retained.retention.stages:
                             retained = None
-                        StageEmitter(stage, plan, self.buffer, self.block, self.thread, name, retained).run()
+                        StageEmitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
 
     def _launch(self, stack: ExitStack) -> None:
         plan, grid = self.plan, self.plan.shared_grid

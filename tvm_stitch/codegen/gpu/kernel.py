@@ -7,7 +7,6 @@ from typing import Any
 
 from ... import compat
 from ...plan.kernel import KernelPlan
-from ...plan.memory import padding
 from .. import builder as B
 from .grid import GridEmitter
 from .launch_check import check_multiprocessors
@@ -31,13 +30,13 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
         if plan.grid_wide:
             GridEmitter(plan, scratch).emit()
         else:
-            more = padding(plan)
+            partials = {op: scratch[plan.place[tensor]] for op, tensor in plan.crossing.partials.items()}
             stages = [*(variant.stage for variant in plan.variants), plan.stage]
             for stage, once in zip(stages, launched(plan)):
                 # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
                 with B.loop("serial", once, "chosen"):
                     emitter = PersistentEmitter if stage.row_mapping.workers else RowEmitter
-                    emitter(stage, scratch, padding=more).emit()
+                    emitter(stage, scratch, partials).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from ...compat import Buffer, Expr, tir
 from ...graph.ir import Operator
+from ...graph.names import short_name
 from ...plan.iteration.loops import Leaf, RowLoop
 from .. import builder as B
 from ..combine import accumulator_dtype, in_pairs
-from ..evaluator import convert, short_name
+from ..evaluator import convert
 from .reduce import WARP, as_bound, shuffle_reduce
 from .sweep import SweepEmitter
 

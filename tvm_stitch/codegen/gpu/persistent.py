@@ -13,8 +13,8 @@ from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import Leaf, RowLoop
 from .. import builder as B
 from ..evaluator import Evaluator
-from .exchange import ClusterExchange, make_exchange
-from .memory.patch_copies import Beside, PatchCopy
+from .exchange import ClusterExchange
+from .memory.patch_copies import PatchCopy, SharedColumns
 from .rows import RowEmitter
 
 
@@ -28,14 +28,14 @@ class PersistentEmitter(RowEmitter):
             self._launch_threads(stack, m.workers * m.row_splits)
             worker = self._groups_of_blocks()
             self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
-            exchange = make_exchange(self.stage, self.scratch, B.i64(0), self.segment, self.slot, self.lane)
+            exchange = self.make_exchange(B.i64(0))
             assert isinstance(exchange, ClusterExchange), "blocks that stay share their rows in clusters"
             self.exchange = exchange
-            self.patches = {leaf: PatchCopy(self, leaf) for leaf in m.crossed}
-            self.beside = Beside(self)
+            self.patches = {leaf: PatchCopy(self, leaf) for leaf in self.stage.layout.copied_patches}
+            self.shared_columns = SharedColumns(self)
             for copy in self.patches.values():
-                self._begin(copy, copy.copies, worker, None)
-            self.beside.load()
+                self._begin(copy, copy.layout.copies, worker, None)
+            self.shared_columns.load()
             exchange.meet()
             count = tir.floordiv(B.i64(groups + m.workers - 1) - worker, B.i64(m.workers))
             with B.loop("serial", count, "turn") as turn:
@@ -56,7 +56,7 @@ class PersistentEmitter(RowEmitter):
         for leaf, copy in self.patches.items():
             p = self.stage.schedule.loading(leaf)
             cm = self.mapping.of(p.columns)
-            self.load_tiles[leaf] = self.input_tile(leaf, p, cm.chunks * cm.vector)
+            self.load_tiles[leaf] = self.input_tile(leaf, cm.chunks * cm.vector)
             copy.read(self.load_tiles[leaf])
         B.block_barrier()
         for copy in self.patches.values():
@@ -74,7 +74,7 @@ class PersistentEmitter(RowEmitter):
     def _early(self, copy: PatchCopy) -> int:
         """How many of a thread's copies are begun before rows are evaluated: the others among its stores."""
         last = self.stage.schedule.passes[-1]
-        return copy.copies if last.reduces or not last.outputs else -(-copy.copies // 2)
+        return copy.layout.copies if last.reduces or not last.outputs else -(-copy.layout.copies // 2)
 
     def _chunk(
         self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
@@ -83,17 +83,17 @@ class PersistentEmitter(RowEmitter):
         if p is self.stage.schedule.passes[-1]:
             for copy in self.patches.values():
                 early = self._early(copy)
-                each = -(-(copy.copies - early) // cm.chunks)
+                each = -(-(copy.layout.copies - early) // cm.chunks)
                 for i in range(each):
                     number = B.i64(early + i) + chunk * B.i64(each)
-                    with B.when(number < B.i64(copy.copies)):
+                    with B.when(number < B.i64(copy.layout.copies)):
                         copy.copy(self.next_group, number, self.another)
         super()._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
 
     def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, place: Expr) -> list[Leaf]:
-        kept = [leaf for leaf in p.loads if leaf in self.beside.kept]
+        kept = [leaf for leaf in p.loads if leaf in self.shared_columns.kept]
         for leaf in kept:
-            self.load_tiles[leaf] = self.input_tile(leaf, p, cm.vector)
-            self.beside.read(leaf, self.load_tiles[leaf], place, cm.vector)
+            self.load_tiles[leaf] = self.input_tile(leaf, cm.vector)
+            self.shared_columns.read(leaf, self.load_tiles[leaf], place, cm.vector)
         others = replace(p, loads=[leaf for leaf in p.loads if leaf not in kept])
         return kept + super()._load_shared(others, cm, base, place)

@@ -11,8 +11,9 @@ TVM's runtime launches one block instead, and TVM refuses barriers below a condi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import Extent, as_expr, ceildiv
@@ -33,15 +34,22 @@ from .online import online_partials
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
 from .sweep import SweepEmitter
 
+_NO_SCRATCH: Mapping[str, Buffer] = MappingProxyType({})
+_NO_PARTIALS: Mapping[Operator, Buffer] = MappingProxyType({})
+
 
 class RowEmitter(SweepEmitter):
     """Emits one row domain's passes, for the rows of one block and thread."""
 
     def __init__(
-        self, stage: Stage, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE, padding: int = 0
-    ):  # fmt: skip
-        super().__init__(stage, buffers, padding)
-        self.scratch = scratch or {}
+        self,
+        stage: Stage,
+        scratch: Mapping[str, Buffer] = _NO_SCRATCH,
+        partials: Mapping[Operator, Buffer] = _NO_PARTIALS,
+        buffers: Buffers = IN_PLACE,
+    ):
+        super().__init__(stage, buffers)
+        self.scratch, self.partials = scratch, partials
         self.exchange: Exchanger | None = None
 
     def emit(self) -> None:
@@ -54,7 +62,7 @@ class RowEmitter(SweepEmitter):
             if self.mapping.shared:
                 self.copied = begin_copies(self)
                 self._allocate_stage()
-            self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.slot, self.lane)
+            self.exchange = self.make_exchange(row)
             self._load_early()
             if self.exchange is not None and (self.mapping.shared or self.mapping.crossed):
                 self.exchange.meet()  # block barriers stand among accesses to staged values and patches
@@ -120,6 +128,10 @@ class RowEmitter(SweepEmitter):
         # With symbolic rows there may be no row at all, so that loads are predicated as well.
         self.guarded = not isinstance(rows, int)
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
+
+    def make_exchange(self, row: Expr) -> Exchanger | None:
+        """The exchange among the blocks of a row."""
+        return make_exchange(self.stage, self.partials, self.scratch, row, self.segment, self.slot, self.lane)
 
     def _load_early(self) -> None:
         """Load what passes behind a reduction read first: it is there when they begin."""

@@ -15,15 +15,14 @@ from ...compat import Buffer, Expr, tir
 from ...graph.dtype import compute_dtype
 from ...graph.extent import Extent, as_expr
 from ...graph.ir import Operator, Tensor
-from ...plan.gpu.reuse import loaded_tile
+from ...graph.names import short_name
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import Leaf, RowLoop
 from ...plan.kernel import KernelPlan, Stage
-from ...plan.memory import padding
 from .. import builder as B
 from ..buffers import Buffers
 from ..combine import combine, identity
-from ..evaluator import Evaluator, short_name
+from ..evaluator import Evaluator
 from .cross_row_reduction import accumulator, store_columns, store_scalars
 from .memory.retained import Retained
 from .rows import RowEmitter
@@ -53,7 +52,6 @@ class StageEmitter(RowEmitter):
         buffer: dict[Tensor, Buffer],
         block: Expr,
         thread: Expr,
-        name: str,
         retained: Retained | None = None,
     ):
         tensors = stage.slice.tensors.items()
@@ -72,15 +70,13 @@ class StageEmitter(RowEmitter):
             self.slot = thread
             if m.threads > 1:
                 self.slot = thread >> B.i64(m.threads.bit_length() - 1)
-        self.name = name
         self.sums: dict[Operator, Buffer] = {}
         self.hoisted: dict[Key, Buffer] = {}
         self.hoisted_values: dict[Key, Expr] = {}
         self.kept_leaves: dict[Leaf, Tensor] = {}
-        for tensor in retained.retention.tensors if retained is not None else ():
-            leaf = loaded_tile(stage, tensor)
-            assert leaf is not None, "what is retained is loaded whole"
-            self.kept_leaves[leaf] = tensor
+        if retained is not None:
+            kept = retained.retention
+            self.kept_leaves = dict(zip(kept.leaves[kept.stages.index(stage)], kept.tensors, strict=True))
 
     def run(self) -> None:
         """Emit the stage."""
@@ -251,7 +247,7 @@ class StageEmitter(RowEmitter):
             elif kept is not None:
                 self.load_tiles[leaf] = kept
             else:
-                self.load_tiles[leaf] = self.input_tile(leaf, p, cm.chunks * cm.vector)
+                self.load_tiles[leaf] = self.input_tile(leaf, cm.chunks * cm.vector)
                 assert task.shared is not None
                 self.retained.get(tensor, task.shared, self.load_tiles[leaf])
 
@@ -326,11 +322,8 @@ class StageEmitter(RowEmitter):
                 working,
                 self.stage.alignment.choices,
             )
-        columns = [(op, int(point.columns)) for op, point in cross_row if op.output.size != 1]
-        for extent in dict.fromkeys(extent for _, extent in columns):
-            ops = [op for op, over in columns if over == extent]
+        for extent, ops in self.stage.column_reductions.items():
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
-                self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{extent}",
-                padding(self.whole) if self.whole.retention is None else 0,
+                self.lane, self.slot, self.thread, self.segment, worker, working, self.stage.layout.column_sums,
             )  # fmt: skip

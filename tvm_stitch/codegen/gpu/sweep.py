@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ...compat import Buffer, Expr, tir
 from ...graph.extent import is_number
 from ...graph.ir import Access
+from ...graph.names import short_name
 from ...plan.gpu.mapping import ColumnMapping, Storage
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.domain import Point
@@ -22,7 +23,7 @@ from ...plan.kernel import Stage
 from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
-from ..evaluator import compute_dtype, convert, short_name
+from ..evaluator import compute_dtype, convert
 from .memory.async_copies import read_copies
 from .memory.packed_pairs import widened
 from .memory.row_memory import RowMemory
@@ -31,8 +32,8 @@ from .memory.row_memory import RowMemory
 class SweepEmitter(RowMemory):
     """Evaluates a thread's columns of a row, pass by pass."""
 
-    def __init__(self, stage: Stage, buffers: Buffers = IN_PLACE, padding: int = 0):
-        super().__init__(stage, buffers, padding)
+    def __init__(self, stage: Stage, buffers: Buffers = IN_PLACE):
+        super().__init__(stage, buffers)
         self.value_tiles: dict[Key, Buffer] = {}
         self.element: Expr | None = None  # the column's position in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
@@ -199,10 +200,5 @@ class SweepEmitter(RowMemory):
         return self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
 
     def _allocate_stage(self) -> None:
-        sched, m = self.stage.schedule, self.mapping
-        for key in sched.kept_values:
-            dtype = compute_dtype(key[0].output.dtype)
-            self.staged[key] = self.dynamic(m.block_columns(key[1].columns), dtype, short_name(key[0]))
-        for leaf in sched.kept_loads - self.copied.keys():
-            size, dtype = m.block_columns(leaf[1].columns), self.buffers.dtype(leaf[0])
-            self.staged[leaf] = self.dynamic(size, dtype, leaf[0].name + "_stage")
+        for key, buffer in self.stage.layout.staged.items():
+            self.staged[key] = B.dynamic(buffer)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from ... import compat
 from ...codegen import builder as B
-from ...codegen.evaluator import convert, short_name, widen
+from ...codegen.evaluator import convert, widen
 from ...compat import Buffer, Expr
 from ...cost.choices import Choices
 from ...graph.dtype import FLOATS, compute_dtype
 from ...graph.extent import is_number, same
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
+from ...graph.names import short_name
 from ...graph.rewrite.build import assemble
 from ...repairs.tir.arithmetic import DEVICE
 from ...repairs.tir.negation import hidden_negation

@@ -21,6 +21,7 @@ from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_varianc
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
+from ..shared_memory import with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
@@ -59,7 +60,8 @@ def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) 
     _, plan = min(_mapped(found, device, barriers and device.cooperative), key=lambda choice: choice[0])
     plan = with_workspace(plan)
     grid = plan.shared_grid
-    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
+    words = _registers_of(device, grid.threads, grid.blocks_per_sm)
+    return with_layout(replace(plan, retention=retain(plan, words)))
 
 
 def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:

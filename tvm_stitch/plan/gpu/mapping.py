@@ -96,6 +96,11 @@ class RowMapping:
         return self.threads * self.rows_per_block
 
     @property
+    def warps(self) -> int:
+        """Warps of a row in a block; 1 where rows share a warp."""
+        return max(1, self.threads // 32)
+
+    @property
     def spaces(self) -> dict[str, str]:
         """What is said of every column space."""
         return {

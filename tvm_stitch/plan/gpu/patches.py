@@ -9,31 +9,17 @@ bytes change places among each other, in another way for each vector of columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
 from ..iteration.domain import At
 from ..iteration.loops import Leaf, LoopNest
+from ..layout import Pieces
 from .mapping import RowMapping
 
 PIECE_BYTES = 16
 """Of a background copy: the most that one instruction moves."""
 _PIECES_OF_BANKS = 8
 """Pieces of 16 bytes that all banks of shared memory hold together."""
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """The layout of a patch that is copied in the background.
-
-    ``rows`` neighbouring rows are a piece, ``column`` pieces a column. Piece number ``n`` of the patch lies at place
-    ``n ^ (column // vector % places)``.
-    """
-
-    rows: int
-    column: int
-    places: int
 
 
 def pieces(mapping: RowMapping, leaf: Leaf) -> Pieces:

@@ -20,7 +20,7 @@ from ..iteration.alignment import Misaligned
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, schedule
 from ..kernel import InterPhaseReuse, KernelPlan, Stage
-from ..memory import shared_bytes
+from ..shared_memory import shared_bytes
 from ..slices import Cut, Slice, aligned_slice
 from .mapping import RowMapping
 from .registers import stage_words
@@ -164,4 +164,7 @@ def _kept(
     registers = max(
         0, min(tasks - shared, plan.device.choices.retained_in_registers, int(free * share / each))
     )
-    return InterPhaseReuse(tensors, stages, shared, registers, size) if shared + registers else None
+    if not shared + registers:
+        return None
+    leaves = [tuple(leaf for t in tensors if (leaf := loaded_tile(stage, t))) for stage in stages]
+    return InterPhaseReuse(tensors, stages, shared, registers, size, tuple(leaves))

@@ -291,14 +291,9 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
         return 0
     sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
     levels = {p.level for p in sched.passes if p.reduces}
-    parts = mapping.row_splits * exchanged_warps(mapping)
+    parts = mapping.row_splits * mapping.warps
     slots = max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block
     return mapping.turns * (slots + BARRIER_BYTES * len(levels))
-
-
-def exchanged_warps(mapping: RowMapping) -> int:
-    """Warps of a row in a block, each of which sends its own partial results to the blocks of a cluster."""
-    return max(1, mapping.threads // 32)
 
 
 def settled(

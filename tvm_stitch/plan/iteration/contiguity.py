@@ -7,8 +7,27 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Analyzer, Expr, Var
+from ...graph.dtype import item_bytes
 from ...graph.extent import Extent, as_expr, flatten
 from .domain import Domain
+
+
+def access_elements(
+    domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], dtype: str, columns: Extent, vector: int
+) -> int:
+    """Return how many elements one access to memory moves, of vectors of ``vector`` columns; 1 for scalar accesses.
+
+    Args:
+        domain: the domain in whose row and column variables ``indices`` are written.
+        indices: the element that is read or written at a row and column.
+        shape: the shape of the memory, whose elements are ``dtype``.
+        columns: the size of the column space.
+        vector: columns of a thread's vector. An access moves 16 bytes at most.
+    """
+    elements = min(vector, 16 // item_bytes(dtype))
+    if dtype == "bool" or elements == 1:
+        return 1
+    return elements if vectorizable(domain, indices, shape, columns, vector) else 1
 
 
 def vectorizable(

@@ -192,6 +192,23 @@ class Domain:
             values = self.full_values(extents, point.columns)
         return {a.var: v for a, v in zip(axes, values)}  # a reduction's own axes are unset at ROW
 
+    def input_indices(self, shape: Sequence[Extent], point: Point) -> list[Expr]:
+        """The indices into an input of a shape at a point, in the row and column variables."""
+        if point.at is At.INDEX:
+            return list(point.indices)
+        if point.at is At.ONE:
+            return [compat.const(0, "int64") for _ in shape]
+        if point.at is At.ROW:
+            return unflatten(self.row, shape)
+        if point.at is At.COLUMN:
+            return unflatten(self.column, shape)
+        return self.full_values(shape, point.columns)
+
+    def output_indices(self, op: Operator, point: Point) -> list[Expr]:
+        """The indices into an operator's output at a point, in the row and column variables."""
+        values = self.axis_values(op, point)
+        return [values[a.var] for a in op.spatial[: len(op.output.shape)]]
+
     def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
         """The point with flat index ``row * columns + column`` in a space of the given extents."""
         return self.indices.full_values(extents, columns)

@@ -14,7 +14,7 @@ from cuda_emulator import run_cuda
 from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
-from tvm_stitch.plan.memory import padding, shared_parts
+from tvm_stitch.plan.shared_memory import shared_parts
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -120,7 +120,7 @@ def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest
     static, dynamic = shared_parts(plan)
     assert len(plan.stage.row_mapping.crossed) == inputs
     assert static + dynamic > OPT_IN_BYTES > dynamic
-    assert run.launches[0].shared_bytes == dynamic + padding(plan) == OPT_IN_BYTES
+    assert run.launches[0].shared_bytes == dynamic + plan.shared.padding == OPT_IN_BYTES
 
 
 def test_rows_too_long_for_one_block() -> None:

@@ -13,29 +13,15 @@ from ....compat import Buffer, Expr, T, tir
 from ....graph.dtype import item_bytes
 from ....plan.gpu.mapping import ColumnMapping
 from ....plan.iteration.loops import Leaf, RowLoop
+from ....plan.layout import SharedBuffer
 from ... import builder as B
 from ...evaluator import input_indices
 from .row_memory import RowMemory
 
 
 def begin_copies(emitter: RowMemory) -> dict[Leaf, Buffer]:
-    """Begin to copy what is kept of inputs; returns where in shared memory it will be.
-
-    Left out is what the instruction cannot copy: elements that do not lie next to each other, and rows of symbolic
-    number, of which there may be none.
-    """
-    m, sched = emitter.mapping, emitter.stage.schedule
-    begun: dict[Leaf, Buffer] = {}
-    if not m.copied or emitter.guarded:
-        return begun
-    for p in sched.passes:
-        for leaf in p.loads:
-            if leaf not in sched.kept_loads or leaf in begun:
-                continue
-            piece = emitter.input_piece(leaf, p)
-            size = piece * item_bytes(emitter.buffers.dtype(leaf[0]))
-            if size in (4, 8, 16):
-                begun[leaf] = _begin(emitter, leaf, p, piece, size)
+    """Begin the copies of the plan; returns the buffer in shared memory of each input."""
+    begun = {leaf: _begin(emitter, leaf, buffer) for leaf, buffer in emitter.stage.layout.copies.items()}
     if begun:
         B.evaluate(T.ptx.cp.async_.commit_group())
     return begun
@@ -52,8 +38,8 @@ def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, place: Expr) 
     for leaf, stage in emitter.copied.items():
         if leaf not in p.loads:
             continue
-        tile = emitter.input_tile(leaf, p, cm.vector)
-        piece = emitter.input_piece(leaf, p)
+        tile = emitter.input_tile(leaf, cm.vector)
+        piece = emitter.input_piece(leaf)
         with B.loop("unroll", cm.vector // piece, "part") as part:
             with B.loop("vectorized", piece, "v") as v:
                 element = part * B.i64(piece) + v
@@ -61,12 +47,14 @@ def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, place: Expr) 
         emitter.load_tiles[leaf] = tile
 
 
-def _begin(emitter: RowMemory, leaf: Leaf, p: RowLoop, piece: int, size: int) -> Buffer:
-    """Copy an input by instructions that take ``piece`` elements each, ``size`` bytes."""
+def _begin(emitter: RowMemory, leaf: Leaf, buffer: SharedBuffer) -> Buffer:
+    """Begin the copies of an input to a buffer."""
     tensor, point = leaf
-    m, cm = emitter.mapping, emitter.mapping.of(p.columns)
-    dtype = emitter.buffers.dtype(tensor)
-    stage = emitter.dynamic(m.block_columns(p.columns), dtype, f"{tensor.name}_copy")
+    p = emitter.stage.schedule.loading(leaf)
+    cm = emitter.mapping.of(p.columns)
+    piece = emitter.input_piece(leaf)
+    size = piece * item_bytes(buffer.dtype)
+    stage = B.dynamic(buffer)
     indices = input_indices(emitter.al, tensor, point)
     cached = T.ptx.cp.async_.cg if size == 16 else T.ptx.cp.async_.ca
     policy = emitter.policy_of(leaf, piece)

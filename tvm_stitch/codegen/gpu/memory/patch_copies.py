@@ -11,7 +11,6 @@ from .... import compat
 from ....compat import Buffer, Expr, T, tir
 from ....graph.dtype import item_bytes
 from ....graph.extent import static_extent
-from ....plan.gpu.patches import PIECE_BYTES, beside_patches, copied_at_once, copies, patch_elements, pieces
 from ....plan.iteration.loops import Leaf
 from ... import builder as B
 from ...evaluator import input_indices
@@ -23,15 +22,11 @@ class PatchCopy:
 
     def __init__(self, emitter: RowMemory, leaf: Leaf):
         self.emitter, self.leaf = emitter, leaf
-        m, (tensor, point) = emitter.mapping, leaf
-        self.layout = pieces(m, leaf)
+        m, point = emitter.mapping, leaf[1]
+        self.layout = emitter.stage.layout.copied_patches[leaf]
         self.columns, self.covered = static_extent(point.columns), m.block_columns(point.columns)
         self.vector = m.of(point.columns).vector
-        dtype = emitter.buffers.dtype(tensor)
-        self.patch = emitter.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch")
-        self.at_once = copied_at_once(m, leaf)
-        self.copies = copies(m, leaf)
-        """Of a thread, for one group of rows."""
+        self.patch = B.dynamic(self.layout.buffer)
 
     def copy(self, group: Expr, number: Expr, wanted: Expr | None = None) -> None:
         """Begin one of a thread's copies for a group of rows, which need not be there if it is not ``wanted``.
@@ -39,33 +34,33 @@ class PatchCopy:
         What is not there becomes 0, by an instruction that reads nothing: a condition would part what comes before
         from what comes behind it.
         """
-        emitter, layout = self.emitter, self.layout
+        emitter, layout, at_once = self.emitter, self.layout.pieces, self.layout.columns_at_once
         m, (tensor, point) = emitter.mapping, self.leaf
         rows = static_extent(emitter.domain.rows)
         thread = emitter.slot * B.i64(m.threads) + emitter.lane
         piece = thread & B.i64(layout.column - 1)
         across = thread >> B.i64(layout.column.bit_length() - 1)
-        own = number * B.i64(self.at_once) + across
+        own = number * B.i64(at_once) + across
         row = group * B.i64(m.rows_per_block) + piece * B.i64(layout.rows)
         column = emitter.segment * B.i64(self.covered) + own
         there = wanted
         if rows % m.rows_per_block:
             there, row = B.both(there, row < B.i64(rows)), tir.min(row, B.i64(rows - layout.rows))
-        if m.covered(point.columns) - self.covered + self.copies * self.at_once > self.columns:
+        if m.covered(point.columns) - self.covered + self.layout.copies * at_once > self.columns:
             there = B.both(there, column < B.i64(self.columns))
             column = tir.min(column, B.i64(self.columns - 1))
-        size = compat.const(PIECE_BYTES, "uint32")
+        size = compat.const(self.layout.piece_bytes, "uint32")
         if there is not None:
             size = tir.Select(there, size, compat.const(0, "uint32"))
         where = [emitter.eval.at(index, row, column) for index in input_indices(emitter.al, tensor, point)]
         to = tir.address_of(B.fetch(self.patch, self._place(own, piece) * B.i64(layout.rows)))
         source = tir.address_of(compat.load(emitter.buffers.of(tensor), where))
         copy = T.ptx.cp.async_.cg.shared.global_
-        B.evaluate(copy(T.cuda.cvta_generic_to_shared(to), source, PIECE_BYTES, size))
+        B.evaluate(copy(T.cuda.cvta_generic_to_shared(to), source, self.layout.piece_bytes, size))
 
     def read(self, tile: Buffer) -> None:
         """Bring a thread's columns of its row into a tile; 0 where there are none."""
-        emitter, layout, vector = self.emitter, self.layout, self.vector
+        emitter, layout, vector = self.emitter, self.layout.pieces, self.vector
         m = emitter.mapping
         piece = emitter.slot >> B.i64(layout.rows.bit_length() - 1)
         within = emitter.slot & B.i64(layout.rows - 1)
@@ -90,21 +85,17 @@ class PatchCopy:
 
     def _place(self, column: Expr, piece: Expr) -> Expr:
         """Where a column's piece lies: all of a vector's columns, and only they, change places alike."""
-        moved = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.places - 1)
-        return (column * B.i64(self.layout.column) + piece) ^ moved
+        moved = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.pieces.places - 1)
+        return (column * B.i64(self.layout.pieces.column) + piece) ^ moved
 
 
-class Beside:
+class SharedColumns:
     """What all rows share for each column, in shared memory for as long as the block stays."""
 
     def __init__(self, emitter: RowMemory):
         self.emitter = emitter
-        self.kept: dict[Leaf, Buffer] = {}
-        m = emitter.mapping
-        for leaf in beside_patches(emitter.stage.schedule, m):
-            tensor, point = leaf
-            dtype = emitter.buffers.dtype(tensor)
-            self.kept[leaf] = emitter.dynamic(m.block_columns(point.columns), dtype, f"{tensor.name}_kept")
+        wanted = emitter.stage.layout.shared_columns
+        self.kept = {leaf: B.dynamic(buffer) for leaf, buffer in wanted.items()}
 
     def load(self) -> None:
         """Bring it there, every slot some of the chunks."""
@@ -117,8 +108,8 @@ class Beside:
                 base = emitter.base(cm, B.i64(0), chunk)
                 inside = chunk < B.i64(cm.chunks) if cm.chunks % m.rows_per_block else None
                 with B.when(B.both(inside, emitter._tail(p.columns, base))):
-                    emitter.load_tiles[leaf] = emitter.input_tile(leaf, p, cm.vector)
-                    emitter._read_vector(leaf, p, cm, base, B.i64(0))
+                    emitter.load_tiles[leaf] = emitter.input_tile(leaf, cm.vector)
+                    emitter._read_vector(leaf, cm, base, B.i64(0))
                     _move(
                         emitter.load_tiles[leaf],
                         B.i64(0),
@@ -135,7 +126,7 @@ class Beside:
 
 def _move(source: Buffer, first: Expr, to: Buffer, place: Expr, vector: int) -> None:
     """Copy a vector of elements, as much of it at once as an instruction moves."""
-    piece = min(vector, PIECE_BYTES // item_bytes(compat.buffer_dtype(source)))
+    piece = min(vector, 16 // item_bytes(compat.buffer_dtype(source)))
     for start in range(0, vector, piece):
         with B.loop("vectorized", piece, "v") as v:
             B.store(to, B.fetch(source, first + B.i64(start) + v), [place + B.i64(start) + v])

@@ -9,7 +9,6 @@ from ....graph.dtype import item_bytes
 from ....graph.ir import Tensor
 from ....plan.gpu.mapping import ColumnMapping
 from ....plan.kernel import InterPhaseReuse, KernelPlan, Stage
-from ....plan.memory import padding
 from ... import builder as B
 
 
@@ -29,9 +28,8 @@ class Retained:
         elements = self.columns.vector * self.columns.chunks
         for i, t in enumerate(retention.tensors):
             dtype = compat.buffer_dtype(t.buffer)
-            if retention.shared:
-                size = retention.shared * self.threads * elements
-                self.shared[t] = B.dynamic(size, dtype, f"retained_{i}", 0 if i else padding(plan))
+            if retention.buffers:
+                self.shared[t] = B.dynamic(retention.buffers[i])
             self.registers[t] = [
                 B.local([elements], dtype, f"{t.name}_kept_{k}") for k in range(retention.registers)
             ]

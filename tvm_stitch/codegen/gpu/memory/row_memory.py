@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .... import compat
 from ....compat import Buffer, Expr
-from ....graph.dtype import item_bytes
-from ....graph.extent import Extent
 from ....plan.gpu.mapping import ColumnMapping
 from ....plan.iteration.alignment import Key
-from ....plan.iteration.contiguity import vectorizable
 from ....plan.iteration.loops import Leaf, RowLoop
 from ....plan.kernel import Stage
 from ... import builder as B
@@ -27,27 +22,22 @@ from .vector_address import vector_address
 class RowMemory(RowPosition):
     """The tiles that a thread has loaded, and its loads and stores."""
 
-    def __init__(self, stage: Stage, buffers: Buffers, padding: int = 0):
-        super().__init__(stage, buffers, padding)
+    def __init__(self, stage: Stage, buffers: Buffers):
+        super().__init__(stage, buffers)
         self.load_tiles: dict[Leaf, Buffer] = {}
         self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
         self.copied: dict[Leaf, Buffer] = {}  # inputs that cp.async stages in shared memory
         self.pairs: dict[Buffer, Buffer] = {}  # tiles as words of two elements
         self.l2_resident: Expr | None = None  # the cache policy of loads of the stage's l2_resident inputs
 
-    def dynamic(self, size: int, dtype: str, name: str) -> Buffer:
-        """A buffer of ``size`` elements in dynamic shared memory; the first one has the kernel's padding too."""
-        more, self.padding = self.padding, 0
-        return B.dynamic(size, dtype, name, more)
-
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)
 
-    def input_tile(self, leaf: Leaf, p: RowLoop, size: int) -> Buffer:
+    def input_tile(self, leaf: Leaf, size: int) -> Buffer:
         """A tile for elements of an input."""
         dtype = self.buffers.dtype(leaf[0])
         tile = B.local([size], dtype, leaf[0].name + "_in")
-        if reads_words(dtype, self.input_piece(leaf, p), self.stage.schedule):
+        if reads_words(dtype, self.input_piece(leaf), self.stage.schedule):
             self.pairs[tile] = B.words_of(tile)
         return tile
 
@@ -56,7 +46,7 @@ class RowMemory(RowPosition):
     ) -> None:
         """Bring a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
-            tile = self.input_tile(leaf, p, cm.chunks * cm.vector)
+            tile = self.input_tile(leaf, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
         if leaf in self.mapping.crossed:
             load_crossed(self, leaf, p.columns, tile)
@@ -64,7 +54,7 @@ class RowMemory(RowPosition):
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self.base(cm, step, chunk)
             with B.when(None if self.mapping.shared else self._tail(p.columns, base)):
-                self._read_vector(leaf, p, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
+                self._read_vector(leaf, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
     def _load_for_step(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
         """Load what rows share for all of a step at once, where values are in shared memory and registers free."""
@@ -80,14 +70,14 @@ class RowMemory(RowPosition):
         """Bring one vector of what all rows share (scales, biases) into tiles; ``place`` is in the block's segment."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
-            self.load_tiles[leaf] = self.input_tile(leaf, p, cm.vector)
-            self._read_vector(leaf, p, cm, base, B.i64(0))
+            self.load_tiles[leaf] = self.input_tile(leaf, cm.vector)
+            self._read_vector(leaf, cm, base, B.i64(0))
         return fresh
 
-    def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
+    def _read_vector(self, leaf: Leaf, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
-        memory, piece = self.buffers.of(tensor), self.input_piece(leaf, p)
+        memory, piece = self.buffers.of(tensor), self.input_piece(leaf)
         policy = self.policy_of(leaf, piece)
         self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, True, policy)
 
@@ -99,24 +89,14 @@ class RowMemory(RowPosition):
     def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
             op = key[0]
-            values = self.domain.axis_values(*key)
-            indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
-            memory, dtype = self.buffers.of(op.output), self.buffers.dtype(op.output)
-            piece = self.piece(indices, op.output.shape, dtype, p.columns, cm)
+            indices = self.domain.output_indices(*key)
+            memory = self.buffers.of(op.output)
+            piece = self.stage.store_elements(key, self.buffers.dtype(op.output))
             self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
 
-    def piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
-        """Elements one vector access moves (1: scalar accesses)."""
-        piece = min(cm.vector, 16 // item_bytes(dtype))
-        if dtype == "bool" or piece == 1:
-            return 1
-        return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
-
-    def input_piece(self, leaf: Leaf, p: RowLoop) -> int:
+    def input_piece(self, leaf: Leaf) -> int:
         """Elements of an input that one vector access moves."""
-        tensor, point = leaf
-        indices, cm = input_indices(self.al, tensor, point), self.mapping.of(p.columns)
-        return self.piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
+        return self.stage.load_elements(leaf, self.buffers.dtype(leaf[0]))
 
     def _copy(
         self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,

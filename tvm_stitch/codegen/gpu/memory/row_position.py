@@ -6,7 +6,7 @@ from __future__ import annotations
 from ....compat import Expr, tir
 from ....graph.extent import Extent, as_expr, is_number
 from ....plan.gpu.mapping import ColumnMapping
-from ....plan.iteration.loops import Leaf, is_streamed
+from ....plan.iteration.loops import Leaf
 from ....plan.kernel import Stage
 from ... import builder as B
 from ...buffers import Buffers
@@ -18,7 +18,7 @@ class RowPosition:
 
     eval: Evaluator
 
-    def __init__(self, stage: Stage, buffers: Buffers, padding: int = 0):
+    def __init__(self, stage: Stage, buffers: Buffers):
         self.stage, self.al, self.mapping = stage, stage.alignment, stage.row_mapping
         self.buffers = buffers
         self.domain = stage.alignment.domain
@@ -29,7 +29,6 @@ class RowPosition:
         self.segment: Expr = B.i64(0)  # which chunk of the row's columns the block has
         self.in_range: Expr | None = None
         self.guarded = False
-        self.padding = padding  # bytes that the kernel's dynamic shared memory is larger than what it uses
 
     def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
         """The column a thread works on: in shared memory's mode never past the last vector of the row."""
@@ -60,4 +59,4 @@ class RowPosition:
         return base < as_expr(columns)
 
     def _streamed(self, leaf: Leaf) -> bool:
-        return is_streamed(self.domain.rows, leaf)
+        return self.stage.streams(leaf)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from .... import compat
 from ....compat import Buffer, Expr, tir
 from ....graph.extent import Extent, static_extent
-from ....plan.gpu.patches import patch_elements, pitch
 from ....plan.iteration.loops import Leaf
 from ... import builder as B
 from ...evaluator import input_indices
@@ -19,16 +18,14 @@ def load_crossed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buffer
     Threads next to each other load rows next to each other; what is past the last row or column is 0. All threads of
     the block take part, so nothing here stands in a condition.
     """
-    m, cm, tensor = emitter.mapping, emitter.mapping.of(columns), leaf[0]
-    dtype = emitter.buffers.dtype(tensor)
-    line, covered = pitch(m, leaf), m.block_columns(columns)
-    # The next patch takes its place: whichever is the largest must have the padding.
-    patch = B.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch", emitter.padding)
-    start = emitter.segment * B.i64(covered)
+    m, cm = emitter.mapping, emitter.mapping.of(columns)
+    layout = emitter.stage.layout.loaded_patches[leaf]
+    line, at_once = layout.pitch, layout.loads_at_once
+    patch = B.dynamic(layout.buffer)
+    start = emitter.segment * B.i64(m.block_columns(columns))
     thread = emitter.slot * B.i64(m.threads) + emitter.lane
     row, across = tir.floormod(thread, B.i64(m.rows_per_block)), tir.floordiv(thread, B.i64(m.rows_per_block))
     loads = cm.chunks * cm.vector
-    at_once = max(n for n in range(1, emitter.al.choices.transposed_loads + 1) if loads % n == 0)
     with B.loop("serial", loads // at_once, "part") as part, B.loop("unroll", at_once, "load") as load:
         column = (part * B.i64(at_once) + load) * B.i64(m.threads) + across
         value = _element(emitter, leaf, columns, emitter.first_row + row, start + column)
