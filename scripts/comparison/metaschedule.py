@@ -25,7 +25,8 @@ from tvm.s_tir import meta_schedule as ms
 from comparison import tuning_time
 from comparison.progress import Progress
 from tvm_stitch.execution.count import is_compute_intensive
-from tvm_stitch.relax.pipeline import backend_of, stitch_passes
+from tvm_stitch.relax.backend import backend_of
+from tvm_stitch.relax.pipeline import stitch_passes
 
 DEFAULTS = (
     "Otherwise MetaSchedule has its defaults: post-order-apply space, gradient task scheduler, 64 trials an iteration "

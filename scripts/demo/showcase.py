@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 
-from tvm_stitch.relax.pipeline import backend_of
+from tvm_stitch.relax.backend import backend_of
 from tvm_stitch.repairs.legalize.take import LegalizeTakes
 from tvm_stitch.report.data import Bytes, KernelCall, ModelReport, add_sizes
 from tvm_stitch.report.words import bytes_in_words

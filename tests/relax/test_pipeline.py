@@ -257,7 +257,7 @@ def test_a_module_that_does_not_compile_without_stitching_either_raises_the_firs
 
         return run
 
-    monkeypatch.setattr(pipelines, "default_schedules", lambda _target: [failing("first")])
+    monkeypatch.setattr(pipelines, "HalfSums", lambda: failing("first"))
     monkeypatch.setattr(relax, "get_default_pipeline", lambda _target: failing("second"))
     target = emulated_target()
     with target, pytest.raises(ValueError, match="first"):

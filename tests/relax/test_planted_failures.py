@@ -157,7 +157,7 @@ def plant_lowering(patch: pytest.MonkeyPatch) -> None:
     def step(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         return fails_for_tanh(lambda m: m, _stitched_names)(mod)
 
-    patch.setitem(pipeline.__globals__, "default_schedules", lambda _target: [step])
+    patch.setitem(pipeline.__globals__, "HalfSums", lambda: step)
 
 
 def plant_building(patch: pytest.MonkeyPatch) -> None:

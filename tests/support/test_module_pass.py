@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tvm
 
-from tvm_stitch.support.module_pass import module_pass
+from tvm_stitch.support.module_pass import module_pass, named
 
 
 class Trouble(Exception):
@@ -39,3 +39,24 @@ def test_an_error_comes_out_of_tvm_as_it_is() -> None:
 
     with pytest.raises(Trouble, match="a negative mark"), watched():
         tvm.transform.Sequential([Marks(-1)])(tvm.IRModule({}))
+
+
+@tvm.instrument.pass_instrument
+class Names:
+    """The names of the passes that run, in order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: Any) -> None:
+        self.names.append(str(info.name))
+
+
+def test_instances_have_names_of_their_own() -> None:
+    marks: Any = Marks(3)
+    assert named(marks, "Marks") is marks
+    seen: Any = Names()
+    with tvm.transform.PassContext(instruments=[seen]):
+        assert int(named(marks, "Marks.three")(tvm.IRModule({})).attrs["mark"]) == 3
+        named(tvm.relax.transform.Normalize(), "Normalize.first")(tvm.IRModule({}))
+    assert seen.names[:2] == ["Marks.three", "Normalize.first"] and len(seen.names) == 3

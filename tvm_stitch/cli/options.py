@@ -38,10 +38,14 @@ def path_of(text: str) -> Path:
     return path
 
 
-def add_model_options(command: argparse.ArgumentParser) -> None:
-    """A model, what to compile it for, and how."""
+def add_model_options(command: argparse.ArgumentParser, optional: bool = False) -> None:
+    """Add the options for a model, its target, and how it is compiled; ``optional``: the model may be left out."""
     command.add_argument(
-        "model", metavar="MODEL", type=path_of, help="an ONNX file, or a .pt2 file of torch.export.save"
+        "model",
+        metavar="MODEL",
+        type=path_of,
+        nargs="?" if optional else None,
+        help="an ONNX file, or a .pt2 file of torch.export.save",
     )
     command.add_argument("--target", default="native", help=f"{TARGET_HELP} (default: %(default)s)")
     command.add_argument(

@@ -1,45 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilation pipeline with stitching: TVM's own for the target, its fusion replaced by ours.
+"""The compilation pipeline with stitching, as a table of phases.
 
-In order: functions that importers made of operators turned back; calls that TVM does not compile, or compiles to
-something else, mended, and running sums of short rows spelled out; library dispatch; copies dropped and equal
-expressions joined (three linear layers of one operand each reshape it); what TVM does not lower in bfloat16 widened;
-weights of one value made constants; quantized products made products of integers, or their weights floats; weights
-computed from constants made constants; the passes for compute-intensive operators that need Relax operators;
-legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty calls
-dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes are
-views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
-lowering of dataflow.
-
-A scope that ``StitchOps`` outlines may still turn out not to be schedulable after merging. Then the stitching passes
-run again without that scope, so that its operators return to TVM's fusion one by one.
+Each phase is a list of rows: a pass, what it does, when it runs, and which rows must have run before, with the reason.
+The code runs this table. ``tvm-stitch explain --passes`` prints it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..compute.cuda import library
-from ..compute.cuda.shared_library import SharedLibrary
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
-from ..device import device_model
-from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
+from ..driver import Scopes
 from ..records.recorder import Recorder
-from ..repairs.legalize.centred_norms import CENTRED_NORMS
 from ..repairs.legalize.declared_bounds import DeclaredBounds
 from ..repairs.legalize.empty import SkipEmpty
 from ..repairs.legalize.fuse_rest import FuseRest
 from ..repairs.legalize.keep_zeros import KeepZeros
 from ..repairs.legalize.mend import MendImports
 from ..repairs.legalize.raised_calls import RaisedCalls
-from ..repairs.legalize.slice_scatters import SLICE_SCATTERS
-from ..repairs.legalize.take import TAKES, stock_pipeline
 from ..repairs.legalize.wide_operators import WideOperators
 from ..repairs.schedule.declining import ApplyDecliningRules
 from ..repairs.schedule.empty_grids import EmptyGrids
@@ -48,30 +30,31 @@ from ..repairs.schedule.half_sums import HalfSums
 from ..repairs.schedule.scalar_booleans import ScalarBooleans
 from ..repairs.schedule.sound_arithmetic import SoundArithmetic
 from ..repairs.schedule.unit_reductions import UnitReductions
-from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from ..support.interrupts import carrying, watched
 from ..support.one_at_a_time import exclusively
-from ..support.pass_context import CUDA_GRAPH, changed
 from ..target import resolve_target
 from .attention.decompose import DecomposeAttention
 from .attention.fused import FusedAttention
+from .backend import backend_of, check_build, with_graphs
 from .constants.batch_norm import ConstantBatchNorm
 from .constants.computed_weights import ComputedWeights
 from .constants.fold import FoldConstants
 from .constants.views import ConstantViews
 from .constants.weights import ConstantWeights
-from .layout.convolutions import ConvolutionLayouts, suits_library
+from .context import CompileContext
+from .dump import asked_dump
+from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
 from .layout.pads import CarriedPads
 from .layout.permutations import CarriedPermutations
 from .layout.reshapes import CarriedReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
-from .legalize.arg_reductions import ARG_REDUCTIONS
-from .legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
+from .legalize.operators import legalize, legalize_weights
 from .legalize.short_scans import ShortScans
 from .legalize.transposed_convolutions import TransposedConvolutions
 from .legalize.widening_casts import WideningCasts
+from .library.available import has_cublaslt, has_cudnn, suits_cudnn
 from .library.convolution_epilogues import ConvolutionEpilogues
 from .library.convolutions import LibraryConvolutions
 from .library.joined_matmuls import JoinedProducts
@@ -82,187 +65,260 @@ from .library.phased_convolutions import PhasedConvolutions
 from .library.reduction_innermost import DepthInnermost
 from .lowering.embed_libraries import EmbedLibraries
 from .lowering.serial_tasks import SerialTasks
+from .phases import Condition, Phase, Row, numbers_of, passes_of, table
 from .quantize.dequantized_constants import DequantizedConstants
-from .quantize.elementwise import ELEMENTWISE_QUANTIZATION
 from .quantize.products import QuantizedProducts
 from .quantize.views import QuantizedViews
+from .retry import lowered_without_failing_scopes, stitched_without_failing_scopes
 from .rewriting.templates import suits_templates
 from .stitch.compute_templates import ComputeTemplates
-from .stitch.dataflow import flow_of
 from .stitch.lift_workspace import LiftWorkspace
 from .stitch.mark import MergeStitchOps, UnmarkEpilogues
 from .stitch.schedule_stitch_ops import ScheduleStitchOps
 from .stitch.stitch_ops import StitchOps
 
-LEGALIZED = (
-    ARG_REDUCTIONS
-    | CENTRED_NORMS
-    | ELEMENTWISE_QUANTIZATION
-    | SLICE_SCATTERS
-    | TAKES
-    | TRANSPOSED_CONVOLUTIONS
-)
-"""Operators legalized otherwise than TVM does."""
-STEP = "what is left does not compile beside it"
-"""What is told of a scope that TVM compiles only with its neighbours."""
+GPUS = Condition("GPUs", lambda c: c.is_gpu)
+CPUS = Condition("CPUs", lambda c: not c.is_gpu)
+CUDA = Condition("CUDA", lambda c: c.kind == "cuda")
+LLVM = Condition("LLVM", lambda c: c.kind == "llvm")
+TEMPLATES = Condition("templates", lambda c: has_templates(c.target, c.config))
+MATMULS = Condition("matmuls are not TVM's", lambda c: not c.leaves("matmul"))
+CONVOLUTIONS = Condition("convolutions are not TVM's", lambda c: not c.leaves("convolution"))
+NO_CUDNN_ASKED = Condition("compute=auto", lambda c: c.config.compute_of("convolution") == "auto")
 
 
-def stitch_passes(
-    target: Any,
-    config: StitchConfig,
-    recorder: Recorder | None = None,
-    scopes: Scopes | None = None,
-    check: bool = True,
-) -> list[Any]:
-    """The passes from operators to scheduled stitch ops; what is left is fused as TVM fuses it.
+# fmt: off
+IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and the later passes expect", (
+    Row("RaisedCalls", lambda c: RaisedCalls(), "Turn functions that an importer made of operators into operators."),
+    Row("DeclaredBounds", lambda c: DeclaredBounds(),
+        "Simplify shapes with the bounds that a function declares of its symbols."),
+    Row("MendImports", lambda c: MendImports(), "Rewrite imported calls that TVM miscompiles or does not compile."),
+    Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),
+    Row("DispatchScans", lambda c: exclusively(backend_of(c.target).library_dispatch_passes(c.target), "DispatchScans"),
+        "Let TVM choose kernels for scans, sorting and sampling.",
+        after={"ShortScans": "a scan that is dispatched can no longer be stitched"}),
+    Row("DropCopies", lambda c: DropCopies(), "Drop operators that return their operand unchanged."),
+    Row("CanonicalizeBindings.copies", lambda c: relax.transform.CanonicalizeBindings(),
+        "Drop the aliases that stand for dropped copies.",
+        after={"DropCopies": "a dropped operator leaves an alias, through which no later pass sees a view"}),
+    Row("EliminateCommonSubexpr", lambda c: relax.transform.EliminateCommonSubexpr(),
+        "Compute equal expressions once, such as the reshapes of one operand of several linear layers.",
+        after={"CanonicalizeBindings.copies": "operands that are equal but for an alias count as different"}),
+    Row("WideOperators", lambda c: WideOperators(),
+        "Compute operators in float32 that TVM does not lower for bfloat16."),
+))
 
-    Args:
-        target: a TVM target.
-        config: stitching options.
-        recorder: receives plans, refusals and boundaries.
-        scopes: those to leave to TVM; receives those that are outlined.
-        check: whether each kernel is lowered once, so that one which TVM's lowering fails on is left to TVM.
-    """
-    recorder = recorder or Recorder()
-    return [
-        *_legalization(),
-        SkipEmpty(),
-        relax.transform.AnnotateTIROpPattern(),
-        FoldConstants(),
-        relax.transform.ConvertToDataflow(min_size=1),
-        relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
-        WideningCasts(),
-        ViewedResults(),
-        _stitch(target, config, recorder, scopes, check),
-        # What no scope took: TVM's own fusion and schedules.
-        FuseRest(),
-        relax.transform.FuseTIR(),
-        UnmarkEpilogues(),
-        relax.transform.DeadCodeElimination(),
-    ]
+CONSTANTS = Phase("constants", "weights become constants, because templates and libraries pack only those", (
+    Row("ConstantWeights", lambda c: ConstantWeights(c.device.choices),
+        "Make constants of weights that a model fills with one value.",
+        after={"DropCopies": "a weight that is copied for each batch is not seen as a weight"}),
+    Row("ConstantViews.weights", lambda c: ConstantViews(), "Fold views and casts of constants with NumPy.",
+        after={"ConstantWeights": "views of the new constants are folded too"}),
+))
+
+QUANTIZATION = Phase("quantization", "quantized operands stay integers where a kernel multiplies integers", (
+    Row("QuantizedViews", lambda c: QuantizedViews(), "Move quantized elements instead of dequantized ones."),
+    Row("QuantizedProducts", lambda c: QuantizedProducts(c.target, c.config, c.computed),
+        "Compute matmuls and convolutions of dequantized integers by their integers.", TEMPLATES,
+        after={"ConstantViews.weights": "a quantized weight that is transposed must be a constant",
+               "QuantizedViews": "a view between an operand and its dequantization hides the integers"}),
+    Row("DequantizedConstants", lambda c: DequantizedConstants(), "Dequantize the other constants with NumPy.",
+        after={"QuantizedProducts": "a weight that is dequantized has no integers to multiply"}),
+    Row("ConstantViews.dequantized", lambda c: ConstantViews(), "Fold views and casts of dequantized constants.",
+        after={"DequantizedConstants": "it makes the constants"}),
+))
+
+COMPUTED_CONSTANTS = Phase("computed-constants", "what a model computes from constants alone becomes constants", (
+    Row("ComputedWeights", lambda c: ComputedWeights([*legalize_weights(), FoldConstants()], c.device.choices),
+        "Compute weights, masks and tables that depend on constants alone.",
+        after={"quantization": "a quantized weight that is computed to floats has no integers to multiply"}),
+    Row("ConstantBatchNorm", lambda c: ConstantBatchNorm(), "Write a batch norm of constants as a scale and a shift.",
+        after={"ComputedWeights": "parameters that the model computes must be constants"}),
+))
+
+ATTENTION = Phase("attention", "attention becomes one kernel, or matmuls and a softmax", (
+    Row("JoinedProducts", lambda c: JoinedProducts(), "Join matmuls of one operand with several constant weights.",
+        CUDA & MATMULS,
+        after={"EliminateCommonSubexpr": "matmuls are joined whose operands are the same variable",
+               "computed-constants": "only constant weights are joined"}),
+    Row("FusedAttention", lambda c: FusedAttention(c.target, c.config, c.computed), "Compute attention in one kernel.",
+        after={"JoinedProducts": "the kernel reads queries, keys and values where the joined matmul puts them"}),
+    Row("DecomposeAttention", lambda c: DecomposeAttention(), "Write other attention out as matmuls and a softmax.",
+        MATMULS, after={"FusedAttention": "only attention that has no kernel is written out"}),
+))
+
+LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few elements are moved", (
+    Row("TransposedConvolutions", lambda c: TransposedConvolutions(not c.leaves("convolution")),
+        "Write transposed convolutions as convolutions or matmuls where they are such.",
+        after={"computed-constants": "a weight is reversed when the model is compiled, so it must be a constant"}),
+    Row("PatchConvolutions", lambda c: PatchConvolutions(has_cublaslt(c.config), c.config.tf32),
+        "Write convolutions whose windows do not overlap as matmuls.", CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED),
+    Row("PhasedConvolutions", lambda c: PhasedConvolutions(has_cudnn(c.config), c.computed),
+        "Write strided transposed convolutions as convolutions with more channels.", CUDA & CONVOLUTIONS,
+        after={"TransposedConvolutions": "those of stride 1 are convolutions already"}),
+    Row("ConvolutionLayouts.templates", lambda c: ConvolutionLayouts(suits_templates, c.computed),
+        "Put channels innermost for convolutions that a template computes.", TEMPLATES & CONVOLUTIONS,
+        after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
+               "computed-constants": "only convolutions of constant weights are converted"}),
+    Row("ConvolutionLayouts.library", lambda c: ConvolutionLayouts(suits_cudnn(c.config), c.computed),
+        "Put channels innermost for convolutions that cuDNN computes faster so.", CUDA & CONVOLUTIONS,
+        after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
+               "PatchConvolutions": "what is a matmul needs no layout of channels",
+               "PhasedConvolutions": "the convolutions that it makes have layouts too",
+               "computed-constants": "only convolutions of constant weights are converted"}),
+    Row("CarriedPads", lambda c: CarriedPads(), "Transpose a tensor before its border is added.",
+        after={"ConvolutionLayouts.templates": "the conversion stops at pads and leaves transpositions there",
+               "ConvolutionLayouts.library": "the conversion stops at pads and leaves transpositions there"}),
+    Row("CarriedPermutations", lambda c: CarriedPermutations(),
+        "Choose the order of axes of connected element-wise operators that moves the fewest bytes.",
+        after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",
+               "ConvolutionLayouts.library": "the conversion carries layouts forwards only",
+               "CarriedPads": "a transposition in front of a pad can join the operators that make the tensor"}),
+    Row("CarriedReshapes", lambda c: CarriedReshapes(), "Compute element-wise operators before a matmul is reshaped."),
+    Row("UnequalSplits", lambda c: UnequalSplits(), "Write the parts of unequal splits as slices.", CPUS),
+))
+
+LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libraries and of hand-written kernels", (
+    Row("DepthInnermost", lambda c: DepthInnermost(has_cublaslt(c.config)),
+        "Store constant weights of half types with the reduction dimension innermost.", CUDA),
+    Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config, c.computed), "Let cuBLASLt compute matmuls.",
+        CUDA,
+        after={"attention": "attention is recognised by its matmuls",
+               "DepthInnermost": "the library reads a weight through the transposition that is put there",
+               "CarriedReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
+               "PatchConvolutions": "it makes matmuls"}),
+    Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config, c.computed),
+        "Compute exact float32 convolutions by a kernel of this package.", CUDA),
+    Row("LibraryConvolutions", lambda c: LibraryConvolutions(c.target, c.config, c.computed),
+        "Let cuDNN compute the other convolutions.", CUDA,
+        after={"OwnConvolutions": "cuDNN gets the convolutions that the kernel of this package does not take",
+               "ConvolutionLayouts.library": "the call fixes the layout"}),
+    Row("ConstantViews.layouts", lambda c: ConstantViews(), "Fold the transpositions of constants that are left.",
+        after={"layouts": "they transpose weights",
+               "DepthInnermost": "cuBLASLt does not take every matmul whose weight is transposed"}),
+))
+
+LEGALIZATION = Phase("legalization", "operators become calls of functions, in dataflow blocks", (
+    Row("KeepZeros", lambda c: KeepZeros(), "Keep products with a constant zero, which are NaN for infinite operands."),
+    Row("Legalize", lambda c: legalize("Legalize"), "Make a function of every operator that is left.",
+        after={"KeepZeros": "TVM's legalization folds x * 0 to 0",
+               "import-repair": "TVM's legalization fails on calls that are not mended",
+               "attention": "the passes recognise operators, not functions",
+               "layouts": "the passes recognise operators, not functions",
+               "libraries": "the passes recognise operators, not functions"}),
+    Row("SkipEmpty", lambda c: SkipEmpty(), "Drop calls that compute no elements.",
+        after={"Legalize": "it looks at the functions that calls name"}),
+    Row("AnnotateTIROpPattern", lambda c: relax.transform.AnnotateTIROpPattern(),
+        "Mark each function with its kind, such as element-wise.", after={"Legalize": "it looks at functions"}),
+    Row("FoldConstants", lambda c: FoldConstants(), "Compute calls of constants.",
+        after={"AnnotateTIROpPattern": "a marked function is computed once for a constant of one value"}),
+    Row("ConvertToDataflow", lambda c: relax.transform.ConvertToDataflow(min_size=1),
+        "Put calls without side effects into dataflow blocks."),
+    Row("CanonicalizeBindings.legalized", lambda c: relax.transform.CanonicalizeBindings(), "Drop aliases.",
+        after={"ConvertToDataflow": "aliases are dropped in the new blocks as well"}),
+    Row("WideningCasts", lambda c: WideningCasts(), "Give each reader of a widened value a cast of its own.",
+        after={"AnnotateTIROpPattern": "casts are copied for readers that are marked as element-wise"}),
+    Row("ViewedResults", lambda c: ViewedResults(), "Make views of results that are reshapes of what a kernel makes.",
+        after={"ConvertToDataflow": "TVM makes views inside dataflow blocks only",
+               "CanonicalizeBindings.legalized": "it would undo this pass"}),
+))
+
+STITCHING = Phase("stitching", "memory-intensive operators become stitch ops; again without the scopes that fail", (
+    Row("StitchOps",
+        lambda c: StitchOps(c.config, (a := c.attempt).boundaries, a.excluded, a.scopes, a.left, c.known),
+        "Make a function of each stitch scope, and of each epilogue.",
+        after={"ConvertToDataflow": "scopes are parts of dataflow blocks",
+               "CanonicalizeBindings.legalized": "an alias would divide a scope",
+               "WideningCasts": "scopes exchange narrow values"}),
+    Row("MergeStitchOps", lambda c: MergeStitchOps(), "Merge the functions of each scope into one function of TIR.",
+        after={"StitchOps": "it makes the functions"}),
+    Row("ConvolutionEpilogues", lambda c: ConvolutionEpilogues(c.target, c.config),
+        "Compute element-wise stitch ops in the kernels of convolutions of this package.",
+        after={"MergeStitchOps": "it reads the merged functions",
+               "OwnConvolutions": "it makes the calls of these kernels"}),
+    Row("ScheduleStitchOps",
+        lambda c: ScheduleStitchOps(c.target, c.config, c.attempt.plans, c.attempt.declined, c.check),
+        "Plan each stitch op, and emit its kernel.",
+        after={"MergeStitchOps": "a plan is made for the merged function",
+               "ConvolutionEpilogues": "a stitch op in a convolution's kernel needs no kernel"}),
+    Row("LiftWorkspace", lambda c: LiftWorkspace(), "Let TVM's memory planner place the scratch memory of kernels.",
+        after={"ScheduleStitchOps": "plans say how much scratch memory a kernel needs"}),
+), together=stitched_without_failing_scopes)
+
+REMAINDER = Phase("remainder", "TVM fuses the operators that no scope takes", (
+    Row("FuseRest", lambda c: FuseRest(), "Group the other calls as TVM's FuseOps does.",
+        after={"AnnotateTIROpPattern": "TVM fuses by these marks",
+               "stitching": "TVM gets what no scope takes"}),
+    Row("FuseTIR", lambda c: relax.transform.FuseTIR(), "Merge each group into one function of TIR.",
+        after={"FuseRest": "it makes the groups"}),
+    Row("UnmarkEpilogues", lambda c: UnmarkEpilogues(), "Drop the marks of functions with epilogues.",
+        after={"FuseRest": "the marks keep TVM from fusing more into these functions"}),
+    Row("DeadCodeElimination", lambda c: relax.transform.DeadCodeElimination(), "Drop functions that nothing calls.",
+        after={"FuseTIR": "it leaves the functions that it merged"}),
+))
+
+TEMPLATE_KERNELS = Phase("templates", "matmuls and convolutions of a CPU become template kernels", (
+    Row("ComputeTemplates", lambda c: ComputeTemplates(c.target, c.config, c.computed, c.check),
+        "Emit template kernels for matmuls and convolutions with their epilogues, and pack constant weights.", LLVM,
+        after={"FuseTIR": "the epilogue must be part of the function",
+               "DeadCodeElimination": "no kernel is made for a function that nothing calls"}),
+))
+
+SCHEDULES = Phase("schedules", "the functions that are neither stitched nor templates are made right, and scheduled", (
+    Row("SoundArithmetic", lambda c: SoundArithmetic(on_device=c.is_gpu),
+        "Write comparisons and maxima so that TVM's simplifier keeps NaN.", CPUS | CUDA),
+    Row("UnitReductions", lambda c: UnitReductions(), "Write reductions of one element as assignments.", GPUS),
+    Row("HalfSums", lambda c: HalfSums(), "Add 16-bit floats up in float32."),
+    Row("ApplyDecliningRules", lambda c: ApplyDecliningRules(*_dlight_rules()),
+        "Schedule by dlight's rules; the next rule is asked where one fails.", GPUS,
+        after={"SoundArithmetic": "it rewrites functions without a schedule",
+               "UnitReductions": "it rewrites functions without a schedule",
+               "HalfSums": "it rewrites functions without a schedule",
+               "remainder": "TVM's fusion works on functions without a schedule"}),
+    Row("ScalarBooleans", lambda c: ScalarBooleans(), "Read and write booleans one by one.", GPUS,
+        after={"ApplyDecliningRules": "dlight's kernels load pairs of booleans"}),
+    Row("EmptyReductions", lambda c: EmptyReductions(), "Begin reductions before their loops, which may be empty.",
+        CPUS),
+    Row("EmptyGrids", lambda c: EmptyGrids(), "Let threads leave kernels that have nothing to compute.", CUDA,
+        after={"ApplyDecliningRules": "it looks at the grids of scheduled kernels"}),
+))
+
+LOWERING = Phase("lowering", "TVM's own lowering of Relax", (
+    Row("LowerDataflow",
+        lambda c: tvm.transform.Sequential(backend_of(c.target).dataflow_lower_passes(c.target), name="LowerDataflow"),
+        "Make views of reshapes, and calls with outputs as arguments.",
+        after={"stitching": "scopes are parts of dataflow blocks",
+               "templates": "template kernels take the place of functions in dataflow blocks"}),
+    Row("Finalize",
+        lambda c: tvm.transform.Sequential(
+            with_graphs(backend_of(c.target).finalize_passes(c.target), c.config), name="Finalize"),
+        "Plan memory, capture CUDA graphs, and lower shapes and built-in functions.",
+        after={"LowerDataflow": "memory is planned for calls with outputs as arguments",
+               "LiftWorkspace": "scratch memory is planned too"}),
+))
+
+LINKING = Phase("linking", "the module gets what its executable needs", (
+    Row("EmbedLibraries", lambda c: EmbedLibraries(c.target), "Attach the compiled code that calls libraries.",
+        after={"libraries": "it looks for their calls"}),
+    Row("SerialTasks", lambda c: SerialTasks(), "Let loops over tasks run serially where a call has little work.",
+        after={"schedules": "it adds functions that no other pass may see",
+               "lowering": "it adds functions that no other pass may see"}),
+))
+# fmt: on
+
+STITCH = (LEGALIZATION, STITCHING, REMAINDER)
+PLANNING = (
+    IMPORT_REPAIR, CONSTANTS, QUANTIZATION, COMPUTED_CONSTANTS, ATTENTION, LAYOUTS, LIBRARIES, *STITCH, TEMPLATE_KERNELS
+)  # fmt: skip
+LOWERED = (*PLANNING, SCHEDULES, LOWERING)
+PHASES = (*LOWERED, LINKING)
+"""The whole pipeline."""
 
 
-def _legalization() -> list[Any]:
-    """The passes that make calls of PrimFuncs of operators."""
-    return [KeepZeros(), exclusively([relax.transform.LegalizeOps(LEGALIZED)])]
+def _dlight_rules() -> list[Any]:
+    from tvm.s_tir.dlight import gpu
 
-
-def planning_passes(
-    target: Any,
-    config: StitchConfig,
-    recorder: Recorder | None = None,
-    scopes: Scopes | None = None,
-    check: bool = True,
-) -> list[Any]:
-    """:func:`stitch_passes` behind TVM's choice of what a library computes: a pipeline up to its schedules."""
-    dispatched = backend_of(target).library_dispatch_passes(target)
-    recorder = recorder or Recorder()
-    device = device_model(target, config)
-    return [
-        RaisedCalls(),
-        DeclaredBounds(),
-        MendImports(),
-        ShortScans(device),
-        exclusively(dispatched),
-        DropCopies(),
-        relax.transform.CanonicalizeBindings(),  # what is dropped leaves aliases, through which no view is seen
-        relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
-        WideOperators(),
-        ConstantWeights(device.choices),
-        ConstantViews(),
-        *_quantized(target, config, recorder),
-        ComputedWeights([*_legalization(), FoldConstants()], device.choices),
-        ConstantBatchNorm(),
-        *([JoinedProducts()] if target.kind.name == "cuda" and "matmul" not in config.of_tvm else []),
-        FusedAttention(target, config, recorder.computed),
-        *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
-        TransposedConvolutions("convolution" not in config.of_tvm),
-        *_layouts(target, config, recorder),
-        CarriedPads(),
-        CarriedPermutations(),
-        CarriedReshapes(),
-        *([] if "gpu" in target.keys else [UnequalSplits()]),
-        *_libraries(target, config, recorder),
-        ConstantViews(),
-        *stitch_passes(target, config, recorder, scopes, check),
-        *([ComputeTemplates(target, config, recorder.computed, check)] if target.kind.name == "llvm" else []),
-    ]
-
-
-def _quantized(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """Quantized operands of compute-intensive operators, multiplied as integers where a template does."""
-    templates = (
-        [QuantizedProducts(target, config, recorder.computed)] if has_templates(target, config) else []
-    )
-    return [QuantizedViews(), *templates, DequantizedConstants(), ConstantViews()]
-
-
-def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """What computes compute-intensive operators on CUDA devices: libraries, and our own kernel of convolutions."""
-    if target.kind.name != "cuda":
-        return []
-    passes = (LibraryMatmuls, OwnConvolutions, LibraryConvolutions)
-    return [
-        DepthInnermost(_is_called(library.CUBLASLT, config)),
-        *(each(target, config, recorder.computed) for each in passes),
-    ]
-
-
-def _is_called(asked: SharedLibrary, config: StitchConfig) -> Callable[[], bool]:
-    """Tells whether a library is there; the answer opens it, so only operators that it computes ask."""
-    return cache(lambda: library.why_not(asked, config) is None)
-
-
-def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """The layouts that templates take, and those in which a library is fastest."""
-    if has_templates(target, config) and "convolution" not in config.of_tvm:
-        return [ConvolutionLayouts(suits_templates, recorder.computed)]
-    if target.kind.name != "cuda" or "convolution" in config.of_tvm:
-        return []
-
-    is_called = _is_called(library.CUDNN, config)
-
-    def converts(call: Any, read_last: bool) -> bool:
-        return suits_library(config.tf32, call, read_last) and is_called()
-
-    return [
-        *_patches(config),
-        PhasedConvolutions(is_called, recorder.computed),
-        ConvolutionLayouts(converts, recorder.computed),
-    ]
-
-
-def _patches(config: StitchConfig) -> list[Any]:
-    """Convolutions whose windows do not overlap as matrix products, unless a library's convolution is asked for."""
-    if "matmul" in config.of_tvm or config.compute_of("convolution") != "auto":
-        return []
-    return [PatchConvolutions(_is_called(library.CUBLASLT, config), config.tf32)]
-
-
-def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:
-    """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
-
-    known: dict[Any, Any] = {}
-
-    def passes(attempt: Attempt) -> list[Any]:
-        return [
-            StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left, known),
-            MergeStitchOps(),
-            ConvolutionEpilogues(target, config),
-            ScheduleStitchOps(target, config, attempt.plans, attempt.declined, check),
-            LiftWorkspace(),
-        ]
-
-    @tvm.transform.module_pass(opt_level=0, name="Stitch")
-    @carrying
-    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        known.clear()
-        result = stitch_module(mod, target, config, recorder, passes, scopes)
-        last = {block: found for (block, _excluded), found in known.items()}
-        recorder.flows += [flow_of(view, found) for view, found in last.values()]
-        return result
-
-    return run
+    return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
 
 
 def pipeline(
@@ -274,7 +330,7 @@ def pipeline(
 ) -> Any:
     """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
-    Where TVM compiles a module only without some of the scopes, these are left to it as well.
+    Scopes without which TVM compiles a module, and with which it does not, are left to TVM as well.
 
     Args:
         target: a Target, or a string that ``tvm.target.Target`` takes.
@@ -286,114 +342,66 @@ def pipeline(
 
     Raises (the pass):
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
-        ValueError: when the module is compiled for another kind of target.
+        ValueError: when the module is compiled for another kind of target, or when a dump is asked for after a name
+            that is neither a phase nor a pass.
     """
-    target = resolve_target(target)
-    config = checked_config(config)
+    target, config = resolve_target(target), checked_config(config)
 
     @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")
     @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        chosen = scopes if scopes is not None else Scopes()
-        _check_build(target)
+        chosen, records = scopes if scopes is not None else Scopes(), recorder or Recorder()
+        check_build(target)
+
+        def lowered(recorder: Recorder, scopes: Scopes) -> tvm.IRModule:
+            context = CompileContext(target, config, check, recorder, scopes)
+            return tvm.transform.Sequential(_passes(LOWERED, context))(mod)
+
         with target, watched():
-            lowered = _compiled(mod, target, config, recorder or Recorder(), chosen, check)
-            return tvm.transform.Sequential([EmbedLibraries(target), SerialTasks()])(lowered)
+            made = lowered_without_failing_scopes(mod, target, config, records, chosen, lowered)
+            return tvm.transform.Sequential(_passes((LINKING,), CompileContext(target, config)))(made)
 
     return run
 
 
-def _check_build(target: Any) -> None:
-    """Refuse to make kernels for another kind of device than the build around the pass is for."""
-    building = tvm.target.Target.current(allow_none=True)
-    if building is not None and building.kind.name != target.kind.name:
-        raise ValueError(
-            f"this pipeline is for {target.kind.name}, and the module is compiled for {building.kind.name}: give"
-            " pipeline() the target that is given to tvm.compile"
-        )
+def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
+    return passes_of(phases, context, asked_dump(numbers_of(PHASES)))
 
 
-def _compiled(
-    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes, check: bool
-) -> tvm.IRModule:
-    before = recorder.copy()
+def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
+    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of what no scope takes.
 
-    def lowered(records: Recorder, chosen: Scopes) -> tvm.IRModule:
-        backend = backend_of(target)
-        passes = [
-            *planning_passes(target, config, records, chosen, check),
-            *default_schedules(target),
-            *backend.dataflow_lower_passes(target),
-            *(_with_graphs(each, config) for each in backend.finalize_passes(target)),
-        ]
-        return tvm.transform.Sequential(passes)(mod)
-
-    try:
-        return lowered(recorder, scopes)
-    except Exception as err:
-        units = list(dict.fromkeys(scopes.outlined.values()))
-        found = culprits(units, err, partial(attempt_with, lowered, scopes, units), config)
-        recorder.return_to(before)
-        if found is None:
-            return _without_stitching(mod, target, config, recorder, err)
-        fewer = scopes.without(found, STEP)
-        scopes.excluded, scopes.outlined = fewer.excluded, {}
-        return lowered(recorder, scopes)
+    Args:
+        target: a TVM target.
+        config: stitching options.
+        recorder: receives plans, refusals and boundaries.
+    """
+    return _passes(STITCH, CompileContext(target, config, recorder=recorder or Recorder()))
 
 
-def _with_graphs(each: Any, config: StitchConfig) -> Any:
-    """A pass of TVM's; the one that makes CUDA graphs under the option that it looks for, where they are asked for."""
-    if not config.cuda_graph or each.info.name != "RewriteCUDAGraph":
-        return each
+def planning_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
+    """Return the passes from an imported model to kernels and functions that TVM schedules.
 
-    @tvm.transform.module_pass(opt_level=0, name="WithCUDAGraphs")
-    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        with changed([], {CUDA_GRAPH: True}):  # instruments that take part twice would lose what they noted
-            return each(mod)
-
-    return run
-
-
-def _without_stitching(
-    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, err: Exception
-) -> tvm.IRModule:
-    """What TVM's own pipeline makes of a module that ours fails on with no stitch op in it; else the error itself."""
-    try:
-        result = exclusively([stock_pipeline(target)])(mod)
-    except Exception as again:
-        reraise_fatal(again)
-        raise err from None
-    raise_where_strict(err, "the model", config.strict)
-    recorder.note_target(target)
-    recorder.declined["all"] = f"what is left does not compile alone: {reason_of(err, 'the whole model')}"
-    return result
-
-
-def backend_of(target: Any) -> Any:
-    """TVM's own pipeline for a target, which names its phases."""
-    kind = target.kind.name
-    if kind == "cuda":
-        from tvm.relax.backend import cuda
-
-        return cuda.pipeline
-    if kind in ("llvm", "c"):
-        from tvm.relax.backend import cpu_generic
-
-        return cpu_generic.pipeline
-    from tvm.relax.backend import gpu_generic
-
-    return gpu_generic.pipeline
+    Args:
+        target: a TVM target.
+        config: stitching options.
+        recorder: receives plans, refusals and boundaries.
+    """
+    return _passes(PLANNING, CompileContext(target, config, recorder=recorder or Recorder()))
 
 
 def default_schedules(target: Any) -> list[Any]:
-    """TVM's schedules for what is not stitched; on CPUs, as in TVM's own pipeline, only what makes it right."""
-    if "gpu" not in target.keys:
-        return [SoundArithmetic(on_device=False), HalfSums(), EmptyReductions()]
-    from tvm.s_tir import dlight as dl
+    """Return the passes that schedule functions that are not stitched; on CPUs they only make them right."""
+    return _passes((SCHEDULES,), CompileContext(target))
 
-    gpu = dl.gpu
-    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    scheduled = [UnitReductions(), HalfSums(), ApplyDecliningRules(*rules), ScalarBooleans()]
-    if target.kind.name != "cuda":  # what the other two write is CUDA C
-        return scheduled
-    return [SoundArithmetic(on_device=True), *scheduled, EmptyGrids()]
+
+def passes_table(target: Any = None, config: StitchConfig | None = None) -> str:
+    """Return the table of the pipeline's passes as text.
+
+    Args:
+        target: a Target or its string: rows that do not run for it begin with ``-``. None marks no row.
+        config: the options that conditions ask about.
+    """
+    if target is None:
+        return table(PHASES)
+    return table(PHASES, CompileContext(resolve_target(target), checked_config(config)))

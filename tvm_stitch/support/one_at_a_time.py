@@ -19,10 +19,15 @@ operator_definitions = threading.RLock()
 """Held while TVM's operator definitions run on our behalf."""
 
 
-def exclusively(passes: Sequence[Any]) -> Any:
-    """Passes that ask TVM's operator definitions, as one that runs in one thread at a time."""
+def exclusively(passes: Sequence[Any], name: str) -> Any:
+    """Return one pass that runs passes which ask TVM's operator definitions, in one thread at a time.
 
-    @tvm.transform.module_pass(opt_level=0, name="OneAtATime")
+    Args:
+        passes: are run in order.
+        name: the pass's name, by which TVM's instruments know it.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name=name)
     @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         with operator_definitions:

@@ -112,3 +112,23 @@ def test_what_cannot_be_measured(
     found, stdout, stderr = run(capfd, "explain", model, "--measure", "-q", *arguments)
     assert found == code and stdout == ""
     assert message in [line for line in stderr.splitlines() if line.startswith("tvm-stitch")][0]
+
+
+def test_explain_prints_the_passes_without_a_model(capfd: pytest.CaptureFixture[str]) -> None:
+    code, stdout, _ = run(capfd, "explain", "--passes", "--target", "cuda -arch=sm_90", "-q")
+    assert code == 0 and stdout.startswith("import-repair: ") and "- UnequalSplits [CPUs]: " in stdout
+    code, _, stderr = run(capfd, "explain", "-q")
+    assert code == 2 and "give a MODEL to explain, or --passes" in stderr
+
+
+def test_explain_prints_the_passes_of_no_model(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, stderr = run(capfd, "explain", model, "--passes", "-q")
+    assert code == 2 and "--passes is about no model" in stderr
+
+
+def test_explain_dumps_phases(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explain", model, "--shape", "x=8,16", "-q", "--dump-to", tmp_path / "dumped", "--dump")
+    code, _, _ = run(capfd, *arguments, "layouts")
+    assert code == 0 and [path.name for path in (tmp_path / "dumped").iterdir()] == ["06-layouts.py"]
+    code, _, stderr = run(capfd, *arguments, "layout")
+    assert code == 2 and "did you mean layouts?" in stderr

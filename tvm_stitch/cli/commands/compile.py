@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..dump import add_dump, dumped
 from ..errors import Failure, UsageError, told
 from ..options import add_model_options, path_of
 from ..outputs import written_to
@@ -32,6 +33,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         default=Path("stitched"),
         help="(default: %(default)s)",
     )
+    add_dump(command)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -63,7 +65,7 @@ def _compiled(
     from ..other_targets import by_tvm_alone
 
     with written_to(args.output, "-o") as folder:
-        with progress(f"compiling for {args.target}"), by_tvm_alone(job.target):
+        with progress(f"compiling for {args.target}"), by_tvm_alone(job.target), dumped(args):
             built = build(job.model.mod, job.target, job.config)
         left = built.recorder.declined
         for name, reason in left.items():

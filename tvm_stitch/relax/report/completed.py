@@ -17,7 +17,8 @@ from ...report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
 from ...support.failures import reraise_fatal
 from ...support.interrupts import watched
 from ...support.one_at_a_time import exclusively
-from ..pipeline import backend_of, default_schedules
+from ..backend import backend_of
+from ..pipeline import default_schedules
 from ..rewriting.functions import entries_of
 from ..rewriting.marked_names import unmarked
 from .kernel_calls import Call, kernel_calls
@@ -55,7 +56,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
         relax.transform.RewriteDataflowReshape(),  # reshapes by themselves are views, as TVM lowers them next
     ]
     try:
-        made = exclusively(passes)(mod)
+        made = exclusively(passes, "StockPipeline")(mod)
         total, own = _counted(made, target)
     except Exception as err:  # whatever TVM makes of it
         reraise_fatal(err)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline as a table: its claims of order hold, and what runs is the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+import tvm
+
+from tests.relax.test_planted_failures import three_scopes
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.context import CompileContext
+from tvm_stitch.relax.phases import ALWAYS, Condition, Phase, Row, broken_claims, numbers_of, table
+from tvm_stitch.relax.pipeline import PHASES, passes_table
+from tvm_stitch.testing.random.graphs import emulated_target
+
+TARGETS = {
+    "cuda": tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm"),
+    "llvm": tvm.target.Target("llvm"),
+    "c": tvm.target.Target("c"),
+    "opencl": tvm.target.Target({"kind": "opencl"}, host="llvm"),
+}
+COMPUTE = ["auto", "libraries", "templates", "tvm"]
+COMPUTE += [f"auto, {kind}=tvm" for kind in ("matmul", "convolution", "attention")] + ["tvm, attention=auto"]
+CONTEXTS = [
+    CompileContext(target, StitchConfig(compute=compute, cuda_graph=graphs))
+    for target, compute, graphs in itertools.product(TARGETS.values(), COMPUTE, (False, True))
+]
+ROWS = {row.name: (phase, row) for phase in PHASES for row in phase.rows}
+CLAIMS = [(row.name, claimed) for _, row in ROWS.values() for claimed in row.after]
+
+
+def swapped(first: str, second: str) -> list[Phase]:
+    """The phases with two rows, or the phases of two names, in each other's place."""
+    if first in ROWS and second in ROWS:
+        rows = {first: ROWS[second][1], second: ROWS[first][1]}
+        return [
+            dataclasses.replace(phase, rows=tuple(rows.get(row.name, row) for row in phase.rows))
+            for phase in PHASES
+        ]
+    phases = {phase.name: phase for phase in PHASES}
+    one, other = (ROWS[name][0] if name in ROWS else phases[name] for name in (first, second))
+    places = {one.name: other, other.name: one}
+    return [places.get(phase.name, phase) for phase in PHASES]
+
+
+def test_the_claims_of_order_hold_for_every_target_and_option() -> None:
+    assert len(CLAIMS) > 50
+    for context in CONTEXTS:
+        assert broken_claims(PHASES, context) == []
+
+
+@pytest.mark.parametrize(("name", "claimed"), CLAIMS, ids="-".join)
+def test_rows_in_each_others_place_break_their_claim(name: str, claimed: str) -> None:
+    """For some target and options: the rows of a claim need not run under the same ones."""
+    why = f"{name} must run after {claimed}: {ROWS[name][1].after[claimed]}"
+    assert any(why in broken_claims(swapped(name, claimed), context) for context in CONTEXTS)
+
+
+def test_a_claimed_name_that_is_neither_a_row_nor_a_phase_is_told() -> None:
+    row = Row("B", lambda c: None, "Do nothing.", after={"A": "of a reason"})
+    (told,) = broken_claims([Phase("only", "nothing", (row,))], CONTEXTS[0])
+    assert "B claims to run after A" in told
+
+
+def test_names_are_unique_and_every_row_runs_somewhere() -> None:
+    names = [name for phase in PHASES for name in (phase.name, *(row.name for row in phase.rows))]
+    assert len(names) == len(set(names)) == len(numbers_of(PHASES))
+    for phase in PHASES:
+        for row in phase.rows:
+            runs = {row.when.holds(context) for context in CONTEXTS}
+            assert runs == ({True} if row.when is ALWAYS else {True, False}), row.name
+            assert row.what.endswith(".") and row.what[0].isupper()
+
+
+def test_conditions_are_combined() -> None:
+    yes, no = Condition("yes", lambda _: True), Condition("no", lambda _: False)
+    assert (yes | no).holds(CONTEXTS[0]) and not (yes & no).holds(CONTEXTS[0])
+    assert ((yes | no).text, (yes & no).text) == ("yes or no", "yes, no")
+
+
+@tvm.instrument.pass_instrument
+class Names:
+    """The names of the passes that run, in order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: Any) -> None:
+        self.names.append(str(info.name))
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_instruments_see_the_rows_of_the_table_in_its_order(kind: str) -> None:
+    target = emulated_target() if kind == "cuda" else TARGETS["llvm"]
+    seen: Any = Names()
+    with tvm.transform.PassContext(instruments=[seen]):
+        pipeline(target)(three_scopes())
+    context = CompileContext(target)
+    expected = [row.name for phase in PHASES for row in phase.running(context)]
+    left = iter(seen.names)
+    assert [name for name in expected if name not in left] == []
+    assert "OneAtATime" not in seen.names and "ConstantViews" not in seen.names
+    views = [name for name in seen.names if name.startswith("ConstantViews")]
+    assert views == ["ConstantViews.weights", "ConstantViews.dequantized", "ConstantViews.layouts"]
+
+
+def test_the_table_marks_what_does_not_run() -> None:
+    text = passes_table("cuda")
+    assert "  - UnequalSplits [CPUs]: " in text and "    LibraryMatmuls [CUDA]: " in text
+    assert "    UnequalSplits [CPUs]: " in passes_table("llvm")
+    assert "  - " not in passes_table()
+    lines = table(PHASES, width=80).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) > len(ROWS)

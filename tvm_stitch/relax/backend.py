@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's own pipeline for a target, of which phases are used as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from ..config import StitchConfig
+from ..support.pass_context import CUDA_GRAPH, changed
+
+
+def check_build(target: Any) -> None:
+    """Refuse to make kernels for another kind of device than the build around the pass is for."""
+    building = tvm.target.Target.current(allow_none=True)
+    if building is not None and building.kind.name != target.kind.name:
+        raise ValueError(
+            f"this pipeline is for {target.kind.name}, and the module is compiled for {building.kind.name}: give"
+            " pipeline() the target that is given to tvm.compile"
+        )
+
+
+def with_graphs(passes: Sequence[Any], config: StitchConfig) -> list[Any]:
+    """Return TVM's passes. The pass that makes CUDA graphs runs under its option where graphs are asked for."""
+    return [
+        _with_graphs(each) if config.cuda_graph and each.info.name == "RewriteCUDAGraph" else each
+        for each in passes
+    ]
+
+
+def _with_graphs(each: Any) -> Any:
+    @tvm.transform.module_pass(opt_level=0, name="WithCUDAGraphs")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        with changed([], {CUDA_GRAPH: True}):  # instruments that take part twice would lose what they noted
+            return each(mod)
+
+    return run
+
+
+def backend_of(target: Any) -> Any:
+    """Return TVM's own pipeline for a target, a module that names the passes of its phases."""
+    kind = target.kind.name
+    if kind == "cuda":
+        from tvm.relax.backend import cuda
+
+        return cuda.pipeline
+    if kind in ("llvm", "c"):
+        from tvm.relax.backend import cpu_generic
+
+        return cpu_generic.pipeline
+    from tvm.relax.backend import gpu_generic
+
+    return gpu_generic.pipeline

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Legalization: the operators that this package legalizes otherwise than TVM, and the passes that do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ...repairs.legalize.centred_norms import CENTRED_NORMS
+from ...repairs.legalize.keep_zeros import KeepZeros
+from ...repairs.legalize.slice_scatters import SLICE_SCATTERS
+from ...repairs.legalize.take import TAKES
+from ...support.one_at_a_time import exclusively
+from ..quantize.elementwise import ELEMENTWISE_QUANTIZATION
+from .arg_reductions import ARG_REDUCTIONS
+from .input_dilation import TRANSPOSED_CONVOLUTIONS
+
+LEGALIZED = (
+    ARG_REDUCTIONS
+    | CENTRED_NORMS
+    | ELEMENTWISE_QUANTIZATION
+    | SLICE_SCATTERS
+    | TAKES
+    | TRANSPOSED_CONVOLUTIONS
+)
+"""Operators legalized otherwise than TVM does."""
+
+
+def legalize(name: str) -> Any:
+    """Return the pass of that name that makes calls of functions of operators."""
+    return exclusively([relax.transform.LegalizeOps(LEGALIZED)], name)
+
+
+def legalize_weights() -> list[Any]:
+    """Return the passes that legalize what computes weights from constants."""
+    return [KeepZeros(), legalize("LegalizeWeights")]
