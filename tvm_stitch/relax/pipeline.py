@@ -54,9 +54,9 @@ from .imports.mend import MendImports
 from .imports.raised_calls import RaisedCalls
 from .layout.convolutions import ConvolutionLayouts, suits_library, suits_templates
 from .layout.copies import DropCopies
-from .layout.pads import CarriedPads
+from .layout.pads import SinkPads
 from .layout.permutations import CarriedPermutations
-from .layout.reshapes import CarriedReshapes
+from .layout.reshapes import SinkReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
 from .legalize.arg_reductions import ARG_REDUCTIONS
@@ -175,9 +175,9 @@ def planning_passes(
         *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
         TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
-        CarriedPads(),
+        SinkPads(),
         CarriedPermutations(),
-        CarriedReshapes(),
+        SinkReshapes(),
         *([] if "gpu" in target.keys else [UnequalSplits()]),
         *_libraries(target, config, recorder),
         ConstantViews(),
