@@ -45,9 +45,9 @@ from .context import CompileContext
 from .dump import asked_dump
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
-from .layout.pads import CarriedPads
+from .layout.pads import SinkPads
 from .layout.permutations import CarriedPermutations
-from .layout.reshapes import CarriedReshapes
+from .layout.reshapes import SinkReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
 from .legalize.operators import legalize, legalize_weights
@@ -166,15 +166,15 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
                "PatchConvolutions": "what is a matmul needs no layout of channels",
                "PhasedConvolutions": "the convolutions that it makes have layouts too",
                "computed-constants": "only convolutions of constant weights are converted"}),
-    Row("CarriedPads", lambda c: CarriedPads(), "Transpose a tensor before its border is added.",
+    Row("SinkPads", lambda c: SinkPads(), "Transpose a tensor before its border is added.",
         after={"ConvolutionLayouts.templates": "the conversion stops at pads and leaves transpositions there",
                "ConvolutionLayouts.library": "the conversion stops at pads and leaves transpositions there"}),
     Row("CarriedPermutations", lambda c: CarriedPermutations(),
         "Choose the order of axes of connected element-wise operators that moves the fewest bytes.",
         after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",
                "ConvolutionLayouts.library": "the conversion carries layouts forwards only",
-               "CarriedPads": "a transposition in front of a pad can join the operators that make the tensor"}),
-    Row("CarriedReshapes", lambda c: CarriedReshapes(), "Compute element-wise operators before a matmul is reshaped."),
+               "SinkPads": "a transposition in front of a pad can join the operators that make the tensor"}),
+    Row("SinkReshapes", lambda c: SinkReshapes(), "Compute element-wise operators before a matmul is reshaped."),
     Row("UnequalSplits", lambda c: UnequalSplits(), "Write the parts of unequal splits as slices.", CPUS),
 ))
 
@@ -185,7 +185,7 @@ LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libr
         CUDA,
         after={"attention": "attention is recognised by its matmuls",
                "DepthInnermost": "the library reads a weight through the transposition that is put there",
-               "CarriedReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
+               "SinkReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
                "PatchConvolutions": "it makes matmuls"}),
     Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config, c.computed),
         "Compute exact float32 convolutions by a kernel of this package.", CUDA),

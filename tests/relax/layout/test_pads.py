@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A border is put around what is transposed, not the other way."""
+"""A tensor is transposed before it is padded, not the other way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvm.script import relax as RS
 from tests.graph.helpers import build
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.layout.pads import CarriedPads
+from tvm_stitch.relax.layout.pads import SinkPads
 from tvm_stitch.target import this_cpu
 
 HERE = tvm.target.Target(this_cpu())
@@ -56,12 +56,12 @@ class Reflected:
         return result
 
 
-def test_a_border_is_carried() -> None:
-    tvm.ir.assert_structural_equal(CarriedPads()(Before), After)
+def test_a_border_is_sunk() -> None:
+    tvm.ir.assert_structural_equal(SinkPads()(Before), After)
 
 
 def test_a_border_of_more_than_one_value_stays() -> None:
-    tvm.ir.assert_structural_equal(CarriedPads()(Reflected), Reflected)
+    tvm.ir.assert_structural_equal(SinkPads()(Reflected), Reflected)
 
 
 @pytest.mark.parametrize("border", ["one", "two"])

@@ -18,7 +18,7 @@ from tests.graph.helpers import build, symbol
 from tests.relax.legalize.test_arg_reductions import LLVM
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.layout.reshapes import CarriedReshapes
+from tvm_stitch.relax.layout.reshapes import SinkReshapes
 from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
@@ -74,7 +74,7 @@ class After:
 
 
 def test_a_chain_behind_a_linear_layer() -> None:
-    tvm.ir.assert_structural_equal(CarriedReshapes()(Before), After, map_free_vars=True)
+    tvm.ir.assert_structural_equal(SinkReshapes()(Before), After, map_free_vars=True)
 
 
 def untouched(emit: Any, x: Any, w: Any, y: Any, rows: Any) -> Any:
@@ -93,7 +93,7 @@ def untouched(emit: Any, x: Any, w: Any, y: Any, rows: Any) -> Any:
 def test_what_depends_on_other_axes_stays() -> None:
     specs = [((6, 8), "float32"), ((8, 6), "float32"), ((2,), "float32"), ((3, 1), "float32")]
     mod = build(untouched, *specs)
-    tvm.ir.assert_structural_equal(CarriedReshapes()(mod), mod)
+    tvm.ir.assert_structural_equal(SinkReshapes()(mod), mod)
 
 
 def linear(emit: Any, x: Any, w: Any, b: Any) -> Any:
@@ -131,4 +131,4 @@ def test_what_has_no_elements_stays(shape: tuple[int, ...]) -> None:
         (shape, "float32"),
         ((8, 4), "float32"),
     )
-    tvm.ir.assert_structural_equal(CarriedReshapes()(mod), mod)
+    tvm.ir.assert_structural_equal(SinkReshapes()(mod), mod)

@@ -54,10 +54,12 @@ def test_the_first_rule_that_has_a_replacement_is_taken() -> None:
 def test_a_module_is_itself_where_nothing_applies() -> None:
     mod = chain(R.exp, R.tan)
     silent = Rule("", lambda match: None, ("relax.exp",))
-    missing = Rule("", to(R.sin), (CALL,), needs=("relax.cos", "relax.sin"))
+    missing = Rule("", to(R.sin), (CALL,), needs=(("relax.cos", "relax.sin"),))
     for rule in (silent, missing, Rule("", to(R.sin), ("relax.cos",)), Rule("", to(R.sin))):
         assert apply_rules(mod, [rule]).same_as(mod)
-    check(mod, [Rule("", to(R.sin), (CALL,), needs=("relax.tan", "relax.sin"))], R.sin, R.sin)
+    check(
+        mod, [Rule("", to(R.sin), (CALL,), needs=(("relax.tan", "relax.sin"), ("relax.exp",)))], R.sin, R.sin
+    )
 
 
 def test_rules_apply_to_variables() -> None:
@@ -149,3 +151,17 @@ def test_constants_are_read_in_the_place_of_variables() -> None:
     rule = Rule("", lambda match: one, ("relax.exp",), leaves_unused=True)
     made = apply_rules(mod, [rule], inlines_constants=True)
     tvm.ir.assert_structural_equal(made, build(lambda emit, x: [R.add(x, one)], X))
+
+
+def test_names_are_unique_if_asked_for() -> None:
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([4], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            sine = builder.emit(R.sin(builder.emit(R.exp(x), "lv")), "sine")
+            result = builder.emit_output(R.tan(sine))
+        builder.emit_func_output(result)
+    rule = Rule("", lambda match: R.cos(match.emit(R.negative(match.value.args[0]))), ("relax.sin",))
+    for unique in (False, True):
+        made = apply_rules(builder.get(), [rule], unique_names=unique)
+        names = [var.name for var in relax.analysis.get_var2val(made["main"])]
+        assert (len(set(names)) == len(names)) == unique and "sine" in names

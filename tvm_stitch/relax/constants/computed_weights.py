@@ -15,6 +15,7 @@ from ...cost.choices import Choices
 from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.rules import CALL, Match, Rule, apply_rules
 from ..rewriting.views import bytes_of, shape_of
 
 _FILLED = {
@@ -48,17 +49,21 @@ class ComputedWeights:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Compute in each of the module's own functions."""
-        made = mod.clone()
-        for gvar, func in own_functions(mod):
+        known: dict[relax.Var, relax.Expr] = {}
+        for _, func in own_functions(mod):
             values = relax.analysis.get_var2val(func)
             constants = _constants(values)
             weights = _weights(values, constants, self.choices)
             others = [var for var in _tables(func, values, constants, self.choices) if var not in weights]
             if weights or others:
                 found = self._computed(mod, [*weights, *others], constants)
-                kept = {var: to for var, to in found.items() if var in weights or _differs(to)}
-                made.update_func(gvar, relax.analysis.remove_all_unused(_Mutator(kept).visit_expr(func)))
-        return made
+                known |= {var: to for var, to in found.items() if var in weights or _differs(to)}
+        if not known:
+            return mod
+        rule = Rule(
+            "it is the same at every call", lambda match: _of(match, known), (CALL,), leaves_unused=True
+        )
+        return apply_rules(mod, [rule])
 
     def _computed(self, mod: tvm.IRModule, weights: Sequence[Any], constants: Mapping[Any, Any]) -> Any:
         """The constants that weights are, but for those that the passes do not compute."""
@@ -167,16 +172,11 @@ def _needed(weights: Sequence[Any], constants: Mapping[Any, Any]) -> list[Any]:
     return [var for var in constants if var in needed]
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    """Gives calls constants in the place of the given variables."""
-
-    def __init__(self, known: Mapping[Any, Any]):
-        super().__init__()
-        self.known = known
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        if any(arg in self.known for arg in call.args if isinstance(arg, relax.Var)):
-            args = [self.known.get(arg, arg) if isinstance(arg, relax.Var) else arg for arg in call.args]
-            call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
-        return super().visit_call_(call)
+def _of(match: Match, known: Mapping[relax.Var, relax.Expr]) -> relax.Expr | None:
+    """A call of constants, for those of its operands that are known."""
+    call, operands = match.value, match.before.args
+    if not any(arg in known for arg in operands if isinstance(arg, relax.Var)):
+        return None
+    pairs = zip(operands, call.args, strict=True)
+    args = [known.get(arg, now) if isinstance(arg, relax.Var) else now for arg, now in pairs]
+    return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
@@ -13,8 +14,9 @@ from tvm import relax
 
 from ...graph.extent import is_static
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
+from ..rewriting.movement import SPLIT
 from ..rewriting.operators import operator_name
+from ..rewriting.rules import ITEM, Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES, parts_of, permutation, shape_of
 
 _FLOATS = {"float32", "float16", "bfloat16"}
@@ -50,65 +52,47 @@ class ConstantViews:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        known: dict[Any, Any] = {}
-
-        def folded(func: Any) -> Any:
-            mutator = _Mutator(known)
-            made = mutator.visit_expr(func)
-            return relax.analysis.remove_all_unused(made) if mutator.split else made
-
-        return with_own_functions(mod, folded)
+        known: dict[Any, relax.Expr] = {}
+        rules = [
+            Rule("TVM compiles a function for each", partial(_view, known), tuple(FOLDED)),
+            Rule("TVM compiles a function for each", partial(_part, known), (ITEM,), leaves_unused=True),
+        ]
+        return apply_rules(mod, rules, inlines_constants=True)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, known: dict[Any, Any]):
-        super().__init__()
-        self.known = known
-        self.split = False
-        """Whether a split is read no longer."""
-
-    def visit_dataflow_var_(self, var: Any) -> Any:  # pylint: disable=arguments-renamed
-        bound = self.lookup_binding(var)
-        return bound if isinstance(bound, tvm.ir.GenericConst) else super().visit_dataflow_var_(var)
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        name = operator_name(call)
-        if name not in FOLDED:
-            return call
-        source = call.args[0]
-        shape = shape_of(call)
-        if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
-            return call
-        array, dtype = source.value, str(call.ty.dtype)
-        types = {str(array.dtype), dtype}
-        is_cast = types <= _FLOATS or types <= _INTEGERS
-        if "float8" in dtype or (name == "relax.astype" and not is_cast):
-            return call
-        key = array, name, str(getattr(call.attrs, "axes", "")), shape, dtype
-        return self._once(key, dtype, lambda: FOLDED[name](array.numpy(), call, shape).reshape(shape))
-
-    def visit_tuple_getitem_(self, item: Any) -> Any:  # pylint: disable=arguments-renamed
-        item = super().visit_tuple_getitem_(item)
-        tuple_ = item.tuple_value
-        call = self.lookup_binding(tuple_) if isinstance(tuple_, relax.Var) else tuple_
-        if operator_name(call) != "relax.split" or not isinstance(call.args[0], tvm.ir.GenericConst):
-            return item
-        self.split = True
-        array, index = call.args[0].value, item.index
-        key = array, "relax.split", str(call.attrs), index
-        return self._once(key, str(array.dtype), lambda: _part(call, index))
-
-    def _once(self, key: Any, dtype: str, made: Callable[[], np.ndarray]) -> Any:
-        """A constant, made where none is known by its key."""
-        if key not in self.known:
-            array = made()
-            self.known[key] = relax.const(np.ascontiguousarray(array).reshape(array.shape), dtype)
-        return self.known[key]
+def _view(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:
+    call = match.value
+    source, name, shape = call.args[0], operator_name(call), shape_of(call)
+    if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
+        return None
+    array, dtype = source.value, str(call.ty.dtype)
+    types = {str(array.dtype), dtype}
+    is_cast = types <= _FLOATS or types <= _INTEGERS
+    if "float8" in dtype or (name == "relax.astype" and not is_cast):
+        return None
+    key = array, name, str(getattr(call.attrs, "axes", "")), shape, dtype
+    return _once(known, key, dtype, lambda: FOLDED[name](array.numpy(), call, shape).reshape(shape))
 
 
-def _part(split: Any, index: int) -> np.ndarray:
-    array = split.args[0].value.numpy()
-    axis = int(split.attrs.axis) % array.ndim
-    return array[(slice(None),) * axis + (slice(*parts_of(split)[index]),)]
+def _part(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:
+    item = match.value
+    split = match.definition(item.tuple_value)
+    if split is None or operator_name(split) != SPLIT or not isinstance(split.args[0], tvm.ir.GenericConst):
+        return None
+    source, index = split.args[0].value, item.index
+    key = source, SPLIT, str(split.attrs), index
+
+    def part() -> np.ndarray:
+        array = source.numpy()
+        axis = int(split.attrs.axis) % array.ndim
+        return array[(slice(None),) * axis + (slice(*parts_of(split)[index]),)]
+
+    return _once(known, key, str(source.dtype), part)
+
+
+def _once(known: dict[Any, relax.Expr], key: Any, dtype: str, made: Callable[[], np.ndarray]) -> relax.Expr:
+    """A constant, made where none is known by its key."""
+    if key not in known:
+        array = made()
+        known[key] = relax.const(np.ascontiguousarray(array).reshape(array.shape), dtype)
+    return known[key]

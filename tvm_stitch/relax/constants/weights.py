@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
 
 import numpy as np
 import tvm
@@ -14,9 +12,10 @@ from tvm import relax
 from ...cost.choices import Choices
 from ...graph.extent import is_static
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
+from ..rewriting.functions import own_functions
 from ..rewriting.operators import PRODUCTS, has_operators, operator_name
 from ..rewriting.readers import readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import VIEWS, shape_of
 
 VALUE = {"relax.broadcast_to": 0, "relax.full": 1}
@@ -38,24 +37,25 @@ class ConstantWeights:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, VALUE):
             return mod
-        return with_own_functions(mod, partial(_rewritten, choices=self.choices))
+        weights = set().union(*(_weights(func, self.choices) for _, func in own_functions(mod)))
+        return apply_rules(mod, [Rule("templates pack constants", _constant, variables=weights)])
 
 
-def _rewritten(func: Any, choices: Choices) -> Any:
+def _weights(func: relax.Function, choices: Choices) -> set[relax.Var]:
+    """The variables of tensors of one value that products read."""
     values = relax.analysis.get_var2val(func)
-    filled = {var: value for var, value in values.items() if _is_filled(value, choices)}
+    filled = [var for var, value in values.items() if _is_filled(value, choices)]
     readers = readers_of(func) if filled else {}
 
-    def reaches_product(var: Any) -> bool:
+    def reaches_product(var: relax.Var) -> bool:
         bindings = [binding for binding in readers.get(var, ()) if binding is not None]
         names = [(binding, operator_name(getattr(binding, "value", None))) for binding in bindings]
         return any(n in PRODUCTS or (n in VIEWS and reaches_product(b.var)) for b, n in names)
 
-    weights = {var for var in filled if reaches_product(var)}
-    return _Mutator(weights).visit_expr(func) if weights else func
+    return {var for var in filled if reaches_product(var)}
 
 
-def _is_filled(value: Any, choices: Choices) -> bool:
+def _is_filled(value: relax.Expr, choices: Choices) -> bool:
     """Whether a value is a tensor of one constant value, and no larger than a constant may be."""
     if operator_name(value) not in VALUE:
         return False
@@ -68,18 +68,9 @@ def _is_filled(value: Any, choices: Choices) -> bool:
     return math.prod(shape) * held.numpy().itemsize <= choices.largest_filled_weight
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    """Binds the given variables to constants."""
-
-    def __init__(self, weights: set[Any]):
-        super().__init__()
-        self.weights = weights
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        if binding.var in self.weights:
-            call = binding.value
-            held = call.args[VALUE[operator_name(call)]].value
-            array = np.broadcast_to(held.numpy().reshape(()), shape_of(call) or ()).copy()
-            binding = relax.VarBinding(binding.var, relax.const(array, str(held.dtype)))
-        super().visit_var_binding_(binding)
+def _constant(match: Match) -> relax.Expr:
+    """The constant that a filled tensor is."""
+    call = match.before
+    held = call.args[VALUE[operator_name(call)]].value
+    array = np.broadcast_to(held.numpy().reshape(()), shape_of(call) or ()).copy()
+    return relax.const(array, str(held.dtype))

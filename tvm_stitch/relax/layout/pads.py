@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CarriedPads: a tensor is transposed before a border is put around it, not behind.
+"""SinkPads: a tensor is transposed before a border is put around it, not behind.
 
 ``ConvertLayout`` stops at ``R.nn.pad``, which stands before convolutions of quantized data: their border has the zero
 point. Behind it would be a transposition that keeps the border out of the convolution's kernel, and the layout from
@@ -8,56 +8,46 @@ what makes the tensor.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
 
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
-from ..rewriting.operators import has_operators, operator_name
-from ..rewriting.views import definition, permutation, shape_of
+from ..rewriting.movement import PAD, PERMUTE
+from ..rewriting.rules import Match, Rule, apply_rules
+from ..rewriting.views import permutation, shape_of
 
-PAD, PERMUTE = "relax.nn.pad", "relax.permute_dims"
+_DATA = wildcard()
+_PADDED = is_op(PAD)(_DATA)
 
 
 @module_pass
-class CarriedPads:
+class SinkPads:
     """Rewrite ``permute_dims(nn.pad(x))`` of a constant border as ``nn.pad(permute_dims(x))``.
 
     Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        if not (has_operators(mod, (PAD,)) and has_operators(mod, (PERMUTE,))):
-            return mod
-        return with_own_functions(mod, _rewritten)
+        return apply_rules(mod, [RULE])
 
 
-def _rewritten(func: Any) -> Any:
-    mutator = _Mutator(dict(relax.analysis.get_var2val(func).items()))
-    made = mutator.visit_expr(func)
-    return relax.analysis.remove_all_unused(made) if mutator.carried_any else func
+def _padded_last(match: Match) -> relax.Expr | None:
+    attrs = match.found[_PADDED].attrs
+    if str(attrs.pad_mode) != "constant" or not shape_of(match.before):
+        return None
+    widths = [int(width) for width in attrs.pad_width]
+    axes = permutation(match.before, len(widths) // 2)
+    moved = [width for axis in axes for width in widths[2 * axis : 2 * axis + 2]]
+    source = match.emit(relax.op.permute_dims(match.now(match.found[_DATA]), axes))
+    return relax.op.nn.pad(source, moved, pad_value=float(attrs.pad_value))
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, values: dict[Any, Any]):
-        super().__init__()
-        self.values, self.carried_any = values, False
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        pad = definition(self.values, call.args[0]) if operator_name(call) == PERMUTE else None
-        if (
-            pad is None
-            or operator_name(pad) != PAD
-            or str(pad.attrs.pad_mode) != "constant"
-            or not shape_of(call)
-        ):
-            return super().visit_call_(call)
-        self.carried_any = True
-        widths = [int(width) for width in pad.attrs.pad_width]
-        axes = permutation(call, len(widths) // 2)
-        moved = [width for axis in axes for width in widths[2 * axis : 2 * axis + 2]]
-        source = self.builder_.emit(relax.op.permute_dims(self.visit_expr(pad.args[0]), axes))
-        return relax.op.nn.pad(source, moved, pad_value=float(pad.attrs.pad_value))
+RULE = Rule(
+    "a layout goes on before a border",
+    _padded_last,
+    (PERMUTE,),
+    pattern=is_op(PERMUTE)(_PADDED),
+    needs=[(PAD,)],
+    leaves_unused=True,
+)

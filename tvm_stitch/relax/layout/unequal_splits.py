@@ -8,18 +8,18 @@ and the input of a convolution (MambaOut, FocalNet), queries, keys and values of
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import tvm
 from tvm import relax
 
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
+from ..rewriting.functions import own_functions
+from ..rewriting.movement import SPLIT
 from ..rewriting.operators import PRODUCTS, operator_name
-from ..rewriting.readers import readers_of
+from ..rewriting.readers import Readers, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import parts_of
-
-SPLIT = "relax.split"
 
 
 @module_pass
@@ -30,21 +30,25 @@ class UnequalSplits:
     then. So does one whose tuple is read as a whole. Runs before ``LegalizeOps``.
     """
 
-    def rewritten(self, mod: Any) -> Any:
-        return with_own_functions(mod, _rewritten)
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        splits = dict(part for _, func in own_functions(mod) for part in _parts(func))
+        why = "each part is read where it is needed"
+        rule = Rule(why, lambda match: _slice(match, splits[match.var]), variables=splits, leaves_unused=True)
+        return apply_rules(mod, [rule])
 
 
-def _rewritten(func: Any) -> Any:
-    values = dict(relax.analysis.get_var2val(func).items())
-    splits = {var: call for var, call in values.items() if operator_name(call) == SPLIT}
-    if not splits:
-        return func
-    readers = readers_of(func)
-    chosen = {var: call for var, call in splits.items() if _is_replaced(var, call, readers)}
-    return relax.analysis.remove_all_unused(_Mutator(chosen).visit_expr(func)) if chosen else func
+def _parts(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Call]]:
+    """The variables of the parts that are replaced, with the split of each."""
+    splits = {
+        var: call for var, call in relax.analysis.get_var2val(func).items() if operator_name(call) == SPLIT
+    }
+    readers = readers_of(func) if splits else {}
+    for var, call in splits.items():
+        if _is_replaced(var, call, readers):
+            yield from ((binding.var, call) for binding in readers[var])
 
 
-def _is_replaced(var: Any, call: Any, readers: dict[Any, list[Any]]) -> bool:
+def _is_replaced(var: relax.Var, call: relax.Call, readers: Readers) -> bool:
     items = readers.get(var, [])
     sizes = {end - begin for begin, end in parts_of(call)}
     if len(sizes) < 2 or min(sizes) == 0 or isinstance(call.attrs.indices_or_sections, tvm.tirx.IntImm):
@@ -57,7 +61,7 @@ def _is_replaced(var: Any, call: Any, readers: dict[Any, list[Any]]) -> bool:
     return len(copied) <= 1
 
 
-def _is_copied(var: Any, readers: dict[Any, list[Any]]) -> bool:
+def _is_copied(var: relax.Var, readers: Readers) -> bool:
     """Whether a part is a result or read by a product as it is, and not only by what could read the whole instead."""
     return any(
         reader is None
@@ -67,16 +71,8 @@ def _is_copied(var: Any, readers: dict[Any, list[Any]]) -> bool:
     )
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, splits: dict[Any, Any]):
-        super().__init__()
-        self.splits = splits
-
-    def visit_tuple_getitem_(self, item: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = self.splits.get(item.tuple_value)
-        if call is None:
-            return super().visit_tuple_getitem_(item)
-        begin, end = parts_of(call)[item.index]
-        data = self.visit_expr(call.args[0])
-        return relax.op.strided_slice(data, [int(call.attrs.axis)], [begin], [end], assume_inbound=True)
+def _slice(match: Match, split: relax.Call) -> relax.Expr:
+    """The slice that is a part of a split."""
+    begin, end = parts_of(split)[match.before.index]
+    data = match.now(split.args[0])
+    return relax.op.strided_slice(data, [int(split.attrs.axis)], [begin], [end], assume_inbound=True)

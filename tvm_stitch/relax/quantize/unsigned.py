@@ -15,12 +15,12 @@ import tvm
 from tvm import relax
 
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
+from ..rewriting.functions import own_functions
+from ..rewriting.movement import MOVES
 from ..rewriting.operators import has_operators, operator_name
-from ..rewriting.readers import readers_of
-from ..rewriting.rebound import rebound
+from ..rewriting.readers import Readers, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
 from .parameters import DEQUANTIZE, QUANTIZE, array_of, is_constant, is_served
-from .views import MOVES
 
 SHIFT = 128
 """What is added to an int8 to make a uint8 of it."""
@@ -34,18 +34,30 @@ class UnsignedQuantization:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_own_functions(mod, _rewritten) if has_operators(mod, (QUANTIZE,)) else mod
+        if not has_operators(mod, (QUANTIZE,)):
+            return mod
+        shifted = set().union(*(_chosen(func) for _, func in own_functions(mod)))
+        if not shifted:
+            return mod
+
+        def dequantized(match: Match) -> relax.Expr | None:
+            return _dequantized(match) if match.before.args[0] in shifted else None
+
+        def quantized(match: Match) -> relax.Expr | None:
+            return _quantized(match) if match.var in shifted else None
+
+        why = "such bytes are multiplied at once"
+        return apply_rules(mod, [Rule(why, quantized, (QUANTIZE,)), Rule(why, dequantized, (DEQUANTIZE,))])
 
 
-def _rewritten(func: Any) -> Any:
-    shifted: set[Any] = set()
-    for block in getattr(func.body, "blocks", ()):
-        if isinstance(block, relax.DataflowBlock):
-            shifted |= _shifted(block.bindings, readers_of(func))
-    return _Mutator(shifted).visit_expr(func) if shifted else func
+def _chosen(func: relax.Function) -> set[relax.Var]:
+    """The variables of a function that become unsigned."""
+    blocks = [b for b in getattr(func.body, "blocks", ()) if isinstance(b, relax.DataflowBlock)]
+    readers = readers_of(func)
+    return set().union(*(_shifted(block.bindings, readers) for block in blocks))
 
 
-def _shifted(bindings: Iterable[Any], readers: dict[Any, list[Any]]) -> set[Any]:
+def _shifted(bindings: Iterable[Any], readers: Readers) -> set[Any]:
     """The variables of a block that become unsigned: what is quantized, and what moves it."""
     found: dict[Any, Any] = {}
     for binding in bindings:
@@ -76,31 +88,16 @@ def _follows(reader: Any, var: Any, kept: set[Any]) -> bool:
     return reader.var in kept
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, shifted: set[Any]):
-        super().__init__()
-        self.shifted = shifted
+def _quantized(match: Match) -> relax.Expr:
+    call = match.value
+    return relax.op.quantize(*_operands(call), axis=int(call.attrs.axis), out_dtype="uint8")
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        call = binding.value
-        name = operator_name(call)
-        unsigned = binding.var in self.shifted
-        if name in MOVES and unsigned:
-            made = relax.Call(
-                call.op, [self.visit_expr(call.args[0]), *call.args[1:]], call.attrs, call.ty_args
-            )
-        elif name == QUANTIZE and unsigned:
-            made = relax.op.quantize(*self._args(call), axis=int(call.attrs.axis), out_dtype="uint8")
-        elif name == DEQUANTIZE and call.args[0] in self.shifted:
-            made = relax.op.dequantize(
-                *self._args(call), axis=int(call.attrs.axis), out_dtype=str(call.ty.dtype)
-            )
-        else:
-            super().visit_var_binding_(binding)
-            return
-        rebound(self, binding.var, made)
 
-    def _args(self, call: Any) -> list[Any]:
-        zero = array_of(call.args[2]).astype("int16") + SHIFT
-        return [*map(self.visit_expr, call.args[:2]), relax.const(np.asarray(zero.astype("uint8")), "uint8")]
+def _dequantized(match: Match) -> relax.Expr:
+    call, dtype = match.value, str(match.before.ty.dtype)
+    return relax.op.dequantize(*_operands(call), axis=int(call.attrs.axis), out_dtype=dtype)
+
+
+def _operands(call: relax.Call) -> list[relax.Expr]:
+    zero = array_of(call.args[2]).astype("int16") + SHIFT
+    return [*call.args[:2], relax.const(np.asarray(zero.astype("uint8")), "uint8")]

@@ -6,20 +6,14 @@ A model of quantizing and dequantizing pairs has one around every operator: ``qu
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
-from ..rewriting.operators import has_operators, operator_name
-from ..rewriting.rebound import rebound
-from ..rewriting.views import RESHAPES
+from ..rewriting.movement import MOVES, moved, moved_again
+from ..rewriting.operators import operator_name
+from ..rewriting.rules import Match, Rule, apply_rules
 from .parameters import DEQUANTIZE, QUANTIZE, is_per_tensor, undo_each_other
-
-MOVES = (*RESHAPES, "relax.permute_dims", "relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
-"""Operators of one tensor whose elements are elements of that; windows' maxima are, since scales are positive."""
 
 
 @module_pass
@@ -30,50 +24,21 @@ class QuantizedViews:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        if not has_operators(mod, (DEQUANTIZE,)):
-            return mod
-        return with_own_functions(mod, _rewritten)
+        return apply_rules(mod, [RULE], unique_names=True)
 
 
-def _rewritten(func: Any) -> Any:
-    mutator = _Mutator()
-    made = mutator.visit_expr(func)
-    return relax.analysis.remove_all_unused(made) if mutator.moved_any else func
+def _quantized_moved(match: Match) -> relax.Expr | None:
+    if not isinstance(match.block, relax.DataflowBlock):
+        return None
+    source, moves = moved(match, match.value.args[0], MOVES)
+    call = match.definition(source)
+    if call is None or operator_name(call) != DEQUANTIZE or not is_per_tensor(call):
+        return None
+    if not undo_each_other(call, match.value):
+        return None
+    return moved_again(match, call.args[0], moves)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self) -> None:
-        super().__init__()
-        self.moved_any = False
-        self.source: dict[
-            Any, tuple[Any, list[Any]]
-        ] = {}  # of a value: the dequantizing call, and moves behind it
-
-    def visit_dataflow_block_(self, block: Any) -> Any:
-        self.source.clear()  # another block's values are results of that block
-        return super().visit_dataflow_block_(block)
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        if not self.builder_.current_block_is_dataflow():
-            super().visit_var_binding_(binding)
-            return
-        value = self.visit_expr(binding.value)
-        name = operator_name(value)
-        if name == QUANTIZE and value.args[0] in self.source:
-            call, moves = self.source[value.args[0]]
-            if undo_each_other(call, value):
-                self.moved_any = True
-                value = self._moved(call.args[0], moves)
-        made = rebound(self, binding.var, value)
-        if name == DEQUANTIZE and is_per_tensor(value):
-            self.source[made] = value, []
-        elif name in MOVES and value.args[0] in self.source:
-            call, moves = self.source[value.args[0]]
-            self.source[made] = call, [*moves, value]
-
-    def _moved(self, value: Any, moves: list[Any]) -> Any:
-        for i, move in enumerate(moves):
-            value = self.builder_.emit(value) if i else value
-            value = relax.Call(move.op, [value, *move.args[1:]], move.attrs, move.ty_args)
-        return value
+RULE = Rule(
+    "bytes are moved, not floats", _quantized_moved, (QUANTIZE,), needs=[(DEQUANTIZE,)], leaves_unused=True
+)

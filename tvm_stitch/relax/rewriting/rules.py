@@ -24,6 +24,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from .functions import own_functions
 from .operators import operator_name, operators_in
 from .readers import Readers, readers_of
+from .rebound import rebound
 from .views import definition
 
 CALL = "any call"
@@ -116,7 +117,7 @@ class Rule:
         rewrite: returns the replacement of a match, or None if the value stays.
         operators: the operators whose calls the rule applies to; also :data:`CALL` and :data:`ITEM`.
         pattern: the rule applies only to calls that match it, with all parts visible where the call is.
-        needs: operators without any of which the rule cannot apply; a module that has none is not visited.
+        needs: operators that a module must have for the rule to apply: one of each of these collections.
         variables: the rule applies to calls and elements of tuples that these variables are bound to.
         leaves_unused: whether a replacement may leave values that nothing reads any more; they are dropped.
     """
@@ -127,21 +128,24 @@ class Rule:
     pattern: DFPattern | None = None
     variables: Collection[relax.Var] = ()
     leaves_unused: bool = False
-    needs: Collection[str] = ()
+    needs: Collection[Collection[str]] = ()
 
 
-def apply_rules(mod: tvm.IRModule, rules: Sequence[Rule], inlines_constants: bool = False) -> tvm.IRModule:
+def apply_rules(
+    mod: tvm.IRModule, rules: Sequence[Rule], *, unique_names: bool = False, inlines_constants: bool = False
+) -> tvm.IRModule:
     """The module with its own Relax functions rewritten by rules; itself if none of them changes a value.
 
     Args:
         mod: a module; functions that passes made of calls (``Primitive``) stay as they are.
         rules: the rules, the first choice first.
+        unique_names: whether no value that a rule binds in a dataflow block gets the name of another value.
         inlines_constants: whether a variable that is bound to a constant is read as the constant.
     """
     rules = _that_may_apply(mod, rules)
     if not rules:
         return mod
-    rewriter = (_Inlining if inlines_constants else _Plain)(mod, rules)
+    rewriter = (_Inlining if inlines_constants else _Naming if unique_names else _Plain)(mod, rules)
     for gvar, func in own_functions(mod):
         rewriter.rewrite(gvar, func)
     return rewriter.builder_.get() if rewriter.changed else mod
@@ -152,7 +156,7 @@ def _that_may_apply(mod: tvm.IRModule, rules: Sequence[Rule]) -> list[Rule]:
     present: frozenset[str] = frozenset()
     found = []
     for rule in rules:
-        wanted = [rule.needs] if rule.needs else []
+        wanted = list(rule.needs)
         if not rule.variables and set(rule.operators).isdisjoint((CALL, ITEM)):
             wanted.append(rule.operators)
         if wanted and not present:
@@ -180,8 +184,8 @@ class _Rewriter(PyExprMutator):
         self.inlined = False  # a constant, in the function
         self.func: relax.Function | None = None
         self.applied: list[Rule] = []  # in the function
-        self.block: relax.BindingBlock | None = None
-        self.var: relax.Var | None = None
+        self.block: relax.BindingBlock = None
+        self.var: relax.Var = None
         self.bound: relax.Expr | None = None
         self.notes: dict[relax.Var, Any] = {}
         self.results: set[relax.Var] = set()  # of the block, in the function after
@@ -235,9 +239,13 @@ class _Rewriter(PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """Note the variable."""
         self.var, self.bound = binding.var, binding.value
-        super().visit_var_binding_(binding)
+        self.rebind(binding)
         if not isinstance(binding.var, relax.DataflowVar):
             self.results.add(self.visit_expr(binding.var))
+
+    def rebind(self, binding: relax.VarBinding) -> None:
+        """Bind a variable to its rewritten value."""
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         """Rewrite a call."""
@@ -268,6 +276,15 @@ class _Rewriter(PyExprMutator):
 @mutator
 class _Plain(_Rewriter):
     pass
+
+
+@mutator
+class _Naming(_Rewriter):
+    def rebind(self, binding: relax.VarBinding) -> None:
+        if not self.builder_.current_block_is_dataflow():
+            super().rebind(binding)
+            return
+        rebound(self, binding.var, self.visit_expr(binding.value))
 
 
 @mutator
