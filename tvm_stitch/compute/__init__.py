@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute-intensive operators: what they are, what computes them, and templates of our own for CPUs."""
+"""Compute-intensive operators: recognition, the implementations that compute them, and this package's CPU
+templates.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention computes, and how its operands lie in memory."""
+"""The computation of attention, and the memory layout of its operands."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..graph.extent import Extent, as_expr
 from ..support.failures import Refusal
 
 SMALLEST_SCALE = 1e-30
-"""Of scores: what is less may be 0 in float32, and infinities then become NaN."""
+"""Least scale of scores. A smaller one may be 0 in float32, which turns infinities into NaN."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor, and how rows lie in it.
+    """A tensor, and the layout of rows in it.
 
     Attributes:
-        shape: of the tensor, which is compact.
-        dtype: its elements' type.
-        offset: of the first element, in elements.
-        strides: distances along the three leading axes and between rows; of a mask between its columns too. Elements
-            of the rows of other operands are neighbours.
+        shape: shape of the tensor, which is compact.
+        dtype: type of its elements.
+        offset: position of the first element, in elements.
+        strides: distances in elements along the three leading axes and between rows. A mask also has the distance
+            between columns. The elements of a row of other operands are adjacent.
     """
 
     shape: tuple[Extent, ...]
@@ -31,7 +31,7 @@ class Operand:
     strides: tuple[Extent, ...]
 
     def declared(self, name: str) -> Buffer:
-        """Return a buffer for it, as a kernel's parameter."""
+        """Return a buffer for the tensor, as a kernel's parameter."""
         return tir.decl_buffer([as_expr(e) for e in self.shape], self.dtype, name)
 
 
@@ -40,13 +40,13 @@ class Attention:
     """``out[i, :]``, the sum over j of ``softmax over j (scale * q[i, :] . k[j, :] + mask[i, j]) * v[j, :]``.
 
     Attributes:
-        leading: three extents, that of heads being the last one usually: of each place there a problem.
+        leading: three extents, usually with that of heads last. Each combination is a separate problem.
         queries, keys: rows of q, and of k and v.
         size: elements of a row.
-        scale: of the scores.
+        scale: factor of the scores.
         q, k, v, out: the operands.
-        mask: what is added to the scores, if anything.
-        causal: query ``i`` sees the keys up to ``i + causal``; None: all of them.
+        mask: added to the scores, if not None.
+        causal: query ``i`` sees the keys up to ``i + causal``. None: it sees all keys.
         safe: a query that sees no key (all scores are -inf) has the result 0, not NaN.
     """
 
@@ -65,12 +65,16 @@ class Attention:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """What the kernel reads, in the order of its parameters."""
+        """The kernel's inputs, in the order of its parameters."""
         return (self.q, self.k, self.v, *([self.mask] if self.mask is not None else []))
 
 
 def check_sizes(attention: Attention, scale: float, largest: int) -> None:
-    """Raise a Refusal unless kernels take heads of that size, of ``largest`` elements at most, and the scale."""
+    """Check the size of heads (at most ``largest`` elements) and the scale.
+
+    Raises:
+        Refusal: if the kernels do not support them.
+    """
     if not SMALLEST_SCALE <= scale <= 1 / SMALLEST_SCALE:
         raise Refusal(
             f"the scores' scale is {attention.scale}: the kernel's are from {SMALLEST_SCALE} to its inverse"

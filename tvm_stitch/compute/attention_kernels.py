@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel of ours computes attention on a target, and which attention it takes."""
+"""Select this package's attention kernel for a target, and check the attention that it supports."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .cuda import attention as cuda_attention
 
 
 class AttentionKernels(Protocol):
-    """The kernels of a target."""
+    """The attention kernels of a target."""
 
     def check(self, attention: Attention) -> None:
-        """Raise a Refusal unless a kernel computes this, and soon enough."""
+        """Raise a Refusal unless a kernel computes this attention, and faster than separate operators."""
 
     def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
-        """Return the scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result."""
+        """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result."""
 
 
 def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | None:
-    """Return the kernels of a target; None where there are none."""
+    """Return the kernels of a target, or None if it has none."""
     if target.kind.name == "cuda":
         return _Cuda(target, config, device_model(target).shared_per_block)
     return _Cpu(target, config) if target.kind.name == "llvm" else None

@@ -19,15 +19,15 @@ from .cpu.padding import padded
 class Contraction:
     """``output[batch, rows, columns] = sum over depth of left[batch, rows, depth] * right[batch, depth, columns]``.
 
-    Factors of a half type are multiplied and added up in float32, bytes in int32. All tensors are compact and
-    row-major; ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where the right side has no axis in
-    common with the output but its columns (a weight) and the left one is not transposed.
+    ``depth`` is the reduction (K) dimension. Factors of a half type are multiplied and summed in float32, bytes in
+    int32. All tensors are compact and row-major. ``batch`` and ``rows`` each combine several axes. ``batch`` is 1
+    for a weight whose only axis in the output is the columns, if the left side is not transposed.
 
     Attributes:
         transposed: the right side is stored as ``[batch, columns, depth]``.
         left_transposed: the left side is stored as ``[batch, depth, rows]``.
-        shared: the right side is the same for all of ``batch``.
-        left_shared: the left side is.
+        shared: the right side is the same for the whole batch.
+        left_shared: the left side is the same for the whole batch.
     """
 
     left: Tensor
@@ -44,20 +44,20 @@ class Contraction:
 
     @property
     def summed(self) -> str:
-        """The type in which products are added up."""
+        """The dtype in which products are summed."""
         return summed_dtype(self.output.dtype)
 
     @property
     def has_weight(self) -> bool:
-        """Whether the right side is one matrix."""
+        """True if the right side is a single matrix."""
         return self.shared or is_number(self.batch, 1)
 
 
 def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
-    """Return the contraction that an operator is, and the operators that permute the axes of what it reads.
+    """Return the contraction that an operator computes, and the operators that permute the axes of its operands.
 
     Raises:
-        Refusal: when it is something else, or its tensors are stored in another order.
+        Refusal: if the operator computes something else, or its tensors are stored in another order.
     """
     if not op.contraction or op.combiner != "sum" or len(op.reduce) != 1 or not op.spatial:
         raise Refusal("no matrix product")
@@ -77,7 +77,7 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
     rows = leading[count:] if left_shared else leading
     left_transposed = bool(rows) and left.axes == [*rows[:-1], depth.var, rows[-1]]
     if left_transposed:
-        # Only one axis of rows has its elements behind each other.
+        # Only the last axis of rows has adjacent elements.
         count, before = len(leading) - 1, count
         if before not in ((count,) if left_shared else (0, count)):
             raise Refusal(f"{left.tensor.name} is not read matrix by matrix")
@@ -101,8 +101,10 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
 
 @dataclass(frozen=True)
 class _Factor:
-    """A tensor in memory, the axes' variables that it is indexed by but for leading ones of one element, and the
-    operators that permute it."""
+    """A tensor in memory that is a factor, the variables that index its axes, and the operators that permute it.
+
+    Leading axes of one element are left out.
+    """
 
     tensor: Tensor
     axes: list[Var]
@@ -116,34 +118,34 @@ def _factors(op: Operator) -> tuple[_Factor, _Factor]:
 
 
 def _factor(op: Operator, factor: Expr) -> _Factor:
-    """What is read as a factor.
+    """Return the tensor that is read as a factor.
 
     Raises:
-        Refusal: when its elements are computed, converted or indexed in another way.
+        Refusal: if its elements are computed, converted or indexed in another way.
     """
     factor = loaded(factor)
     indices = compat.elements(factor.indices)
     tensor = op.operand[compat.load_buffer(factor)]
-    found, taken = padded(tensor)
-    if not found.only_permutes:
+    source, taken = padded(tensor)
+    if not source.only_permutes:
         raise Refusal(f"{tensor.name} is computed in the same kernel")
     extents = {axis.var: axis.extent for axis in op.axes}
     units = {axis.var for axis in op.spatial[:-1] if _is_unit(axis)}
     whole = []
-    for index, extent in zip([indices[axis] for axis in found.order], found.source.shape):
+    for index, extent in zip([indices[axis] for axis in source.order], source.source.shape):
         if is_number(extent, 1) and (index in units or compat.int_value(index) == 0):
             continue
         if index not in extents or not same(extents[index], extent):
             raise Refusal(f"{tensor.name} is not read along whole axes")
         whole.append(index)
-    return _Factor(found.source, whole, taken)
+    return _Factor(source.source, whole, taken)
 
 
 def loaded(factor: Expr) -> Expr:
-    """What a factor is before it is widened.
+    """Return the load of a factor, before it is widened.
 
     Raises:
-        Refusal: when it is computed.
+        Refusal: if the factor is computed.
     """
     narrow = {"float32": MULTIPLIED, "int32": BYTES}
     if compat.kind(factor) == "Cast" and compat.dtype_of(factor.value) in narrow.get(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution: of any number of spatial axes, strided, dilated, grouped, recognized in a graph."""
+"""Convolution with any number of spatial axes, strided, dilated, grouped, recognized in a graph."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from ..graph.ir import Axis, Operator, Tensor
 from ..support.failures import Refusal
 from .contraction import Contraction, loaded
 from .cpu.padding import Padded, padded
-from .cpu.phases import Phases, Window, phases_of, whole
+from .cpu.residues import Residues, Window, residues_of, whole
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """``output[n, o..., f] = sum over r..., c of data[n, o * stride + r * dilation..., c of f] * weight[f, r..., c]``.
+    """``output[n, o..., f] = sum over r..., c of data[n, o * stride + r * dilation..., c of f] * weight[f, r...,
+    c]``.
 
-    The channels are innermost in data and output, all of them in the order of their groups.
+    The channels are innermost in data and output, ordered by group.
 
     Attributes:
-        data: what is read, with its border.
+        data: the data, with its border.
         weight: a tensor of the axes f, r... and c, in any order.
-        weight_order: for each of the axes f, r..., c, the axis of the weight that has it.
+        weight_order: for each of the axes f, r..., c, the corresponding axis of the weight.
         output: the result.
-        batch: images.
-        windows: the spatial axes, at least two (where there is one, the first of the two is trivial).
-        groups, inputs, outputs: groups of channels, and those that each reads and writes.
-        divided: its phases, where it is one over spread data: ``data`` is the data as it is then, and windows hold
-            what all phases see from a place, which is one of each. None elsewhere.
+        batch: number of images.
+        windows: the spatial axes, at least two. A convolution over one axis has a trivial first one.
+        groups, inputs, outputs: number of groups, and the channels that each group reads and writes.
+        divided: the residue classes of a convolution over dilated data, else None. ``data`` is then the data before
+            dilation. Windows cover the elements that all classes read for one position of each.
     """
 
     data: Padded
@@ -46,16 +47,16 @@ class Convolution:
     groups: int
     inputs: int
     outputs: int
-    divided: Phases | None = None
+    divided: Residues | None = None
 
     @property
     def summed(self) -> str:
-        """The type in which products are added up."""
+        """The dtype in which products are summed."""
         return summed_dtype(self.output.dtype)
 
     @property
-    def phases(self) -> Phases:
-        """Its phases: one that is all of it, where it is not divided."""
+    def residues(self) -> Residues:
+        """The residue classes of the outputs. An undivided convolution has a single one."""
         return whole(self.windows) if self.divided is None else self.divided
 
     @property
@@ -65,27 +66,27 @@ class Convolution:
 
     @property
     def rows(self) -> Extent:
-        """Places of windows, of all images."""
-        return product((self.batch, *self.phases.lengths))
+        """Output positions, over all images."""
+        return product((self.batch, *self.residues.lengths))
 
     @property
     def depth(self) -> int:
-        """Products of a sum, of one of each phase."""
+        """Products per sum, summed over one output of each residue class."""
         return sum(self.depths)
 
     @property
     def depths(self) -> list[int]:
-        """For each phase, products of a sum."""
-        return [self.inputs * math.prod(taps.kernel for taps in phase) for phase in self.phases.each]
+        """Products per sum, by residue class."""
+        return [self.inputs * math.prod(taps.kernel for taps in residue) for residue in self.residues.each]
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every channel is a group of its own."""
+        """True if every channel is its own group."""
         return self.inputs == 1 and self.outputs == 1
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether it is a matrix product of the data as it lies."""
+        """True if the convolution is a matrix product with the data as stored."""
         return (
             self.groups == 1
             and self.divided is None
@@ -96,33 +97,33 @@ class Convolution:
 
 
 def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
-    """Return the convolution that an operator is, with the operators that make what it reads.
+    """Return the convolution that an operator computes, and the operators that compute its data.
 
     Raises:
-        Refusal: when it is something else, or its tensors are stored in another order.
+        Refusal: if the operator computes something else, or its tensors are stored in another order.
     """
     if not op.contraction or op.combiner != "sum" or len(op.spatial) < 3 or compat.kind(op.value) != "Mul":
         raise Refusal("no convolution")
     left, right = loaded(op.value.a), loaded(op.value.b)
-    images, places, channel = op.spatial[0], op.spatial[1:-1], op.spatial[-1]
+    images, positions, channel = op.spatial[0], op.spatial[1:-1], op.spatial[-1]
     data, weight = (op.operand[compat.load_buffer(load)] for load in (left, right))
     if weight.producer is not None:
         raise Refusal(f"{weight.name} is computed in the same kernel")
-    at, of = compat.elements(left.indices), compat.elements(right.indices)
-    if not any(compat.same_var(index, channel.var) for index in of):
+    data_indices, weight_indices = compat.elements(left.indices), compat.elements(right.indices)
+    if not any(compat.same_var(index, channel.var) for index in weight_indices):
         raise Refusal(
             "its channels are not innermost: convolutions of static images and constant weights are converted"
         )
-    if len(at) != len(op.spatial) or not compat.same_var(at[0], images.var):
+    if len(data_indices) != len(op.spatial) or not compat.same_var(data_indices[0], images.var):
         raise Refusal(f"{data.name} is not read image by image")
-    found = [_window(index, place, op) for index, place in zip(at[1:-1], places)]
-    windows, kernels = [w for w, _ in found], [axis for _, axis in found]
+    read_windows = [_window(index, position, op) for index, position in zip(data_indices[1:-1], positions)]
+    windows, kernels = [w for w, _ in read_windows], [axis for _, axis in read_windows]
     rest = [axis for axis in op.reduce if axis not in kernels]
     if len(rest) > 1:
         raise Refusal(f"{data.name} is not read window by window")
     inputs = _static(rest[0].extent) if rest else 1
-    order = _weight_order(weight, of, [channel, *kernels, *rest])
-    groups, outputs = _groups(at[-1], channel, rest[0].var if rest else None, inputs, data)
+    order = _weight_order(weight, weight_indices, [channel, *kernels, *rest])
+    groups, outputs = _groups(data_indices[-1], channel, rest[0].var if rest else None, inputs, data)
     source, operators = padded(data)
     if len(windows) == 1:
         windows = [Window(1, 1, 1, 1), *windows]
@@ -131,7 +132,7 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
         raise Refusal("its images are of symbolic size")
     of_all, divided = tuple(windows), None
     if source.is_spread:
-        source, of_all, divided = phases_of(source, of_all)
+        source, of_all, divided = residues_of(source, of_all)
     made = Convolution(
         source, weight, order, op.output, images.extent, of_all, groups, inputs, outputs, divided
     )
@@ -139,7 +140,7 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
 
 
 def _window(index: Expr, place: Axis, op: Operator) -> tuple[Window, Axis | None]:
-    """How a spatial axis is read, and the reduced axis of its window."""
+    """Return the window that a spatial axis reads, and the window's reduced axis."""
     variables = [place.var, *(a.var for a in op.reduce)]
     factors = [compat.int_value(f) for f in compat.arith.detect_linear_equation(index, variables)]
     if not factors or None in factors or factors[-1] != 0:
@@ -162,13 +163,15 @@ def _static(extent: Extent) -> int:
 
 
 def _weight_order(weight: Tensor, of: Sequence[Expr], axes: Sequence[Axis | None]) -> tuple[int, ...]:
-    """For the output's channel, the window's axes and the input's channel, the weight's axis (-1: of one element)."""
+    """Return the weight's axis for the output's channel, the window's axes and the input's channel (-1: of one
+    element).
+    """
     order = []
     for axis in axes:
-        places = [i for i, index in enumerate(of) if axis is not None and index.same_as(axis.var)]
-        if axis is not None and len(places) != 1:
+        positions = [i for i, index in enumerate(of) if axis is not None and index.same_as(axis.var)]
+        if axis is not None and len(positions) != 1:
             raise Refusal(f"{weight.name} is not read along whole axes")
-        order.append(places[0] if places else -1)
+        order.append(positions[0] if positions else -1)
     for i, index in enumerate(of):
         if i not in order and compat.int_value(index) != 0:
             raise Refusal(f"{weight.name} is not read along whole axes")
@@ -176,7 +179,7 @@ def _weight_order(weight: Tensor, of: Sequence[Expr], axes: Sequence[Axis | None
 
 
 def _groups(index: Expr, channel: Axis, inner: Var | None, inputs: int, data: Tensor) -> tuple[int, int]:
-    """Groups of channels, and the channels that each writes."""
+    """Return the number of channel groups, and the channels that each group writes."""
     count, channels = _static(data.shape[-1]), _static(channel.extent)
     if inputs == 0 or count % inputs or (count // inputs and channels % (count // inputs)):
         raise Refusal(f"the channels of {data.name} are not read in groups")
@@ -195,7 +198,7 @@ def _groups(index: Expr, channel: Axis, inner: Var | None, inputs: int, data: Te
 
 
 def as_contraction(made: Convolution) -> Contraction:
-    """Return a pointwise convolution as the product that it is: rows of channels with a matrix."""
+    """Return a pointwise convolution as a matrix product of its rows of channels."""
     transposed = made.weight_order[0] < made.weight_order[-1]
     return Contraction(
         made.data.source, made.weight, made.output, 1, made.rows, made.outputs, made.inputs, transposed
@@ -203,7 +206,7 @@ def as_contraction(made: Convolution) -> Contraction:
 
 
 def _with_unit(data: Padded) -> Padded:
-    """Return the data of one spatial axis as of two: images of one row."""
+    """Return data with one spatial axis as data with two: images of one row."""
     order = tuple(axis if axis == 0 else axis + 1 for axis in data.order)
     images, *rest = data.shape
     kept, *inner = data.inner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates for compute-intensive operators: where there are any, their tiles, and what is told of them."""
+"""Templates for compute-intensive operators: availability, tiles, and their description in reports."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ TEMPLATE = "our template"
 
 
 def has_templates(target: Any, config: StitchConfig) -> bool:
-    """Return whether templates compute operators for a target: on CPUs, unless TVM's schedules are asked for."""
+    """Return whether templates compute operators for a target: on CPUs, unless the config selects TVM's schedules."""
     return (
         target is not None and target.kind.name == "llvm" and not {"matmul", "convolution"} <= config.of_tvm
     )
 
 
 def why_no_integers(target: Any, config: StitchConfig, kind: str, dtypes: tuple[str, str]) -> str:
-    """Why no template computes products of integers of these types better than those of floats; "" where one does.
+    """Return the reason why no template computes products of these integers better than those of floats.
+
+    The reason is empty if a template does.
 
     Args:
         target: a TVM target.
         config: stitching options.
         kind: ``"matmul"`` or ``"convolution"``.
-        dtypes: of the data and of the weight.
+        dtypes: types of the data and of the weight.
     """
     if not has_templates(target, config) or kind in config.of_tvm:
         return "TVM's schedules compute it"
@@ -62,15 +64,15 @@ def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:
 
 
 def _has_groups(product: Contraction | Convolution, group: int) -> bool:
-    """Return whether neighbours of the depth can be multiplied so many at once."""
+    """Return whether groups of neighbours in the reduction dimension can be multiplied at once."""
     if not isinstance(product, Convolution):
         return isinstance(product.depth, int)
-    # The last channels of a group of a convolution's lie beside another group's.
+    # The last channels of a convolution's group are neighbours of another group's.
     return not product.is_depthwise and (product.groups == 1 or product.inputs % group == 0)
 
 
 def told(tiles: Tiles, packs: bool) -> str:
-    """What reports say of an operator that a template computes."""
+    """Return the text about a template's operator for reports."""
     how = "weight packed" if packs else "right side as it lies"
     if packs and tiles.instruction is not None:
         how += f", {tiles.group} products of {tiles.instruction.right} an instruction"

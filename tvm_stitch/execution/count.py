@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the kernels that one call of a compiled Relax module launches."""
+"""Count the kernels that one call of a compiled Relax module launches."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def count_kernels(
     *,
     entry: str = "main",
 ) -> KernelCount:
-    """Count what one call of ``entry`` launches when ``mod`` is compiled for ``target``.
+    """Count the launches of one call of ``entry``, with ``mod`` compiled for ``target``.
+
+    On a CPU every call of a compiled PrimFunc is a kernel. On a GPU every ``__global__`` function that such a call
+    launches is a kernel. Views, allocations and shape computations do not count. For a conditional, the branch with
+    more kernels counts. For a kernel with variants for rows of several lengths, the variant with the most launches
+    counts.
 
     Args:
         mod: a Relax module, as handed to ``tvm.compile``.
-        target: as :func:`tvm_stitch.compile` takes it. On a CPU every call of a compiled PrimFunc is a kernel; on a
-            GPU every ``__global__`` function that such a call launches is one. Views, allocations and shape
-            computations are none.
-        relax_pipeline: the pass given to ``tvm.compile``; the target's default pipeline when None.
+        target: a target, as :func:`tvm_stitch.compile` takes it.
+        relax_pipeline: the pass given to ``tvm.compile``. None means the target's default pipeline.
         entry: the Relax function called.
 
-    Of a conditional the branch with more kernels counts, and so does, of a kernel's variants for rows of several
-    lengths, the one with most launches.
-
     Raises:
-        ValueError: when ``entry`` is no Relax function of the module or calls itself, or when the number of
-            launches depends on run-time values (a host loop of symbolic extent around a launch).
+        ValueError: if ``entry`` is no Relax function of the module or calls itself. Also if the number of launches
+            depends on run-time values (a host loop of symbolic extent around a launch).
     """
     target = resolve_target(target)
     if relax_pipeline is None:
@@ -53,7 +53,7 @@ def count_kernels(
 
 
 def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "main") -> KernelCount:
-    """:func:`count_kernels` for a module that went through its Relax pipeline already."""
+    """Return the count of :func:`count_kernels` for a module that went through its Relax pipeline already."""
     target = resolve_target(target)
     launches = _launches_of_primfuncs(lowered, target)
     counted: list[tuple[str, Kind]] = []
@@ -70,9 +70,9 @@ def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "
 def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
     """Return whether a PrimFunc holds a contraction.
 
-    That is a kernel of our templates, or a sum of products of two tensors, each of which spans output axes that the
-    other does not. PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name`` decides where
-    only one factor has such an axis (a matrix-vector product, or a weighted row sum).
+    A contraction is a kernel of a template, or a sum of products of two tensors. Each of the two spans output axes
+    that the other does not. PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name``
+    decides if only one factor has such an axis (a matrix-vector product, or a weighted row sum).
     """
     found = bool(func.attrs and func.attrs.get(COMPUTE_ATTR))
     named = any(word in name.lower() for word in CONTRACTION_NAMES)
@@ -145,7 +145,7 @@ def _calls(mod: tvm.IRModule, entry: str, stack: tuple[str, ...]) -> list[tvm.ir
             return callee_calls(value.op)
         else:
             own = []
-        # Builtins such as call_tir_dyn or a CUDA graph's run_or_capture take what they call as an argument.
+        # Builtins such as call_tir_dyn or a CUDA graph's run_or_capture take their callee as an argument.
         return own + [c for gvar in _global_vars(value.args) for c in callee_calls(gvar)]
 
     def callee_calls(gvar: tvm.ir.GlobalVar) -> list[tvm.ir.GlobalVar | str]:
@@ -177,17 +177,17 @@ def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[
 
 
 def _launches(stmt: Any, kernels: set[str]) -> list[str]:
-    """Return the kernels that a host statement launches, in order; a loop repeats its own.
+    """Return the kernels that a host statement launches, in order. The kernels of a loop are repeated.
 
-    Loops that run once or not at all are alternatives: of a stitched kernel's variants one is launched.
+    Loops that run at most once are alternatives, because only one of a stitched kernel's variants is launched.
     """
-    found: list[str] = []
+    launched: list[str] = []
     alternatives: list[list[str]] = []
 
     def visit_call(call: Any) -> None:
         first = call.args[0] if len(call.args) else None
         if isinstance(first, tvm.ir.StringImm) and str(first.value) in kernels:
-            found.append(str(first.value))
+            launched.append(str(first.value))
 
     def visit_loop(loop: tirx.For) -> tvm_ffi.WalkResult:
         inner = _launches(loop.body, kernels)
@@ -199,15 +199,15 @@ def _launches(stmt: Any, kernels: set[str]) -> list[str]:
                 f"a host loop of extent {loop.extent} launches {inner[0]}: its kernels cannot be counted"
             )
         if inner:
-            found.extend(inner * int(loop.extent))
+            launched.extend(inner * int(loop.extent))
         return tvm_ffi.WalkResult.SKIP
 
     tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, visit_call), (tirx.For, visit_loop)], order="pre")
-    return found + max(alternatives, key=len, default=[])
+    return launched + max(alternatives, key=len, default=[])
 
 
 def _at_most_once(loop: tirx.For) -> bool:
-    """Does a loop run once or not at all, whatever the sizes are?"""
+    """Return whether a loop runs at most once, whatever the sizes are."""
     if isinstance(loop.extent, tirx.IntImm):
         return False
     return int(Analyzer().const_int_bound(loop.extent).max_value) <= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What time it is for kernels: on a CPU the process's clock, on a CUDA device events between the kernels."""
+"""Clocks for kernels: the process's clock on a CPU, events between the kernels on a CUDA device."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Any, Protocol
 import tvm
 
 KEEP_BUSY = 30e-6
-"""Seconds of copies in front of the kernels of a call, for each: longer than the host takes to launch one."""
+"""Seconds of copies in front of a call, per kernel. The host launches a kernel in less time."""
 _COPY = 1 << 28
 """Bytes of such a copy."""
 _BANDWIDTH = 8e12
-"""Bytes a second that no device copies."""
+"""Bytes per second that no device can copy."""
 
 
 class KernelClock(Protocol):
-    """Takes the time between kernels."""
+    """Measures the time between kernels."""
 
     def begin(self, kernels: int) -> None:
-        """A call with about so many kernels comes next."""
+        """Prepare for a call with about ``kernels`` kernels."""
 
     def mark(self) -> Any:
-        """Return the time at this place in the order of launches."""
+        """Return a mark of the current position in the order of launches."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Between two marks. On a GPU this waits for the second."""
+        """Return the seconds between two marks. On a GPU this waits for the second one."""
 
 
 class HostClock:
-    """For kernels that are done when their call returns."""
+    """A clock for kernels that are done when their call returns."""
 
     def begin(self, kernels: int) -> None:
-        """Nothing has to be prepared."""
+        """Do nothing: a host clock needs no preparation."""
 
     def mark(self) -> float:
-        """Seconds since some time."""
+        """Return the seconds since some fixed time."""
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Between two marks."""
+        """Return the seconds between two marks."""
         return end - begin
 
 
 class CudaClock:
     """Events in the stream of a CUDA device.
 
-    Copies in front keep the device busy until the call's kernels are launched, so that they run one right behind the
-    other, and what lies between two events is a kernel and no wait for the host.
+    Copies in front keep the device busy until the call's kernels are launched. The kernels then run one right
+    behind the other. So the time between two events is a kernel's time, without waiting for the host.
     """
 
     def __init__(self, device: Any) -> None:
@@ -58,20 +58,20 @@ class CudaClock:
         self.buffers = [tvm.runtime.empty((_COPY,), "uint8", device) for _ in range(2)]
 
     def begin(self, kernels: int) -> None:
-        """Give the device copies to do, for as long as launching the kernels takes."""
+        """Start enough copies on the device to cover the time of launching the kernels."""
         self.device.sync()
         for _ in range(1 + round(kernels * KEEP_BUSY * _BANDWIDTH / (2 * _COPY))):
             self.buffers[0].copyto(self.buffers[1])
 
     def mark(self) -> ctypes.c_void_p:
-        """Return an event at this place of the default stream, in which TVM launches kernels."""
+        """Return an event at the current position of the default stream, in which TVM launches kernels."""
         event = ctypes.c_void_p()
         self._call("cuEventCreate", ctypes.byref(event), 0)
         self._call("cuEventRecord", event, None)
         return event
 
     def seconds(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
-        """Between two events, which are given back."""
+        """Return the seconds between two events, and destroy them."""
         self._call("cuEventSynchronize", end)
         elapsed = ctypes.c_float()
         self._call("cuEventElapsedTime", ctypes.byref(elapsed), begin, end)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a count of kernels says, whatever the front end and however it was taken."""
+"""The result of counting kernels, for all front ends and ways to count."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: What tells a contraction by name, for matrix-vector products: as loops they look like a weighted sum.
+# Words in names of contractions, for matrix-vector products, whose loops look like a weighted sum.
 CONTRACTION_NAMES = ("matmul", "dense", "conv", "einsum", "gemv", "linear", "bmm")
 
 Kind = Literal["memory", "compute", "external"]
@@ -14,10 +14,10 @@ Kind = Literal["memory", "compute", "external"]
 
 @dataclass(frozen=True)
 class KernelCount:
-    """Kernels launched by one call, in launch order, repeated as often as launched: each its name and kind.
+    """The name and kind of each kernel launched by one call, in launch order, repeated as often as launched.
 
-    ``compute`` kernels belong to a PrimFunc with a contraction (matmul, convolution), whatever is fused into
-    it; ``external`` ones are calls of library functions (a sort, a BLAS); the rest is memory-intensive.
+    ``compute`` kernels belong to a PrimFunc with a contraction (matmul, convolution), including operators fused
+    into it. ``external`` ones are calls of library functions (a sort, a BLAS). The rest is memory-intensive.
     """
 
     launches: tuple[tuple[str, Kind], ...]
@@ -29,22 +29,22 @@ class KernelCount:
 
     @property
     def total(self) -> int:
-        """All kernels."""
+        """Number of all kernels."""
         return len(self.launches)
 
     @property
     def memory_intensive(self) -> int:
-        """Kernels without a contraction."""
+        """Number of kernels without a contraction."""
         return self._of("memory")
 
     @property
     def compute_intensive(self) -> int:
-        """Kernels of PrimFuncs with a contraction."""
+        """Number of kernels of PrimFuncs with a contraction."""
         return self._of("compute")
 
     @property
     def external(self) -> int:
-        """Calls of library functions."""
+        """Number of calls of library functions."""
         return self._of("external")
 
     def names_of(self, kind: Kind) -> frozenset[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models, called again and again on inputs that lie on their device."""
+"""Compiled models, called repeatedly on inputs that lie on their device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CALL_WITH_SIZES = "vm.builtin.call_tir_dyn"
 
 
 class Runner:
-    """A compiled module on a device with its inputs there, ready to be called again and again."""
+    """A compiled module on a device, with its inputs there, ready for repeated calls."""
 
     def __init__(
         self, executable: Any, target: Target, inputs: Sequence[np.ndarray], entry: str = "main"
@@ -39,36 +39,39 @@ class Runner:
         return list(_flatten(self()))
 
     def kernel_times(self, clock: KernelClock, kernels: int) -> list[tuple[str, float]]:
-        """Return the names and seconds of what one call of the entry function calls, in order, builtins left out.
+        """Return the name and seconds of each function called by one call of the entry function, in order, without
+        builtins.
 
-        A function of the model that calls others is none of them. Of a kernel that is called with symbolic sizes the
-        virtual machine does not tell the name: it is "".
+        Functions of the model that call others are left out. For a kernel called with symbolic sizes, the virtual
+        machine does not report a name, so the name is "".
 
         Args:
-            clock: of the device.
-            kernels: about how many there are.
+            clock: clock of the device.
+            kernels: approximate number of kernels.
         """
         started: list[tuple[str, Any, int]] = []
-        found: list[tuple[str, Any, Any]] = []
+        timed: list[tuple[str, Any, Any]] = []
 
         def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
             if name.startswith(_BUILTIN) and name != _CALL_WITH_SIZES:
                 return 0
             if before:
-                started.append((name, clock.mark(), len(found)))
+                started.append((name, clock.mark(), len(timed)))
                 return 0
             end = clock.mark()
             name, begin, already = started.pop()
-            if len(found) == already:
-                found.append(("" if name == _CALL_WITH_SIZES else name, begin, end))
+            if len(timed) == already:
+                timed.append(("" if name == _CALL_WITH_SIZES else name, begin, end))
             return 0
 
         clock.begin(kernels)
         self._instrumented(instrument, lambda: None)
-        return [(name, clock.seconds(begin, end)) for name, begin, end in found]
+        return [(name, clock.seconds(begin, end)) for name, begin, end in timed]
 
     def calls(self) -> list[str]:
-        """What the virtual machine calls in one call of the entry function, builtins included, in order."""
+        """Return the names that the virtual machine calls in one call of the entry function, builtins included, in
+        order.
+        """
         names: list[str] = []
 
         def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
@@ -79,7 +82,7 @@ class Runner:
         return self._instrumented(instrument, lambda: names)
 
     def _instrumented(self, instrument: Callable[..., int], result: Callable[[], Any]) -> Any:
-        # An instrument cannot be taken off a virtual machine, only replaced: by one that does nothing.
+        # A virtual machine's instrument cannot be removed, only replaced by one that does nothing.
         self.vm.set_instrument(instrument)
         try:
             self()

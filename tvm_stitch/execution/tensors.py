@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model takes and returns, told as data, and random inputs made from that."""
+"""Inputs and outputs of a model as data, and random inputs for them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class TensorSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of NumPy's arrays of it."""
+        """The dtype of corresponding NumPy arrays."""
         import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 
         return np.dtype(self.dtype)
 
     @property
     def is_static(self) -> bool:
-        """Is every dimension a size?"""
+        """True if every dimension is a number."""
         return all(isinstance(d, int) for d in self.shape)
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Is this a shape of it? A symbolic dimension is of any size."""
+        """Return whether a shape fits. A symbolic dimension fits any size."""
         return len(shape) == len(self.shape) and all(
             isinstance(d, str) or d == n for d, n in zip(self.shape, shape)
         )
@@ -49,13 +49,13 @@ class TensorSpec:
 def specs_of_inputs(
     mod: tvm.IRModule, names: Sequence[str] | None = None, entry: str = "main"
 ) -> tuple[TensorSpec, ...]:
-    """Return the parameters of a Relax module's function, in order, by names of their own or those given."""
+    """Return the parameters of a Relax module's function, in order, under the given names or their own."""
     params = mod[entry].params
     return tuple(_spec(n, p.ty) for n, p in zip(names or [p.name for p in params], params))
 
 
 def specs_of_outputs(mod: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Return the results of a Relax module's ``main``, in order, with the shapes that are inferred for them."""
+    """Return the results of a Relax module's ``main``, in order, with their inferred shapes."""
     returned = mod["main"].ret_ty
     fields = returned.fields if isinstance(returned, relax.TupleType) else [returned]
     return tuple(map(_spec, names, fields))
@@ -70,19 +70,20 @@ def _spec(name: str, info: Any) -> TensorSpec:
 
 
 def make_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded inputs: standard normal floats, and 0 or 1 for all else (valid as tokens, indices and masks).
+    """Return seeded random inputs: standard normal floats, and 0 or 1 for other types (valid as tokens, indices and
+    masks).
 
     Raises:
-        ValueError: when a dimension is symbolic.
+        ValueError: if a dimension is symbolic.
     """
     rng = np.random.default_rng(seed)
-    made = {}
+    inputs = {}
     for spec in specs:
         if not all(isinstance(d, int) for d in spec.shape):
             raise ValueError(f"the input {spec} has a symbolic dimension; a shape must be given for it")
         shape = tuple(int(d) for d in spec.shape)
         if spec.dtype.startswith(("float", "bfloat")):
-            made[spec.name] = rng.standard_normal(shape).astype(spec.numpy_dtype)
+            inputs[spec.name] = rng.standard_normal(shape).astype(spec.numpy_dtype)
         else:
-            made[spec.name] = rng.integers(0, 2, size=shape).astype(spec.numpy_dtype)
-    return made
+            inputs[spec.name] = rng.integers(0, 2, size=shape).astype(spec.numpy_dtype)
+    return inputs

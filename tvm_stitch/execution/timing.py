@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of calls that take turns, and whether they differ by more than the noise."""
+"""Times of calls that alternate, and whether they differ by more than the noise."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 PAUSE = 0.1
-"""Seconds before the turn of another one."""
+"""Seconds of pause before another callable's turn."""
 
 LEAST = 0.05
-"""Seconds of calls in a row that are worth a measurement of their own."""
+"""Least seconds of consecutive calls for one measurement."""
 
 MOST_CALLS = 1000
 
 SLOW = 0.5
-"""Seconds of a call to which what was left spinning before makes no difference: it counts itself."""
+"""Seconds of a call from which on threads that still spin make no difference. Its first call counts."""
 
 STEADY = 1.5
-"""What the third quartile of times is below, in first quartiles, where their median says enough."""
+"""Greatest ratio of the third to the first quartile at which the median is reported."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of several calls of one thing."""
+    """The seconds of several calls of one callable."""
 
     seconds: tuple[float, ...]
 
@@ -37,29 +37,29 @@ class Times:
 
     @property
     def middle(self) -> tuple[float, float]:
-        """The first and the third quartile: between them lie half of the calls."""
+        """The first and the third quartile. Half of the calls lie between them."""
         if len(self.seconds) == 1:
             return self.seconds[0], self.seconds[0]
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return low, high
 
     def to_dict(self) -> dict[str, Any]:
-        """As milliseconds, for JSON."""
+        """Return the times in milliseconds, for JSON."""
         low, high = self.middle
         return {"median_ms": self.median * 1e3, "quartiles_ms": [low * 1e3, high * 1e3]}
 
 
 def differ(a: Times, b: Times) -> bool:
-    """Do two things take different times, as far as their calls tell: are the middle halves of these apart?"""
+    """Return whether two callables take different times: the middle halves of their calls do not overlap."""
     (a_low, a_high), (b_low, b_high) = a.middle, b.middle
     return a_high < b_low or b_high < a_low
 
 
 def comparison(ours: Times, other: Times, name: str) -> str:
-    """How one thing's times compare with another's, in a few words.
+    """Return a comparison of two callables' times in a few words.
 
-    No number where noise decides it. Where calls of one take very different times, the number is the least that the
-    middle halves allow.
+    There is no number if noise decides it. If the calls of one vary widely, the number is the least that the middle
+    halves allow.
     """
     if not differ(ours, other):
         return f"as fast as {name}, within the noise"
@@ -71,14 +71,14 @@ def comparison(ours: Times, other: Times, name: str) -> str:
 
 
 def interleaved(runs: Sequence[Callable[[], Any]], repeats: int = 5) -> list[Times]:
-    """Return the times of each callable, all of them called in turn ``repeats`` times after one warm-up.
+    """Return the times of each callable. All of them are called alternately, ``repeats`` times after one warm-up.
 
-    Turns alternate in direction, so that none of them always follows the same other one. Before each there is a pause,
-    in which threads that another one left spinning go to sleep, and a call that does not count. What takes less
-    time than a measurement is worth is called several times, and has the mean of these.
+    The order of turns alternates, so that no callable always follows the same other one. Before each turn there is
+    a pause, in which threads left spinning go to sleep, and a call that does not count. A callable that takes less
+    time than a measurement needs is called several times, and the mean counts.
 
     Raises:
-        ValueError: when ``repeats`` is less than 1.
+        ValueError: if ``repeats`` is less than 1.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions as plain data: what stitching decides while it runs, for reports."""
+"""The decisions of stitching as plain data, for reports."""

@@ -31,7 +31,7 @@ def report_of(
     boundaries: Iterable[Boundary],
     computed: Mapping[str, str],
 ) -> Report:
-    """Return a Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
+    """Return a Report of plans by kernel, reasons by the calls left to TVM, and boundaries."""
     kernels = [describe(name, plan) for name, plan in plans.items()]
     devices = sorted({_device(plan.device) for plan in plans.values()})
     edges = [{"producer": b.producer, "consumer": b.consumer, "reason": b.reason} for b in boundaries]
@@ -82,7 +82,7 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
-    """For which rows a variant is launched, and how it maps them."""
+    """Return the rows for which a variant is launched, and its mapping."""
     multiples = [f"{symbol.name} a multiple of {number}" for symbol, number in variant.multiples]
     rows = ", ".join([f"at most {variant.longest} columns", *multiples])
     return {"for rows of": rows, **_threads(variant.stage.row_mapping)}
@@ -111,7 +111,7 @@ def _rows(stage: Stage) -> str:
 
 
 def _seconds(plan: KernelPlan) -> float | None:
-    """What the cost model expects of stages side by side in phases; launches are a GPU's. None for symbolic shapes."""
+    """Return the cost model's estimate of a plan, or None for symbolic shapes. Launches count on a GPU only."""
     moved = [[stage_traffic(plan, stage).moved for stage in stages] for stages in plan.phases]
     if not all(isinstance(size, int) for sizes in moved for size in sizes):
         return None
@@ -136,7 +136,7 @@ def _passes(sched: LoopNest) -> list[dict[str, Any]]:
 
 
 def _launch(plan: KernelPlan) -> dict[str, Any]:
-    """Return the launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
+    """Return the launch of a plan whose blocks wait for each other. Only such a launch is fixed."""
     if plan.grid is not None:
         barriers = len(plan.phases) - 1 if plan.cooperative else 0
         return {
@@ -160,7 +160,7 @@ def _launch(plan: KernelPlan) -> dict[str, Any]:
 
 
 def _phase(plan: KernelPlan, number: int) -> dict[str, Any]:
-    """What happens between two barriers."""
+    """Return the description of the work between two barriers."""
     done = [op.name for op, f in plan.crossing.scalars.items() if f == number - 1]
     stages = [_stage(plan, stage) for stage in plan.phases[number]]
     return {"phase": number, "finishes": done, "stages": stages}
@@ -196,7 +196,7 @@ def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
 
 
 def _retained(plan: KernelPlan, stage: Stage, loads: bool) -> list[str]:
-    """Inputs that a stage leaves on chip, or finds there."""
+    """Return inputs that a stage leaves on chip, or finds there."""
     kept = plan.retention
     if kept is None or stage not in kept.stages or (stage is kept.stages[0]) != loads:
         return []
@@ -206,7 +206,7 @@ def _retained(plan: KernelPlan, stage: Stage, loads: bool) -> list[str]:
 
 
 def _finishes(plan: KernelPlan, op: Operator) -> bool:
-    """Does a root reduce the partial results of a reduction across rows?"""
+    """Return whether an operator reduces the partial results of a reduction across rows."""
     partials = set(plan.crossing.partials.values())
     return op.is_reduce and any(t in partials for t in op.inputs)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorder: what stitching decides about modules, collected while it runs, and made a Report on request."""
+"""The recorder collects the decisions of stitching while it runs, and turns them into a Report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from .describe import report_of
 
 
 class Recorder:
-    """What was decided: plans by kernel, refusals by operator or scope, and the boundaries between kernels.
+    """Recorded decisions: plans by kernel, refusals by operator or scope, and the boundaries between kernels.
 
-    ``computed`` tells for each compute-intensive operator what computes it, and why.
-
-    ``targets`` are what it was decided for, as text, each once. ``flows`` are the blocks that scopes were identified
-    in, where the front end tells them by the names of the program's values.
+    ``computed`` says for each compute-intensive operator what computes it, and why. ``targets`` lists the targets
+    as text, each once. ``flows`` are the blocks in which scopes were identified, if the front end knows the
+    program's names of values.
     """
 
     def __init__(self) -> None:
@@ -31,18 +30,18 @@ class Recorder:
         self.flows: list[Flow] = []
 
     def note_target(self, target: Any) -> None:
-        """What follows is decided for this target."""
+        """Record the target of the decisions that follow."""
         if str(target) not in self.targets:
             self.targets.append(str(target))
 
     def copy(self) -> Recorder:
-        """What is held now, apart from what comes later."""
+        """Return a copy of the current records."""
         held = Recorder()
         held.return_to(self)
         return held
 
     def return_to(self, held: Recorder) -> None:
-        """Hold what ``held`` does, and nothing else; the targets stay known."""
+        """Replace all records by those of ``held``. Known targets stay."""
         self.plans, self.declined = dict(held.plans), dict(held.declined)
         self.boundaries, self.computed = list(held.boundaries), dict(held.computed)
         self.flows = list(held.flows)
@@ -50,7 +49,7 @@ class Recorder:
             self.note_target(target)
 
     def add(self, other: Recorder) -> None:
-        """Take over what another one holds. Names that were there get a number, such as ``"softmax (2)"``."""
+        """Add the records of another recorder. Names already in use get a number, such as ``"softmax (2)"``."""
         for target in other.targets:
             self.note_target(target)
         add_all(self.plans, other.plans.items())
@@ -62,20 +61,20 @@ class Recorder:
         add_all(self.computed, other.computed.items())
 
     def report(self) -> Report:
-        """What was decided, as ``explain`` reports it."""
+        """Return the report of ``explain``."""
         return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries, self.computed)
 
 
 def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
-    """Add some under their names, which get a number where they are taken: no one replaces another."""
+    """Add entries under their names. A name already in use gets a number, so that no entry replaces another."""
     for name, value in more:
         known[fresh(name, known)] = value
 
 
 def fresh(name: str, taken: Container[str], numbered: str = "{} ({})") -> str:
-    """Return the name, with a number behind it, as ``numbered`` has them, where it is taken."""
-    number, found = 1, name
-    while found in taken:
+    """Return the name, with a number in the form of ``numbered`` if it is taken."""
+    number, candidate = 1, name
+    while candidate in taken:
         number += 1
-        found = numbered.format(name, number)
-    return found
+        candidate = numbered.format(name, number)
+    return candidate

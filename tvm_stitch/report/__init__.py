@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model became, as plain data, and the views of it: text, an HTML page, a trace, and the answer about a pair."""
+"""Reports on stitched models as plain data, and their views: text, an HTML page, a trace, answers about pairs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's data where only plans are known: kernels once each, and no edges between them."""
+"""Report data made from plans alone: each kernel once, and no edges between them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .kernel import Kernel
 def bare_report(
     target: str, device: str, kernels: Sequence[Kernel], left: Mapping[str, str], boundaries: Sequence[Reason]
 ) -> ModelReport:
-    """Return the report of kernels whose calls nobody has recorded.
+    """Return the report of kernels whose calls were not recorded.
 
     Args:
-        target: as text.
-        device: what it is planned for, as text.
-        kernels: what their plans say.
+        target: the target, as text.
+        device: the device of the plans, as text.
+        kernels: the plans' data.
         left: the calls that no stitch op took, with the reasons.
-        boundaries: why neighbours are in different kernels.
+        boundaries: the reasons why neighbours are in different kernels.
     """
     calls = tuple(
         KernelCall(k.name, "stitched", (), (), (), k.bytes_read, k.bytes_written, k.bytes_least, k.seconds)

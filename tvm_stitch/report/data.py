@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as data: frozen, JSON-able, and all that its views know. Indices point into the tuples of a ModelReport.
+"""The report as data: frozen, JSON-able, and all that its views need. Indices point into the tuples of a
+ModelReport.
 
-Sizes are in bytes, times in seconds. A size that is unknown is None; one of a symbolic shape becomes text in JSON.
+Sizes are in bytes, times in seconds. An unknown size is None. The size of a symbolic shape becomes text in JSON.
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ from typing import Any, Literal
 from ..graph.sizes import Size, with_sizes_as_text
 
 Bytes = Size | None
-"""How many; None, where nothing is known."""
+"""Number of bytes, or None if unknown."""
 
 Kind = Literal["stitched", "compute", "library", "tvm"]
-"""Who wrote a kernel: tvm_stitch, for memory-intensive operators; a template or TVM, around a compute-intensive one; a
-library; TVM, for what no stitch op took."""
+"""The author of a kernel.
+
+- ``stitched``: this package, for memory-intensive operators.
+- ``compute``: a template or TVM, around a compute-intensive operator.
+- ``library``: a library.
+- ``tvm``: TVM, for operators that no stitch op took.
+"""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The seconds of several calls: their median, and the quartiles ``low`` and ``high``, half of them between."""
+    """The seconds of several calls: the median, and the quartiles ``low`` and ``high``, with half of the calls in
+    between.
+    """
 
     median: float
     low: float
@@ -32,8 +40,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that a kernel reads or writes. ``shape`` is text such as ``"8, n"``; ``origin`` says where an operand
-    comes from: ``"parameter"``, ``"constant"`` or ``"kernel"``."""
+    """A tensor that a kernel reads or writes.
+
+    ``shape`` is text such as ``"8, n"``. ``origin`` is the source of an operand: ``"parameter"``, ``"constant"`` or
+    ``"kernel"``.
+    """
 
     name: str
     shape: str
@@ -44,11 +55,11 @@ class Value:
 
 @dataclass(frozen=True)
 class SourceOperator:
-    """An operator of the model as it was given.
+    """An operator of the model before any rewriting.
 
-    ``name`` is the variable that holds its result, ``source`` what the importer calls it (an ONNX node, which names
-    PyTorch's module path in a model exported from there), or "". ``operands`` are indices of operators. ``kernels`` are
-    the calls that compute it: none for a view, several where it is computed again.
+    ``name`` is the variable of its result. ``source`` is the importer's name for it (an ONNX node, which names
+    PyTorch's module path in a model exported from there), or "". ``operands`` are indices of operators. ``kernels``
+    are the calls that compute it: none for a view, several if it is computed repeatedly.
     """
 
     name: str
@@ -61,12 +72,12 @@ class SourceOperator:
 
     @property
     def kind(self) -> str:
-        """Its operator in a word: ``"softmax"`` for ``"nn.softmax"``."""
+        """The operator in a word: ``"softmax"`` for ``"nn.softmax"``."""
         return self.operator.rpartition(".")[2]
 
     @property
     def label(self) -> str:
-        """What to call it: its name in the model's own format where there is one."""
+        """The name to show: the name in the model's own format if there is one."""
         return self.source or f"{self.operator} {self.name}"
 
 
@@ -74,11 +85,11 @@ class SourceOperator:
 class KernelCall:
     """One call of a kernel, in the order of a run.
 
-    ``function`` names the kernel; equal kernels share one. ``operators`` are the indices of the source operators that
-    it computes. ``note`` says what computes it, or why no stitch op took it. ``bytes_least`` counts each operand and
-    each result once; ``bytes_read`` and ``bytes_written`` are what its plan moves, or None without one. ``seconds`` is
-    the cost model's estimate, of the memory alone: None where a shape is symbolic. ``measured`` is what the call took,
-    where it was measured. ``caller`` is the function of the module that calls it.
+    ``function`` names the kernel, which equal kernels share. ``operators`` are the indices of the source operators
+    that it computes. ``note`` says what computes it, or why no stitch op took it. ``bytes_least`` counts each
+    operand and each result once. ``bytes_read`` and ``bytes_written`` are the traffic of its plan, or None without
+    a plan. ``seconds`` is the cost model's estimate, of the memory alone, and None for a symbolic shape.
+    ``measured`` is the measured time, if any. ``caller`` is the function of the module that calls it.
     """
 
     function: str
@@ -96,7 +107,7 @@ class KernelCall:
 
     @property
     def bytes_moved(self) -> Bytes:
-        """What the plan moves, or the least where there is none."""
+        """The traffic of the plan, or the least traffic without a plan."""
         moved = add_sizes(self.bytes_read, self.bytes_written)
         return self.bytes_least if moved is None else moved
 
@@ -105,8 +116,8 @@ class KernelCall:
 class StockCall:
     """One call of a kernel of TVM's own pipeline, in the order of a run.
 
-    ``kind`` is never ``"stitched"``. ``bytes`` counts each operand and each result once; ``seconds`` and ``measured``
-    are as in :class:`KernelCall`.
+    ``kind`` is never ``"stitched"``. ``bytes`` counts each operand and each result once. ``seconds`` and
+    ``measured`` are as in :class:`KernelCall`.
     """
 
     function: str
@@ -118,9 +129,9 @@ class StockCall:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why two operators are not in one kernel, what that means, and what to do about it.
+    """A reason why two operators are not in one kernel, its meaning, and advice.
 
-    ``producer`` and ``consumer`` are the functions of the calls in question.
+    ``producer`` and ``consumer`` are the functions of the two calls.
     """
 
     producer: str
@@ -132,7 +143,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class KernelEdge:
-    """Values that go from one kernel call to another through memory, and why these two are not one kernel."""
+    """Values that one kernel call passes to another through memory, and the reasons why the two are not one kernel."""
 
     producer: int
     consumer: int
@@ -142,7 +153,7 @@ class KernelEdge:
 
 @dataclass(frozen=True)
 class Repeat:
-    """``count`` times the same ``length`` kernels behind each other, from the kernel call ``first`` on."""
+    """``count`` consecutive repetitions of the same ``length`` kernels, from the kernel call ``first`` on."""
 
     first: int
     length: int
@@ -151,11 +162,12 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Totals:
-    """What one call of a model launches and moves; of a module with several functions, one call of each together.
+    """Launches and traffic of one call of a model. For a module with several functions, one call of each is added
+    up.
 
-    ``compute`` of the ``kernels`` hold a compute-intensive operator or are a library's; they move ``bytes_compute`` of
-    the ``bytes``, of which every operand and result of a kernel counts once, or as often as its plan moves it.
-    ``measured`` is what a whole call takes, from its start until the device is done, where it was measured.
+    ``compute`` of the ``kernels`` hold a compute-intensive operator or belong to a library. They move
+    ``bytes_compute`` of the ``bytes``. Every operand and result of a kernel counts once, or as often as its plan
+    moves it. ``measured`` is the measured time of a whole call, until the device is done, if any.
     """
 
     kernels: int
@@ -180,14 +192,14 @@ class Code:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """All that is told of a model: kernel calls in order, the edges between them, and the operators they come from.
+    """The report of a model: kernel calls in order, the edges between them, and the source operators.
 
-    ``target`` is a few words, ``target_full`` what TVM calls it. ``plans`` gives by function what the plan of a
-    stitched kernel says (:class:`tvm_stitch.report.kernel.Kernel` as plain data), ``codes`` the sources that are known.
-    ``left`` are the calls that no stitch op took, with the reason, ``boundaries`` all merges that were refused.
-    ``stock`` is what TVM's own pipeline makes of the same model, and ``stock_kernels`` are its calls: None and empty
-    where that was not asked, or where TVM does not compile it. ``measured_on`` says where times were measured, and how
-    often: "" where they were not.
+    ``target`` is a few words, ``target_full`` TVM's text. ``plans`` holds the plan of each stitched kernel by
+    function (:class:`tvm_stitch.report.kernel.Kernel` as plain data), and ``codes`` the known sources. ``left``
+    holds the calls that no stitch op took, with the reason, and ``boundaries`` all refused merges. ``stock`` and
+    ``stock_kernels`` describe the same model compiled by TVM's own pipeline. They are None and empty if that was
+    not requested, or if TVM fails. ``measured_on`` says where times were measured, and how often. It is "" without
+    measurements.
     """
 
     target: str
@@ -207,12 +219,12 @@ class ModelReport:
     measured_on: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as ``json.dumps`` takes it."""
-        found: dict[str, Any] = with_sizes_as_text(dataclasses.asdict(self))
-        return found
+        """Return plain data for ``json.dumps``."""
+        data: dict[str, Any] = with_sizes_as_text(dataclasses.asdict(self))
+        return data
 
 
 def add_sizes(*sizes: Bytes) -> Bytes:
-    """Return the sum of sizes; None where one is unknown."""
+    """Return the sum of sizes, or None if one is unknown."""
     known = [s for s in sizes if s is not None]
     return sum(known) if len(known) == len(sizes) else None

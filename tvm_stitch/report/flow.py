@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scope identification saw and refused, by the names that values have in the program.
+"""Edges seen and refused by scope identification, by the names that values have in the program.
 
-A front end that knows such names records it while it stitches; the report finds there why two kernels are not one.
+A front end that knows such names records them while it stitches. The report reads there why two kernels are not
+one.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FlowNode:
-    """One call of a tensor function: the names of its results, what it is to stitching, and which calls feed it.
+    """One call of a tensor function: the names of its results, its kind for stitching, and the calls that feed it.
 
-    ``producers`` are indices into the nodes of the same :class:`Flow`. ``reason`` says why it is not memory-intensive.
+    ``producers`` are indices into the nodes of the same :class:`Flow`. ``reason`` says why it is not
+    memory-intensive.
     """
 
     values: tuple[str, ...]
@@ -24,8 +26,8 @@ class FlowNode:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """An edge that is not inside a kernel: indices of the nodes at its ends, and why."""
+class RefusedEdge:
+    """An edge outside of all kernels: the indices of the nodes at its ends, and the reason."""
 
     producer: int
     consumer: int
@@ -37,5 +39,5 @@ class Flow:
     """The calls of one block in topological order, and the edges on which kernels end."""
 
     nodes: tuple[FlowNode, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusedEdge, ...]
     left: dict[str, str]

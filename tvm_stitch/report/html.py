@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as a page: one HTML file with its data, its style and its scripts in it, which needs no network.
+"""The report as a single HTML file, with data, style and scripts inline, so that it needs no network.
 
-What comes from the model reaches the page as JSON, and from there as text; its title is escaped.
+Text of the model reaches the page as JSON, and is shown as text. The title is escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from string import Template
 from .data import ModelReport
 
 LIBRARIES = ("dispatch", "selection", "drag", "color", "interpolate", "timer", "ease", "transition", "zoom")
-"""Modules of d3, each behind those that it needs."""
+"""Modules of d3, each behind the modules that it needs."""
 SCRIPTS = ("model.js", "graph.js", "panel.js", "kernel.js", "main.js")
 EMBEDDED_HEIGHT = 720
 """Pixels of the page's frame in a notebook."""
@@ -24,9 +24,9 @@ def html_page(report: ModelReport, title: str, embedded: bool = False) -> str:
     """Return the page of a report.
 
     Args:
-        report: what is shown.
-        title: what to call the model; any text.
-        embedded: as a frame for a notebook, instead of a document.
+        report: the report.
+        title: name of the model, any text.
+        embedded: whether to return a frame for a notebook, instead of a document.
     """
     libraries = ["dagre.min.js", *(f"d3-{name}.min.js" for name in LIBRARIES)]
     own = "\n".join(_asset("assets", name) for name in SCRIPTS)
@@ -44,7 +44,7 @@ def html_page(report: ModelReport, title: str, embedded: bool = False) -> str:
 
 
 def script_json(data: object) -> str:
-    """JSON that may stand in a script element: nothing in it ends one, or begins a comment."""
+    """Return JSON that is safe in a script element: nothing in it ends the element or begins a comment."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

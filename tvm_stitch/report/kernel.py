@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plan of a stitched kernel says, as plain data."""
+"""The plan of a stitched kernel as plain data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..graph.sizes import Size
 
 @dataclass
 class Kernel:
-    """One stitch op: plain data, ready to print. In JSON sizes of symbolic shapes are text.
+    """One stitch op as plain data, ready to print. In JSON, sizes of symbolic shapes are text.
 
-    ``groups`` are those of all stages, each with its phase; what several stages compute is in a group of each.
-    On one row domain ``rows``, ``passes`` and ``mapping`` say how it runs. A grid-wide plan has ``phases`` instead,
-    each with its stages, and ``rows`` is ``"grid-wide"``. ``scratch`` lists the buffers in device memory through which
-    blocks hand on values, ``launch`` the blocks, threads and grid barriers where the plan fixes them. ``variants`` are
-    mappings of other kernels that are launched instead where rows of symbolic length turn out to serve: each says for
-    which. ``seconds`` is what the cost model expects, of the memory alone: None where a shape is symbolic.
+    ``groups`` lists the groups of all stages, each with its phase. An operator that several stages compute is in a
+    group of each. On one row domain, ``rows``, ``passes`` and ``mapping`` describe the kernel. A grid-wide plan has
+    ``phases`` instead, each with its stages, and ``rows`` is ``"grid-wide"``. ``scratch`` lists the buffers in
+    device memory through which blocks pass values. ``launch`` has the blocks, threads and grid barriers if the plan
+    fixes them. ``variants`` lists other mappings, each with the rows of symbolic length for which it is launched.
+    ``seconds`` is the cost model's estimate, of the memory alone, and None for a symbolic shape.
     """
 
     name: str

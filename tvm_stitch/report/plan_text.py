@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a stitched kernel as text: everything that is known of it."""
+"""The complete plan of a stitched kernel as text."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
     if phase["finishes"]:
         lines.append(f"    every block finishes {', '.join(phase['finishes'])}")
     for stage in phase["stages"]:
-        told = [f"{key.replace('_', ' ')} {', '.join(stage[key])}" for key in _STAGE_LISTS if stage[key]]
+        actions = [f"{key.replace('_', ' ')} {', '.join(stage[key])}" for key in _STAGE_LISTS if stage[key]]
         who = "stage of every block" if stage["replicated"] else "stage"
-        lines.append(f"    {who}, {rows_of(stage['rows'])}: {'; '.join(told)}")
+        lines.append(f"    {who}, {rows_of(stage['rows'])}: {'; '.join(actions)}")
         lines += _pass_lines(stage["passes"], "      ")
         mapping = {key: v for key, v in stage["mapping"].items() if v != _USUAL.get(key)}
         lines.append("      mapping: " + _pairs(mapping))
@@ -51,7 +51,7 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
 
 
 _STAGE_LISTS = ("hoists", "computes", "reduces_across_rows", "finishes", "stores", "retains", "finds")
-"""What a stage does, in the order in which the text names it."""
+"""The actions of a stage, in the order of the text."""
 
 _USUAL: dict[str, object] = {
     "tiles of columns": 1,
@@ -59,7 +59,7 @@ _USUAL: dict[str, object] = {
     "from the last task": False,
     "in registers for all tasks": [],
 }
-"""What the text leaves out of a stage's mapping."""
+"""Values of a stage's mapping that the text leaves out."""
 
 
 _PASS_LISTS = {"reduces": " reducing", "reduces_across_rows": " reducing across rows", "keeps": ", keeping"}
@@ -74,8 +74,8 @@ def _pass_lines(passes: list[dict[str, Any]], indent: str) -> list[str]:
     return lines
 
 
-def _pairs(found: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in found.items())
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
 def rows_of(rows: str) -> str:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every reason means and what to do about it: the one place for it. The user guide's table is made from this."""
+"""The meaning of every reason, and advice. This is the only place for it, and the user guide's table is made from
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ class Rule:
     """A kind of reason.
 
     Args:
-        shown: how the guide shows it, the texts that differ left out.
+        shown: the guide's text of the reason, with varying texts left out.
         pattern: a regular expression that finds it in a reason.
-        meaning: what it says, as the guide's Markdown.
-        advice: what to do about it, as the guide's Markdown.
+        meaning: its meaning, as the guide's Markdown.
+        advice: what users can do about it, as the guide's Markdown.
     """
 
     shown: str
@@ -177,11 +179,11 @@ RULES = (
         "Nothing",
     ),
 )
-"""In the order of the guide's table; the first that fits a reason counts."""
+"""In the order of the guide's table. The first one that fits a reason counts."""
 
 
 def explained(reason: str) -> tuple[str, str]:
-    """What a reason means and what to do about it, as plain text; two empty texts for one that is not known."""
+    """Return the meaning of a reason and the advice, as plain text. Both are empty for an unknown reason."""
     for i, rule in enumerate(RULES):
         if re.search(rule.pattern, reason):
             meaning, advice = rule.meaning, rule.advice
@@ -194,7 +196,7 @@ def explained(reason: str) -> tuple[str, str]:
 
 
 def plain(markdown: str) -> str:
-    """Markdown without its links and code marks."""
+    """Return Markdown without its links and code marks."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
 
 

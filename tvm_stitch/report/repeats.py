@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that a model repeats: stretches of equal kernels behind each other."""
+"""Layers that a model repeats: consecutive equal sequences of kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Hashable, Sequence
 from .data import Repeat
 
 LEAST_SAVED = 3
-"""Kernels that a repeat must hide to be worth a frame around it."""
+"""Fewest kernels that a repeat must hide to be shown."""
 
 
 def find_repeats(kernels: Sequence[Hashable]) -> tuple[Repeat, ...]:
-    """Stretches that repeat at once, from left to right; each covers as much as it can with the shortest period."""
+    """Return consecutive repeats, from left to right. Each covers as much as possible with the shortest period."""
     numbers: dict[Hashable, int] = {}
     row = [numbers.setdefault(k, len(numbers)) for k in kernels]
-    found, at = [], 0
+    repeats, at = [], 0
     while at < len(row):
         best = Repeat(at, 1, 1)
         for length in range(1, (len(row) - at) // 2 + 1):
@@ -23,11 +23,11 @@ def find_repeats(kernels: Sequence[Hashable]) -> tuple[Repeat, ...]:
             if _saved(length, count) > _saved(best.length, best.count):
                 best = Repeat(at, length, count)
         if _saved(best.length, best.count) >= LEAST_SAVED:
-            found.append(best)
+            repeats.append(best)
             at += best.length * best.count
         else:
             at += 1
-    return tuple(found)
+    return tuple(repeats)
 
 
 def _saved(length: int, count: int) -> int:
@@ -35,7 +35,7 @@ def _saved(length: int, count: int) -> int:
 
 
 def _count(row: Sequence[int], at: int, length: int) -> int:
-    """Return how many times the ``length`` numbers from ``at`` on stand there."""
+    """Return how many times the ``length`` numbers from ``at`` on follow each other."""
     end = at + length
     while end < len(row) and row[end] == row[end - length]:
         end += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report: what stitching does to a module, as plain data with its views."""
+"""The report of what stitching does to a module, as plain data with its views."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Report:
-    """What stitching does to a module on a target. Printed it is a summary; in a notebook it is a page.
+    """The effect of stitching on a module, for a target. It prints as a summary, and shows as a page in a notebook.
 
-    ``left`` names functions left to TVM with the reason, ``boundaries`` the edges between kernels with theirs;
-    ``computed`` says what computes each compute-intensive operator, and why, where a template was asked;
-    ``device`` is the device model that the kernels are planned for, and its multiprocessors or cores. ``model`` has all
-    calls of kernels, and the model's operators that they come from.
+    ``left`` names functions left to TVM with the reason, and ``boundaries`` the edges between kernels with theirs.
+    ``computed`` says what computes each compute-intensive operator, and why, for targets with templates. ``device``
+    is the device model of the plans, with its multiprocessors or cores. ``model`` has all calls of kernels, and the
+    model's operators behind them.
     """
 
     target: str
@@ -45,7 +45,7 @@ class Report:
     time: Callable[..., ModelReport] | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-able data. What was measured is under ``"measured"``, if anything was."""
+        """Return the report as JSON-able data. Measured times are under ``"measured"``, if there are any."""
         model = self.model
         times = {"measured": times_of(model)} if model is not None and model.measured_on else {}
         return {
@@ -59,21 +59,26 @@ class Report:
         }
 
     def measure(self, inputs: Sequence[np.ndarray] | None = None, repeats: int = 10, seed: int = 0) -> Report:
-        """This report with measured times: the model is compiled and run here, with stitching and by TVM's own
-        pipeline in turn, and every kernel is timed.
+        """Return a new report with measured times.
+
+        The model is compiled and run on this machine, alternately with stitching and by TVM's own pipeline. Every
+        kernel is timed.
 
         Args:
-            inputs: arrays for ``main`` (or the only function that there is), in order, on the host. If none are given,
-                random ones of static shapes are made.
+            inputs: arrays for ``main`` (or the only function), in order, on the host. By default, random arrays of
+                static
+                shapes are made.
             repeats: timed calls of each.
-            seed: of random inputs.
+            seed: seed of random inputs.
 
-        Returns: a new report, whose text, page, timeline and data have the times.
+        Returns:
+            A new report, whose text, page, timeline and data have the times.
 
         Raises:
-            RuntimeError: where this machine has no such device, or an older CPU than the target's.
-            ValueError: for symbolic shapes without inputs, too many or too few inputs, one of another shape or dtype,
-                several functions without a ``main``, less than one call, and a report that knows no model.
+            RuntimeError: if this machine has no such device, or an older CPU than the target's.
+            ValueError: for symbolic shapes without inputs, for a wrong number of inputs, or a wrong shape or dtype.
+                Also for
+                several functions without a ``main``, less than one call, and a report without a model.
         """
         if repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {repeats}")
@@ -87,10 +92,10 @@ class Report:
     def __str__(self) -> str:
         return summary(self._model(), self.device, self.computed)
 
-    __repr__ = __str__  # what a session shows of it
+    __repr__ = __str__  # shown by an interactive session
 
     def verbose(self) -> str:
-        """Everything that is known of every kernel, and every boundary, as text."""
+        """Return the full plan of every kernel, and every boundary, as text."""
         lines = [f"{count_of(len(self.kernels), 'stitch op')} for {self.target}"]
         if self.device:
             lines.append(f"planned for {self.device}")
@@ -110,15 +115,15 @@ class Report:
         return "\n".join(lines)
 
     def why(self, first: str, second: str) -> str:
-        """Why two operators, or two kernels, are or are not one kernel, and what to do about it.
+        """Return why two operators, or two kernels, are or are not one kernel, and advice.
 
         Args:
-            first: a name of the model's own (an ONNX node), of a variable, of an operator, or of a kernel.
+            first: a name of the model's own format (an ONNX node), of a variable, of an operator, or of a kernel.
             second: another one.
 
         Raises:
             TypeError: for names that are no strings.
-            ValueError: when there is nothing of such a name.
+            ValueError: if nothing has such a name.
         """
         for name in (first, second):
             if not isinstance(name, str):
@@ -128,22 +133,22 @@ class Report:
         return why(self._model(), first, second)
 
     def to_html(self, title: str = "Model") -> str:
-        """Return a page of its own: one HTML file that needs no network.
+        """Return the report as a single HTML file that needs no network.
 
         Args:
-            title: what to call the model; any text.
+            title: name of the model, any text.
 
         Raises:
-            TypeError: for a title that is no text.
+            TypeError: for a title that is no string.
         """
         if not isinstance(title, str):
             raise TypeError(f"title must be a string, not {title!r}")
         return html_page(self.completed(), title)
 
     def to_trace(self) -> dict[str, Any]:
-        """One call as a timeline, beside one of TVM's own pipeline, in the trace-event format of Perfetto and Chrome.
+        """Return a timeline of one call, together with one of TVM's own pipeline, in the trace-event format.
 
-        Times are the cost model's, or those of :meth:`measure`.
+        Perfetto and Chrome open it. Times are the cost model's, or those of :meth:`measure`.
         """
         return trace(self.completed())
 
@@ -154,10 +159,10 @@ class Report:
         """Return the source of a kernel: CUDA C for a CUDA device, else TIR.
 
         Args:
-            kernel: its name, as the report has it.
+            kernel: its name in the report.
 
         Raises:
-            ValueError: when there is no kernel of that name, or its source is not known.
+            ValueError: if there is no kernel of that name, or its source is unknown.
         """
         codes = self.completed().codes
         if kernel not in codes:
@@ -167,7 +172,9 @@ class Report:
         return codes[kernel].text
 
     def completed(self) -> ModelReport:
-        """The model's report as data, with what takes a while to find out: TVM's own kernels, and sources of ours."""
+        """Return the model's report as data, with the parts that take a while: TVM's own kernels, and the kernels'
+        sources.
+        """
         if self.complete is not None:
             self.model, self.complete = self.complete(self._model()), None
         return self._model()

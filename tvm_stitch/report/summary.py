@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report on one screen: equal kernels once, boundaries by reason, and where in the model each comes from."""
+"""The report on one screen: equal kernels once, boundaries by reason, and their source in the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = 50
 MOST_REPEATS = 4
 MOST_FUNCTIONS = 6
 LEAST_ALIKE = 3
-"""Different kernels that are told in one line, where they differ by a number in their names alone."""
+"""Fewest kernels to show in one line if only a number in their names differs."""
 WIDTH = 118
 KINDS = {
     "stitched": "Stitched kernels",
@@ -24,31 +24,33 @@ KINDS = {
     "library": "Calls of functions outside the module",
     "tvm": "Kernels left to TVM",
 }
-"""What a kernel may be, with the heading of its kind."""
+"""The kinds of kernels, each with its heading."""
 _Equal = tuple[str, str, str]
-"""What calls that share a line have in common: the function, what computes it, and what it moves."""
+"""Key of calls that share a line: the function, its note, and its traffic."""
 
 
 def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> str:
     """Return the report in about 50 lines, whatever the size of the model.
 
     Args:
-        report: what is known.
-        device: what it is planned for, in words.
-        computed: what computes compute-intensive operators, as it was recorded.
+        report: the report.
+        device: the device of the plans, in words.
+        computed: the recorded implementations of compute-intensive operators.
     """
     kinds = Counter(str(k.kind) for k in report.kernels)
     stitched = Counter(k.function for k in report.kernels if k.kind == "stitched")
-    told = [f"{kinds['stitched']} stitched" + (f" ({len(stitched)} different)" if kinds["stitched"] else "")]
+    counts = [
+        f"{kinds['stitched']} stitched" + (f" ({len(stitched)} different)" if kinds["stitched"] else "")
+    ]
     words = {
         "compute": "around a compute-intensive operator",
         "library": "of libraries",
         "tvm": "left to TVM",
     }
-    told += [f"{kinds[kind]} {words[kind]}" for kind in words if kinds[kind]]
+    counts += [f"{kinds[kind]} {words[kind]}" for kind in words if kinds[kind]]
     callers = Counter(k.caller for k in report.kernels)
     of_what = "a call" if len(callers) < 2 else f"in all {len(callers)} functions"
-    headline = f"{count_of(len(report.kernels), 'kernel')} {of_what}: {', '.join(told)}"
+    headline = f"{count_of(len(report.kernels), 'kernel')} {of_what}: {', '.join(counts)}"
     if report.kernels:
         headline += f"; {bytes_in_words(report.stitched.bytes)} moved"
     lines = [_cut(f"{report.target}{f', planned for {device}' if device else ''}")]
@@ -61,8 +63,8 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
         lines.append(_cut(f"{same} from {_place(report, repeat.first)} on"))
     sections = [_kernels(report, kind, heading) for kind, heading in KINDS.items()]
     if computed and not kinds["compute"] + kinds["library"]:
-        told = [_cut(f"  {name}: {how}") for name, how in computed.items()]
-        sections.append(("Compute-intensive operators", told))
+        counts = [_cut(f"  {name}: {how}") for name, how in computed.items()]
+        sections.append(("Compute-intensive operators", counts))
     noted = {k.note for k in report.kernels if k.kind == "tvm"}
     left = [_cut(f"  {name}: {why}") for name, why in report.left.items() if why not in noted]
     sections.append(("No stitch op takes", left))
@@ -77,27 +79,27 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
 
 
 def _function(report: ModelReport, name: str, kernels: int) -> str:
-    """What one call of one of several functions launches and moves."""
+    """Return a line about the launches and traffic of one call of a function."""
     moved = add_sizes(*(k.bytes_moved for k in report.kernels if k.caller == name))
     return f"  a call of {name}: {count_of(kernels, 'kernel')}; {bytes_in_words(moved)} moved"
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many lines each section gets: those that want few have all of them, the others share the rest."""
-    found = [0] * len(wanted)
+    """Return the number of lines of each section. Short sections keep all lines, the others share the rest."""
+    shares = [0] * len(wanted)
     for done, i in enumerate(sorted(range(len(wanted)), key=lambda i: wanted[i])):
-        found[i] = min(wanted[i], max(2, room // (len(wanted) - done)))
-        room -= found[i]
-    return found
+        shares[i] = min(wanted[i], max(2, room // (len(wanted) - done)))
+        room -= shares[i]
+    return shares
 
 
 def _place(report: ModelReport, kernel: int) -> str:
-    found = _sources(report, [report.kernels[kernel]])
-    return found[0] if found else report.kernels[kernel].function
+    sources = _sources(report, [report.kernels[kernel]])
+    return sources[0] if sources else report.kernels[kernel].function
 
 
 def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[str]]:
-    """Return a heading and a line for each different kernel, with what computes it where that differs."""
+    """Return a heading, and a line for each different kernel, with its note if notes differ."""
     calls: dict[_Equal, list[KernelCall]] = {}
     for kernel in report.kernels:
         if kernel.kind == kind:
@@ -119,20 +121,22 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
 def _alike(
     report: ModelReport, calls: Mapping[_Equal, list[KernelCall]]
 ) -> list[tuple[str, str, list[KernelCall]]]:
-    """Kernels with their notes and calls, those in one that a loop's steps differ in: a number in their names."""
+    """Return kernels with notes and calls. Kernels of a loop's steps, which differ by a number in the name, are
+    merged.
+    """
     families: dict[_Equal, list[str]] = {}
-    for function, note, told in calls:
-        family = re.sub(r"\d+", "#", function), note, told
+    for function, note, moved in calls:
+        family = re.sub(r"\d+", "#", function), note, moved
         families.setdefault(family, []).append(function)
-    found = []
-    for (_, note, told), functions in families.items():
+    merged = []
+    for (_, note, moved), functions in families.items():
         names = _range(functions)
         if len(functions) >= LEAST_ALIKE and len(names) == 1:
-            of_all = [k for function in functions for k in calls[function, note, told]]
-            found.append((f"{names[0]} ({len(functions)} alike)", note, of_all))
+            of_all = [k for function in functions for k in calls[function, note, moved]]
+            merged.append((f"{names[0]} ({len(functions)} alike)", note, of_all))
         else:
-            found += [(function, note, calls[function, note, told]) for function in functions]
-    return found
+            merged += [(function, note, calls[function, note, moved]) for function in functions]
+    return merged
 
 
 def _told(report: ModelReport, kernel: KernelCall) -> str:
@@ -148,12 +152,12 @@ def _told(report: ModelReport, kernel: KernelCall) -> str:
 
 
 def _sources(report: ModelReport, kernels: Iterable[KernelCall]) -> list[str]:
-    """Where calls come from: the last operator of each, which is what it hands on."""
+    """Return the labels of the last operator of each call, which is the one it passes on."""
     return list(dict.fromkeys(report.operators[k.operators[-1]].label for k in kernels if k.operators))
 
 
 def _named(names: Sequence[str]) -> str:
-    """Names in short: of those that differ by one number its range, of those that differ by more their modules'."""
+    """Return names in short: a range for names that differ by one number, else the names of their modules."""
     patterns: dict[str, list[str]] = {}
     for name in names:
         patterns.setdefault(re.sub(r"\d+", "#", name), []).append(name)
@@ -168,8 +172,8 @@ def _range(same: Sequence[str]) -> Sequence[str]:
     if len(varying) != 1:
         return same
     ends = [c[0] if i != varying[0] else f"{c[0]}..{c[-1]}" for i, c in enumerate(columns)]
-    parts = re.split(r"\d+", same[0])
-    return ["".join(part + end for part, end in zip(parts, [*ends, ""]))]
+    pieces = re.split(r"\d+", same[0])
+    return ["".join(piece + end for piece, end in zip(pieces, [*ends, ""]))]
 
 
 def _boundaries(boundaries: Sequence[Reason]) -> list[str]:

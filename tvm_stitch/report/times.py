@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured times in words and as data: of calls, of kernels, and of TVM's own beside them."""
+"""Measured times as text and as data: of calls, of kernels, and of TVM's own pipeline for comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .words import seconds_in_words, spread_in_words
 
 
 def measured_lines(report: ModelReport) -> list[str]:
-    """What a call takes, and how much of that its kernels take, with stitching and without; none if not measured."""
+    """Return lines with the time of a call and of its kernels, with and without stitching. Empty if not measured."""
     if not report.measured_on:
         return []
     sides: list[tuple[str, Spread | None, Sequence[KernelCall | StockCall]]] = [
@@ -23,19 +23,19 @@ def measured_lines(report: ModelReport) -> list[str]:
     for name, call, kernels in sides:
         if call is None:
             continue
-        found, memory = _sum(kernels), _sum([k for k in kernels if k.kind in ("stitched", "tvm")])
+        total, memory = _sum(kernels), _sum([k for k in kernels if k.kind in ("stitched", "tvm")])
         lines.append(f"  {name}: {spread_in_words(call)} a call")
-        if found:
+        if total:
             lines[-1] += (
-                f"; kernels {seconds_in_words(found)}, memory-intensive ones {seconds_in_words(memory)}"
+                f"; kernels {seconds_in_words(total)}, memory-intensive ones {seconds_in_words(memory)}"
             )
-            if found > call.median:  # kernels are timed in calls of their own, after the whole ones
+            if total > call.median:  # kernels are timed in separate calls, after the whole ones
                 lines[-1] += "; the machine was busier when kernels were timed"
     return lines
 
 
 def time_of(calls: Sequence[KernelCall | StockCall]) -> str:
-    """What equal calls take, to stand at the end of a line about them; "" where that was not measured."""
+    """Return the time of equal calls, for the end of a line about them. It is "" without measurements."""
     total = _sum(calls)
     if total is None:
         return ""
@@ -43,7 +43,7 @@ def time_of(calls: Sequence[KernelCall | StockCall]) -> str:
 
 
 def stock_lines(report: ModelReport) -> list[str]:
-    """Return the kernels of TVM's own pipeline, equal ones once, those that take longest first."""
+    """Return the kernels of TVM's own pipeline, equal ones once, the slowest first."""
     calls: dict[str, list[StockCall]] = {}
     for call in report.stock_kernels:
         calls.setdefault(call.function, []).append(call)
@@ -52,7 +52,7 @@ def stock_lines(report: ModelReport) -> list[str]:
 
 
 def time_lines(report: ModelReport) -> list[str]:
-    """Return every kernel call with its time, in order, for the text that tells everything."""
+    """Return every kernel call with its time, in order, for the complete text."""
     if not report.measured_on:
         return []
     lines = ["", *measured_lines(report), "", "Kernels in order, stitched:", *_each(report.kernels)]
@@ -62,8 +62,8 @@ def time_lines(report: ModelReport) -> list[str]:
 
 
 def times_of(report: ModelReport) -> dict[str, Any]:
-    """What was measured, as JSON-able data; times in seconds."""
-    found: dict[str, Any] = {"on": report.measured_on}
+    """Return the measured times as JSON-able data, in seconds."""
+    data: dict[str, Any] = {"on": report.measured_on}
     sides = (("stitched", report.stitched, report.kernels), ("stock", report.stock, report.stock_kernels))
     for name, totals, kernels in sides:
         if totals is not None and totals.measured is not None:
@@ -71,8 +71,8 @@ def times_of(report: ModelReport) -> dict[str, Any]:
                 {"function": k.function, "kind": k.kind, "seconds": _plain(k.measured), "estimate": k.seconds}
                 for k in kernels
             ]
-            found[name] = {"call": _plain(totals.measured), "kernels": each}
-    return found
+            data[name] = {"call": _plain(totals.measured), "kernels": each}
+    return data
 
 
 def _plain(spread: Spread | None) -> dict[str, float] | None:
@@ -86,7 +86,7 @@ def _each(kernels: Iterable[KernelCall | StockCall]) -> list[str]:
 
 
 def _sum(kernels: Iterable[KernelCall | StockCall]) -> float | None:
-    """Return the seconds of kernels together; None where one of them was not measured."""
+    """Return the seconds of kernels together, or None if one of them was not measured."""
     total = 0.0
     for kernel in kernels:
         if kernel.measured is None:

@@ -24,9 +24,9 @@ STITCHED, STOCK = 1, 2
 def trace(report: ModelReport) -> dict[str, Any]:
     """Return the kernels of a call one behind the other, and below them those of TVM's own pipeline.
 
-    Each is as long as was measured, else as long as the cost model expects it to take. The model counts bytes and
-    launches, no arithmetic: a kernel around a compute-intensive operator takes at least so long. A kernel of symbolic
-    shape has no length (a mark of 0), which its arguments say.
+    Each is as long as measured, or else as estimated by the cost model. The model counts bytes and launches, but no
+    arithmetic, so a kernel around a compute-intensive operator takes at least that long. A kernel of symbolic shape
+    has no length (a mark of 0), which its arguments say.
     """
     callers = len({kernel.caller for kernel in report.kernels})
     what = "one call" if callers < 2 else f"one call of each of {callers} functions"
@@ -69,14 +69,14 @@ def _process(
 def _event(
     process: int, kernel: KernelCall | StockCall, start: float, args: dict[str, Any], report: ModelReport
 ) -> dict[str, Any]:
-    """Return a kernel that starts at a time in microseconds."""
+    """Return the event of a kernel that starts at a time in microseconds."""
     measured = kernel.measured
     micros = (measured.median if measured else kernel.seconds or 0.0) * 1e6
     if measured:
-        told = f"the median, measured on {report.measured_on}"
+        source = f"the median, measured on {report.measured_on}"
         args["half of the calls (us)"] = [round(measured.low * 1e6, 3), round(measured.high * 1e6, 3)]
     else:
-        told = "not known: a symbolic shape" if kernel.seconds is None else "estimated, of the memory alone"
+        source = "not known: a symbolic shape" if kernel.seconds is None else "estimated, of the memory alone"
     return {
         "ph": "X",
         "name": kernel.function,
@@ -85,5 +85,5 @@ def _event(
         "tid": ROWS[kernel.kind],
         "ts": round(start, 3),
         "dur": round(micros, 3),
-        "args": {**args, "time": told},
+        "args": {**args, "time": source},
     }

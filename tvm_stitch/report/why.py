@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer for one pair: are two operators in one kernel, and if not, why."""
+"""The answer for one pair: whether two operators are in one kernel, and if not, why."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .data import KernelEdge, ModelReport
 
 
 def why(report: ModelReport, first: str, second: str) -> str:
-    """Why two operators or kernels are, or are not, one kernel.
+    """Return why two operators or kernels are, or are not, one kernel.
 
-    Names are tried as those of kernels' functions, of the model's own nodes, of variables and of operators; of several
-    that have one, the pair counts that is nearest to each other.
+    A name is looked up among the kernels' functions, the model's nodes, variables and operators, in this order. If
+    several have the name, the nearest pair counts.
 
     Raises:
-        ValueError: when nothing has such a name.
+        ValueError: if nothing has such a name.
     """
     a, b = kernels_of(report, first), kernels_of(report, second)
     if a is None or b is None:
@@ -44,20 +44,20 @@ def why(report: ModelReport, first: str, second: str) -> str:
 
 
 def kernels_of(report: ModelReport, name: str) -> set[int] | None:
-    """Return the kernels that a name stands for; None for an operator that no kernel computes.
+    """Return the kernels that a name refers to, or None for an operator that no kernel computes.
 
     Raises:
-        ValueError: when nothing has the name.
+        ValueError: if nothing has the name.
     """
     kernels = {i for i, k in enumerate(report.kernels) if k.function == name}
     if kernels:
         return kernels
-    # ONNX writes Softmax, PyTorch LayerNorm, TVM softmax: by the case of letters only what is found by no exact name.
+    # ONNX writes Softmax, PyTorch LayerNorm, TVM softmax: case is ignored only if no exact name matches.
     for same in (str, str.lower):
         for key in ("source", "name", "label", "operator", "kind"):
-            found = [o for o in report.operators if same(str(getattr(o, key) or "")) == same(name)]
-            if found:
-                return {k for o in found for k in o.kernels} or None
+            operators = [o for o in report.operators if same(str(getattr(o, key) or "")) == same(name)]
+            if operators:
+                return {k for o in operators for k in o.kernels} or None
     known = [
         *(k.function for k in report.kernels),
         *(n for o in report.operators for n in (o.source, o.name) if n),
@@ -67,22 +67,22 @@ def kernels_of(report: ModelReport, name: str) -> set[int] | None:
 
 
 def _edge_lines(report: ModelReport, edges: list[KernelEdge]) -> list[str]:
-    told: dict[tuple[str, str], dict[str, list[str]]] = {}
+    reasons_of: dict[tuple[str, str], dict[str, list[str]]] = {}
     for edge in edges:
         ends = report.kernels[edge.producer].function, report.kernels[edge.consumer].function
         for reason in edge.reasons:
             more = [f"  {reason.producer} | {reason.consumer}: {reason.text}"]
             more += [f"    {reason.meaning}"] if reason.meaning else []
             more += [f"    What to do: {reason.advice}"] if reason.advice else []
-            told.setdefault(ends, {})[more[0]] = more
+            reasons_of.setdefault(ends, {})[more[0]] = more
     lines = []
-    for (a, b), reasons in told.items():
+    for (a, b), reasons in reasons_of.items():
         lines += [f"{a} | {b}", *(line for more in reasons.values() for line in more)]
     return lines or ["they are two kernels, and no reason was recorded"]
 
 
 def _path(report: ModelReport, starts: set[int], ends: set[int]) -> list[int]:
-    """Return the shortest way along edges from one of some kernels to one of others; empty where there is none."""
+    """Return the shortest path along edges from one set of kernels to another. It is empty if there is none."""
     after: dict[int, list[int]] = {}
     for edge in report.edges:
         after.setdefault(edge.producer, []).append(edge.consumer)

@@ -14,7 +14,7 @@ def count_of(number: int, what: str) -> str:
 
 
 def seconds_in_words(seconds: float | None) -> str:
-    """``"3.2 ms"``, in s, ms or us; ``"?"`` for an unknown time."""
+    """Return a time in s, ms or us, as ``"3.2 ms"``, or ``"?"`` for an unknown time."""
     if seconds is None:
         return "?"
     factor, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
@@ -23,7 +23,7 @@ def seconds_in_words(seconds: float | None) -> str:
 
 
 def spread_in_words(spread: Spread) -> str:
-    """``"3.2 ms (3.1 to 3.4 ms)"``: the median, and the range of the middle half of the calls."""
+    """Return the median, and the range of the middle half of the calls, as ``"3.2 ms (3.1 to 3.4 ms)"``."""
     low, high = seconds_in_words(spread.low), seconds_in_words(spread.high)
     if low.split()[1] == high.split()[1]:
         low = low.split()[0]
@@ -31,7 +31,7 @@ def spread_in_words(spread: Spread) -> str:
 
 
 def bytes_in_words(size: Bytes) -> str:
-    """``"3.2 MB"``, by powers of 1000; a symbolic size in bytes, ``"?"`` for an unknown one."""
+    """Return a size by powers of 1000, as ``"3.2 MB"``. A symbolic size is in bytes, an unknown one is ``"?"``."""
     if size is None:
         return "?"
     if not isinstance(size, int):
@@ -45,10 +45,11 @@ def bytes_in_words(size: Bytes) -> str:
 
 
 def target_words(kind: str, attrs: Mapping[str, Any]) -> str:
-    """``"cuda sm_90"``, ``"llvm skylake-avx512"`` or ``"llvm"``: the kind of a target, and the device it names.
+    """Return the kind of a target, and the device it names: ``"cuda sm_90"``, ``"llvm skylake-avx512"`` or
+    ``"llvm"``.
 
     Args:
-        kind: what TVM calls the kind of target.
+        kind: TVM's name of the kind of target.
         attrs: its attributes.
     """
     named = [str(attrs[key]) for key in ("arch", "mcpu") if key in attrs and str(attrs[key])]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates of CPUs: matrix products, convolutions and attention."""
+"""CPU templates: matrix products, convolutions and attention."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of a CPU in one kernel: neither scores nor weights are ever in memory as a whole.
+"""Attention on a CPU in one kernel, which never stores scores or weights as a whole.
 
-A task has some panels of neighbouring queries of one head, and vectors run along these: scores, weights and sums of a
-block of keys lie transposed, <key, query> and <element, query>, so that maxima and sums over the keys need no step
-across lanes, and rows of K and V are read element by element, as they lie. Only queries and results are transposed.
-From one block of keys to the next, sums are scaled to the new maxima (Milakov and Gimelshein, 2018; FlashAttention,
-Dao et al., 2022).
+A task computes some panels of neighbouring queries of one head, with vectors along the queries. Scores, weights and
+sums of a block of keys lie transposed, <key, query> and <element, query>. Maxima and sums over the keys therefore
+need no step across lanes, and rows of K and V are read element by element, as stored. Only queries and results are
+transposed. After each block of keys, sums are scaled to the new maxima (Milakov and Gimelshein, 2018, and
+FlashAttention, Dao et al., 2022).
 
-Rows of K and V that are apart are copied, since few of them would stay in the first-level cache; a task has several
-panels of queries, which share the copy, where there are enough tasks.
+Rows of K and V that are not adjacent are copied, since few of them would stay in the first-level cache. If there
+are enough tasks, a task has several panels of queries, which share the copy.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from .micro_kernel import each_tile, emit_sums
 from .tiles import KEYS_OF_BLOCK, attention_tile
 
 LARGEST_HEAD = 512
-"""Elements of a head: a task's queries and sums stay in the first- and second-level cache."""
+"""Most elements of a head. A task's queries and sums then stay in the first- and second-level cache."""
 
 FEWEST_QUERIES = 4
-"""With fewer, most lanes are empty."""
+"""Fewest queries. With fewer, most lanes are empty."""
 
 _LOWEST = -3.4028234663852886e38
 
 
 def check(attention: Attention) -> None:
-    """Raise a Refusal unless the kernel computes this."""
+    """Raise a Refusal unless the kernel supports this attention."""
     dtypes = {operand.dtype for operand in (*attention.inputs, attention.out)}
     if dtypes != {"float32"}:
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel on CPUs")
@@ -53,15 +53,15 @@ def check(attention: Attention) -> None:
 
 
 def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any) -> Any:
-    """Return the scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
+    """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:
-        attention: what it computes.
-        numbers: those variables of its extents that are not extents of an input themselves.
+        attention: the computation.
+        numbers: the variables of its extents that are not extents of an input.
         target: the CPU's TVM target.
 
     Raises:
-        Refusal: where :func:`check` does.
+        Refusal: as :func:`check` does.
     """
     check(attention)
     buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
@@ -78,7 +78,7 @@ class _Emitter:
         self.lanes, self.rows, self.width, self.panels = tile.lanes, tile.rows, tile.columns, tile.task_panels
         self.operands = [*zip(attention.inputs, buffers), (attention.out, out)]
         self.keys = KEYS_OF_BLOCK
-        if isinstance(attention.keys, int):  # blocks of one size, as far as possible
+        if isinstance(attention.keys, int):  # blocks of equal size, as far as possible
             count = max(1, -(-attention.keys // KEYS_OF_BLOCK))
             each = -(-attention.keys // count)
             self.keys = max(1, min(KEYS_OF_BLOCK, -(-each // self.rows) * self.rows))
@@ -122,7 +122,7 @@ class _Emitter:
 
     @contextmanager
     def _each_panel(self, first: Expr, count: Extent) -> Iterator[None]:
-        """A loop over the task's panels of queries, with where each one's values begin."""
+        """Emit a loop over the task's panels of queries, and set the offsets of each panel's values."""
         with times("serial", count, "panel") as panel:
             self.first = self._number((first + panel) * B.i64(self.width), "first")
             self.count = self._number(count_of(self.attention.queries, self.width, self.first), "count")
@@ -131,19 +131,19 @@ class _Emitter:
             yield
 
     def _number(self, value: Any, name: str) -> Any:
-        """Return a number by itself where sizes are symbolic; of known ones TVM makes short expressions."""
+        """Bind a number to a variable if sizes are symbolic. For static sizes TVM makes short expressions itself."""
         a = self.attention
         return B.number_of(value, name, (*a.leading, a.queries, a.keys))
 
     def _seen(self, last: Expr) -> Extent:
-        """Return how many of the keys the queries before ``last`` see."""
+        """Return the number of keys that the queries before ``last`` see."""
         a = self.attention
         if a.causal is None:
             return a.keys
         return tir.max(tir.min(as_expr(a.keys), last + as_expr(a.causal)), B.i64(0))
 
     def _where_seen(self, start: Expr) -> AbstractContextManager[None]:
-        """What is emitted meanwhile is for panels whose queries see keys from ``start`` on."""
+        """Return a context in which code is emitted only for panels whose queries see keys from ``start`` on."""
         if self.attention.causal is None or self.panels == 1:
             return nullcontext()
         return B.when(tir.LT(start, as_expr(self._seen(self.first + B.i64(self.width)))))
@@ -160,19 +160,24 @@ class _Emitter:
         return self.bases[number] + row * as_expr(self.operands[number][0].strides[3])
 
     def _rows(self, number: int, row: Expr, column: Expr | None = None) -> MatrixRows:
-        """Return the rows of an operand from one on, seen from a column on."""
+        """Return the rows of an operand that begin at a row and a column."""
         start = self._row(number, row) + (B.i64(0) if column is None else column)
         return MatrixRows(self.flat[number], start, as_expr(self.operands[number][0].strides[3]))
 
     def _copied(self, number: int) -> Buffer | None:
-        """Where a block's rows of K or V are copied to: rows apart would meet in few sets of the first-level cache."""
+        """Return a buffer for the copy of a block's rows of K or V, or None if they are adjacent in memory.
+
+        Rows that are not adjacent would fall into few sets of the first-level cache.
+        """
         size = self.attention.size
         if is_number(self.operands[number][0].strides[3], size):
             return None
         return B.stack([self.keys * size], "float32", "rows")
 
     def _rows_of(self, number: int, start: Expr, count: Extent) -> tuple[Buffer, Expr]:
-        """The rows of K or V of a block that begins at ``start``: a buffer where they are neighbours, and the first."""
+        """Return the buffer of the adjacent rows of K or V in the block from ``start`` on, and the first row's
+        position.
+        """
         copy, size = self.copies[number - 1], B.i64(self.attention.size)
         if copy is None:
             return self.flat[number], self._row(number, start)
@@ -184,7 +189,7 @@ class _Emitter:
         return copy, B.i64(0)
 
     def _read_queries(self) -> None:
-        """Transpose and scale a panel's queries; 0 where it has none."""
+        """Transpose and scale a panel's queries. Missing queries become 0."""
         a = self.attention
         scale = compat.const(a.scale, "float32")
         if not isinstance(self.count, int) or self.count < self.width:
@@ -204,7 +209,7 @@ class _Emitter:
 
     # -- a panel's share of a block of keys ------------------------------------------------------------------------
     def _block(self, start: Expr, count: Extent) -> None:
-        """The keys from ``start`` on: scores, weights, and what they add to the sums."""
+        """Process the keys from ``start`` on: scores, weights, and their contribution to the sums."""
         if self._masked():
             self._read_mask(start, count)
         before = B.stack([self.width], "float32", "before")
@@ -226,11 +231,11 @@ class _Emitter:
             self._add(count, B.i64(size // tile * tile), size % tile)
 
     def _scores(self, start: Expr, first: Expr, rows: int) -> None:
-        """Scores of a tile of keys, and the greatest so far."""
+        """Compute the scores of a tile of keys, and update the greatest score so far."""
         width, size = self.width, self.attention.size
         source, begin = self.rows_of[0]
         row = B.bind(self._number(begin + first * B.i64(size), "row"), "row")
-        made = emit_sums(
+        sums = emit_sums(
             rows,
             width,
             self.lanes,
@@ -242,7 +247,7 @@ class _Emitter:
             whole=True,
         )
         highest = self._at(self.most, self.lane)
-        for i, line in enumerate(made):
+        for i, line in enumerate(sums):
             key = first + B.i64(i)
             self._each_lane(line, self._masked_score(line, start, key))
             self._each_lane(self.weights, self._lane_of(line), key * B.i64(width))
@@ -250,7 +255,7 @@ class _Emitter:
         self._each_lane(self.most, highest, self.lane)
 
     def _masked_score(self, line: Buffer, start: Expr, key: Expr) -> Callable[[Expr], Expr]:
-        """Return a key's scores, with what is added to them; -inf for queries that do not see it."""
+        """Return a key's scores with the mask added, and -inf for queries that do not see the key."""
         a = self.attention
         value = self._lane_of(line)
         if a.mask is not None:
@@ -270,12 +275,12 @@ class _Emitter:
         return value
 
     def _masked(self) -> bool:
-        """Return whether queries differ in what is added to their scores."""
+        """Return whether the mask differs between queries."""
         mask = self.attention.mask
         return mask is not None and not is_number(mask.strides[3], 0)
 
     def _read_mask(self, start: Expr, count: Extent) -> None:
-        """Transpose what is added to the scores of a block."""
+        """Transpose the mask of a block."""
         mask = self.attention.mask
         assert mask is not None
         to = MatrixRows(self.mask, B.i64(0), B.i64(self.width))
@@ -288,7 +293,7 @@ class _Emitter:
             B.store(self.mask, B.fetch(self.flat[3], at), [to.at(k, q)])
 
     def _exponentials(self, before: Buffer, count: Extent) -> None:
-        """Weights from scores, their sums, and what the sums so far are multiplied by."""
+        """Compute weights from scores, their sums, and the factor that rescales the sums so far."""
         width = self.width
         of_block = B.stack([width], "float32", "of_block")
         self._fill(of_block, B.i64(0), 1, 0.0)
@@ -301,7 +306,7 @@ class _Emitter:
         self._each_lane(self.total, _sum(scaled, self._lane_of(of_block)), self.lane)
 
     def _exponential(self, source: Buffer, start: Expr, to: Buffer, at: Expr) -> None:
-        """Store e to the power of what lies in ``source``, less the greatest score."""
+        """Store e to the power of the values in ``source`` minus the greatest score."""
         writer = LaneWriter(self.width)
         score = writer.bind(B.fetch(source, start + writer.lane), "score")
         scope = Scope(lambda part: writer.bind(part, "part"))
@@ -313,7 +318,7 @@ class _Emitter:
         width, size = self.width, self.attention.size
         source, begin = self.rows_of[1]
         base = B.bind(begin + first, "base")
-        made = emit_sums(
+        sums = emit_sums(
             rows,
             width,
             self.lanes,
@@ -324,7 +329,7 @@ class _Emitter:
             ),
             whole=True,
         )
-        for i, line in enumerate(made):
+        for i, line in enumerate(sums):
             at = self.row + (first + B.i64(i)) * B.i64(width)
             so_far = _product(self._at(self.sums, at), self._lane_of(self.scale))
             self._each_lane(self.sums, _sum(so_far, self._lane_of(line)), at)
@@ -348,7 +353,7 @@ class _Emitter:
         )
 
     def _or_nothing(self, total: Expr, value: Expr) -> Expr:
-        """Return a result; 0 of a sum over no keys, and of a query that sees none if that is asked for."""
+        """Return a result, or 0 for a sum over no keys, and on request for a query that sees no key."""
         a = self.attention
         if a.safe or is_number(a.keys, 0):
             return tir.Select(tir.EQ(total, _f32(0.0)), _f32(0.0), value)
@@ -370,7 +375,7 @@ class _Emitter:
 
 
 Lane = Callable[[Expr], Expr]
-"""A value, by the number of the query."""
+"""A value as a function of the query's number."""
 
 
 def _like(scalar: Expr, value: Expr) -> Expr:

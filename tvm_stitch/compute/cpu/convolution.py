@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A convolution on a CPU, channels innermost: the matrix product's micro-kernel over neighbouring places of a window.
+"""A convolution on a CPU, channels innermost: the matrix product's micro-kernel over neighbouring output positions.
 
-A tile is some places along the last spatial axis times some channels of the output; its depth are the places in the
-window times the channels that are read. So no matrix of all windows is ever written (direct convolution; Zhang,
-Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile time. Where an instruction multiplies
-groups of channels, a step of the depth is such a group.
+A tile covers some positions along the last spatial axis and some output channels. Its reduction dimension (depth)
+consists of the window's elements and the input channels. No matrix of all windows is ever written (direct
+convolution, by Zhang, Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile time. With an
+instruction that multiplies groups of channels, one step of the reduction is such a group.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from .data_block import DataBlock
 from .dot_instruction import DotInstruction
 from .factors import widened
 from .micro_kernel import Ahead, DepthBlocks, Groups, Term, Totals, blocks_of, each_width, emit_sums, last_of
-from .phases import Phase, Taps, Window
+from .residues import Residue, Taps, Window
 from .tiles import FETCH_STEPS, Tiles
 from .write_back import Rows, WriteBack
 
 Places = Callable[[int], tuple[Expr, Expr]]
-"""The line, and the place on it, of a row of a tile."""
+"""Maps a row of a tile to its line, and its position on the line."""
 
 Visit = Callable[[Expr, Places, Rows], None]
-"""What is done for a tile: its number in the task, its places, and its rows of the result."""
+"""Processes a tile, from its number in the task, its positions, and its rows of the result."""
 
 
 class ConvolutionTasks:
-    """Tasks of some lines of places along the last spatial axis.
+    """Tasks that each compute some lines of output positions along the last spatial axis.
 
     Args:
         conv: the convolution.
-        tiles: the sizes of tiles; ``task_rows`` are lines of places.
-        packed: its weight.
-        out: where tiles go.
+        tiles: the sizes of tiles. ``task_rows`` counts lines of positions.
+        packed: the packed weight.
+        out: stores the tiles.
     """
 
     def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
         self.conv, self.tiles, self.packed, self.out = conv, tiles, packed, out
 
     def emit(self) -> None:
-        """Emit a parallel loop over the tasks into the kernel that is being built."""
+        """Emit a parallel loop over the tasks into the kernel under construction."""
         conv, tiles = self.conv, self.tiles
         *outer, lines, last = conv.windows
         places = [
@@ -58,13 +58,13 @@ class ConvolutionTasks:
             -(-lines.outputs // tiles.task_rows),
             -(-last.outputs // tiles.task_places),
         ]
-        parts = -(-self.panels() // tiles.task_panels)
-        divided = [*places, parts] if tiles.rows_outside else [parts, *places]
+        column_tasks = -(-self.panels() // tiles.task_panels)
+        divided = [*places, column_tasks] if tiles.rows_outside else [column_tasks, *places]
         kind = "parallel" if tiles.parallel else "serial"
         with B.loop(kind, as_expr(product(divided)), "task") as task:
             self.out.begin(tiles.rows, self.width())
             numbers = unflatten(task, divided)
-            part = numbers.pop() if tiles.rows_outside else numbers.pop(0)
+            column_task = numbers.pop() if tiles.rows_outside else numbers.pop(0)
             *place, block, piece = numbers
             self.first_line = block * B.i64(tiles.task_rows)
             self.first = piece * B.i64(tiles.task_places)
@@ -73,19 +73,19 @@ class ConvolutionTasks:
             self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_places]
             self.image, self.places = place[0], [*place[1:], self.first_line, self.first]
             self.begin()
-            first_panel = part * B.i64(tiles.task_panels)
+            first_panel = column_task * B.i64(tiles.task_panels)
             with times("serial", count_of(self.panels(), tiles.task_panels, first_panel), "panel") as panel:
-                for number in range(len(conv.phases.each)):
-                    with self.phase(number):
+                for number in range(len(conv.residues.each)):
+                    with self.residue(number):
                         self.panel(first_panel + panel)
 
     @contextmanager
-    def phase(self, number: int) -> Iterator[None]:
-        """What is emitted meanwhile is for a phase, where an image has places of it."""
-        phases, windows = self.conv.phases, self.conv.windows
-        self.number_of_phase = number
-        depths = [product(self.depth_of(phase)) for phase in phases.each]
-        self.taps, self.depth = phases.each[number], self.depth_of(phases.each[number])
+    def residue(self, number: int) -> Iterator[None]:
+        """Emit code for one residue class. While this is active, emitted code computes that class of each image."""
+        residues, windows = self.conv.residues, self.conv.windows
+        self.number_of_residue = number
+        depths = [product(self.depth_of(residue)) for residue in residues.each]
+        self.taps, self.depth = residues.each[number], self.depth_of(residues.each[number])
         self.depth_before, self.all_depth = sum(depths[:number]), sum(depths)
         *outer, lines, places = self.taps
         self.lines_of_task = _within(lines, windows[-2], self.tiles.task_rows, self.first_line)
@@ -93,7 +93,7 @@ class ConvolutionTasks:
         fewest = min(self.tiles.task_places, places.outputs)
         self.rows = self.tiles.rows if self.tiles.across_lines else min(self.tiles.rows, fewest)
         at = [B.i64(taps.first) + place * B.i64(taps.step) for taps, place in zip(self.taps, self.places)]
-        extents = [self.conv.batch, *phases.lengths[:-1]]
+        extents = [self.conv.batch, *residues.lengths[:-1]]
         self.start = flatten([self.image, *at[:-1]], extents)
         missing = [
             tir.LT(place, B.i64(taps.outputs))
@@ -127,13 +127,13 @@ class ConvolutionTasks:
                 )
 
     def _row(self, line: Expr, place: Expr) -> Expr:
-        """Return the result's row of a place on a line of the task."""
+        """Return the result's row of a position on a line of the task."""
         *_, lines, places = self.taps
-        row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.phases.lengths[-1])
+        row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.residues.lengths[-1])
         return row + (self.first + place) * B.i64(places.step) + B.i64(places.first)
 
     def _across_lines(self, visit: Visit) -> None:
-        """The same where tiles go on from line to line, which a task has whole, in all phases."""
+        """Emit a loop over tiles that continue from line to line. The task has whole lines, in all residue classes."""
         outputs, tile, count = self.conv.windows[-1].outputs, self.tiles.rows, self.lines_of_task
         total = count * outputs if isinstance(count, int) else count * B.i64(outputs)
         with times("serial", ceildiv(total, tile), "tile") as at:
@@ -142,20 +142,22 @@ class ConvolutionTasks:
             def place_of(i: Expr) -> tuple[Expr, Expr]:
                 return tir.floordiv(first + i, B.i64(outputs)), tir.floormod(first + i, B.i64(outputs))
 
-            found = []
+            coordinates = []
             for i in range(tile):
                 line, rest = place_of(B.i64(i))
                 free = compat.free_vars(line) or compat.free_vars(rest)
-                found.append((B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest))
-            if self.conv.divided is not None:  # neither places nor lines need be neighbours in the result
-                visit(at, lambda i: found[i], lambda i: self._row(*place_of(i)))
+                coordinates.append(
+                    (B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest)
+                )
+            if self.conv.divided is not None:  # neither positions nor lines need be adjacent in the result
+                visit(at, lambda i: coordinates[i], lambda i: self._row(*place_of(i)))
                 return
             row = self.start * B.i64(outputs) + first
             row = B.bind(row, "row") if compat.free_vars(row) else row
-            visit(at, lambda i: found[i], lambda i: row + i)
+            visit(at, lambda i: coordinates[i], lambda i: row + i)
 
     def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
-        """Where a window's element is in the data block."""
+        """Return the coordinates of a window's element in the data block."""
         *outer, lines, places = self.conv.windows
         starts = [*(B.i64(0) for _ in outer), line * B.i64(lines.stride), place * B.i64(places.stride)]
         return [
@@ -164,62 +166,64 @@ class ConvolutionTasks:
         ]
 
     def begin(self) -> None:
-        """Emit what comes before a task's panels."""
+        """Emit the code before a task's panels."""
         raise NotImplementedError
 
     def panels(self) -> int:
-        """Panels of columns, of all groups."""
+        """Return the number of panels of columns, over all groups."""
         raise NotImplementedError
 
-    def depth_of(self, taps: Phase) -> list[int]:
-        """Return the extents of the depth's loops in a phase."""
+    def depth_of(self, taps: Residue) -> list[int]:
+        """Return the extents of the reduction loops in a residue class."""
         raise NotImplementedError
 
     def width(self) -> int:
-        """Columns of a tile."""
+        """Return the columns of a tile."""
         raise NotImplementedError
 
     def panel(self, panel: Expr) -> None:
-        """Emit the lines of a task that a phase has in one panel of columns."""
+        """Emit a task's lines of the current residue class, in one panel of columns."""
         raise NotImplementedError
 
 
 def _within(taps: Taps, window: Window, each: int, first: Expr) -> Extent:
-    """Return how many of a phase's places along an axis a group of at most ``each`` of all places has."""
+    """Return how many positions of a residue class along an axis lie in a group of at most ``each`` of all
+    positions.
+    """
     if taps.outputs == window.outputs:
         return count_of(taps.outputs, each, first)
     return taps.outputs if window.outputs <= each else extent_min(each, B.i64(taps.outputs) - first)
 
 
 class MixedTasks(ConvolutionTasks):
-    """Those of a convolution whose channels mix, in groups or all of them."""
+    """The tasks of a convolution that mixes channels, within groups or all of them."""
 
     def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
         super().__init__(conv, tiles, packed, out)
         self.of_group = -(-conv.outputs // self.width())
-        self.steps = -(-conv.inputs // tiles.group)  # of the channels
+        self.steps = -(-conv.inputs // tiles.group)  # groups of channels per instruction
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, instruction=self.tiles.instruction)
         self.data.fill(self.image, self.places)
-        if any(blocks_of(self.depth_of(phase)) is not None for phase in self.conv.phases.each):
+        if any(blocks_of(self.depth_of(residue)) is not None for residue in self.conv.residues.each):
             count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
             self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes, self.conv.summed)
 
     @contextmanager
-    def phase(self, number: int) -> Iterator[None]:
-        with super().phase(number):
+    def residue(self, number: int) -> Iterator[None]:
+        with super().residue(number):
             self.blocks = blocks_of(self.depth)
             yield
 
-    def depth_of(self, taps: Phase) -> list[int]:
+    def depth_of(self, taps: Residue) -> list[int]:
         kernel = [t.kernel for t in taps]
         if self._is_joined(taps):
             return [*kernel[:-1], kernel[-1] * self.steps]
         return [*kernel, self.steps]
 
-    def _is_joined(self, taps: Phase) -> bool:
-        """Return whether the last axis of the window and the channels are neighbours."""
+    def _is_joined(self, taps: Residue) -> bool:
+        """Return whether the window's last axis and the channels are adjacent in the data."""
         return self.conv.groups == 1 and taps[-1].dilation == 1
 
     def width(self) -> int:
@@ -237,7 +241,7 @@ class MixedTasks(ConvolutionTasks):
         each_width(within, outputs, width, lambda stored: self.tiles_of(column, stored))
 
     def tiles_of(self, column: Expr, stored: int) -> None:
-        """Emit the tiles of a task in one panel of columns, of which the first ``stored`` are results."""
+        """Emit the tiles of a task in one panel of columns. Only the first ``stored`` columns are results."""
         blocks, lanes = self.blocks, min(self.tiles.lanes, self.width())
 
         def store(sums: list[Buffer], of_result: Rows) -> None:
@@ -268,7 +272,7 @@ class MixedTasks(ConvolutionTasks):
     def sums(
         self, number: Expr, places: Places, block: tuple[DepthBlocks, Expr] | None = None
     ) -> list[Buffer]:
-        """Return a tile of places, over the whole depth or a block of it."""
+        """Return the sums of a tile, over the whole reduction or a block of it."""
         conv, tiles, instruction = self.conv, self.tiles, self.tiles.instruction
 
         def data(i: int, k: list[Expr]) -> Expr:
@@ -296,10 +300,10 @@ class MixedTasks(ConvolutionTasks):
         )
 
     def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
-        """What a tile has fetched of the weights behind the panel's block."""
+        """Return the prefetch of weights behind the panel's block, for one tile."""
         if self.conv.windows[-1].stride * self.conv.groups * self.steps < FETCH_STEPS:
-            # Neighbouring windows share elements within a group of steps, which LLVM then keeps in registers that
-            # 6 x 2 sums leave it none of. The few weights of so few channels are in the cache anyway.
+            # Neighbouring windows share elements within a group of steps. LLVM keeps those in registers, of which 6
+            # x 2 sums leave none free. The few weights of so few channels are in the cache anyway.
             return None
         width, depth = self.width() * self.tiles.group, product(self.depth)
         assert isinstance(depth, int)

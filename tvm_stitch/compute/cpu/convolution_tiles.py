@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a convolution is divided on a CPU: its tasks are the lines and panels that copy data and read weights least."""
+"""Divide a convolution on a CPU into tasks: lines and panels that copy the least data and read the fewest weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .tiles import (
 
 
 def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
-    """Tiles for a convolution on a CPU: places of windows take the part of a product's rows."""
+    """Return the tiles of a convolution on a CPU. Output positions take the role of a product's rows."""
     lanes, registers = vectors_of(target)
     *outer, lines, places = (w.outputs for w in conv.windows)
     columns = 2 * lanes
@@ -49,7 +49,7 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
         panels = -(-conv.columns // columns)
         task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
         return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True)
-    wanted = work // SERIAL_PRODUCTS  # tasks that are worth their start
+    wanted = work // SERIAL_PRODUCTS  # number of tasks that justify their start-up time
     divided = _Divided(
         conv,
         images,
@@ -78,7 +78,7 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
 
 
 def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[int, int]:
-    """Lines and panels of a task of a depthwise convolution."""
+    """Return the lines and panels of a task of a depthwise convolution."""
     task_rows = max(1, min(lines, max(LINES_OF_DEPTHWISE_TASK, -(-PLACES_OF_TASK // max(1, places)))))
     task_panels = panels
     while tasks_of(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
@@ -95,16 +95,16 @@ def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[
 
 @dataclass(frozen=True)
 class _Divided:
-    """How a convolution whose channels mix may be divided into tasks.
+    """Possible divisions into tasks of a convolution that mixes channels.
 
     Attributes:
         conv: the convolution.
-        images: with all that makes tasks beside lines and panels.
-        cores: numbers of cores that tasks are to keep busy.
+        images: number of images, times all other divisions except lines and panels.
+        cores: candidate numbers of cores that the tasks keep busy.
         lanes, columns: of a vector, and of a tile.
-        most, rows: of a tile at most, and of one that lies on a line.
-        places: of a line, in a task.
-        whole: whether these are all places of a line.
+        most, rows: rows of a tile at most, and of one that stays on a line.
+        places: positions of a line, in a task.
+        whole: whether these are all positions of a line.
     """
 
     conv: Convolution
@@ -118,7 +118,7 @@ class _Divided:
     whole: bool
 
     def task(self) -> tuple[int, int]:
-        """Lines and panels of a task: of the divisions the soonest done."""
+        """Return the lines and panels of a task, for the division with the least time."""
         places = 2 * PLACES_OF_TASK
         most = max(1, min(self.lines, max(LINES_OF_TASK, -(-places // max(1, self.places)))))
         of_tasks = sorted({-(-self.panels // parts) for parts in range(1, self.panels + 1)}, reverse=True)
@@ -128,11 +128,11 @@ class _Divided:
         )
 
     def across_lines(self, task_rows: int) -> bool:
-        """Return whether the tiles of a task of so many lines go on from line to line."""
+        """Return whether the tiles of a task of ``task_rows`` lines continue from line to line."""
         return self._step(task_rows) < task_rows * step_cost(self.rows, self.places, self.vectors)
 
     def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
-        """Return whether tasks that follow each other have lines in common."""
+        """Return whether consecutive tasks share lines."""
         read = product(self.conv.data.inner)
         return has_rows_outside(
             read if isinstance(read, int) else None,
@@ -154,7 +154,7 @@ class _Divided:
         return self.conv.groups * -(-self.conv.outputs // self.columns)
 
     def _cost(self, rows: int, panels: int) -> float:
-        """How long all tasks take, in multiplications of vectors."""
+        """Return the time of all tasks, in multiplications of vectors."""
         blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
         weights = self.vectors * self._cost_of_weights(rows, panels)
         *_, lines, places = self.conv.windows
@@ -165,7 +165,7 @@ class _Divided:
         return elapsed(self.images * blocks * parts, task, min(1.0, busy), self.cores)
 
     def _cost_of_weights(self, rows: int, panels: int) -> float:
-        """What reading a vector of weights costs: a core's tasks that follow each other may read the same."""
+        """Return the cost of reading a vector of weights. Consecutive tasks of a core may read the same weights."""
         if self.has_rows_outside(rows, panels):
             return COST_OF_WEIGHTS
         of_panels = self.images * -(-self.lines // rows)
@@ -178,9 +178,9 @@ class _Divided:
         return COST_OF_COPY if self.conv.data.in_order else COST_OF_TRANSPOSITION
 
     def _step(self, rows: int) -> float:
-        """What a step of the depth costs in a panel of a task of so many lines."""
+        """Return the cost of a step of the reduction, in one panel of a task of ``rows`` lines."""
         on_lines = rows * step_cost(self.rows, self.places, self.vectors)
         fewest = self.places * (self.lines % rows or rows)
-        if not self.whole or fewest < self.most or not self.conv.phases.are_equal:
+        if not self.whole or fewest < self.most or not self.conv.residues.are_equal:
             return on_lines
         return min(on_lines, ACROSS_LINES * step_cost(self.most, rows * self.places, self.vectors))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task of a convolution reads: the data itself, or a part of it copied with its border into a block.
+"""The data that a task of a convolution reads: the tensor itself, or a copy of a block of it with its border.
 
-The copy stays in the second-level cache, and is some hundredths of a convolution's time; so borders cost no tensor of
-their own, and data in another order of axes no transposition. Half types become float32 on the way, and bytes int32.
-For an instruction that multiplies groups of channels they become as narrow as it takes them, and the last group is
-filled up with zeros.
+The copy stays in the second-level cache, and takes some hundredths of a convolution's time. With it, borders need
+no tensor, and data in another order of axes needs no transposition. Half types become float32 in the copy, and
+bytes int32. For an instruction that multiplies groups of channels, they become as narrow as the instruction takes
+them. The last group is then padded with zeros.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ COPIED = 16
 
 
 class DataBlock:
-    """The data of some places of windows: ``extents`` elements along each spatial axis, and some channels.
+    """The data of some output positions: ``extents`` elements along each spatial axis, and some channels.
 
-    ``fill`` emits the copy, where one is needed; ``at`` then reads.
+    ``fill`` emits the copy, if one is needed. ``at`` then reads elements.
     """
 
     def __init__(
@@ -40,9 +40,14 @@ class DataBlock:
         channels: int | None = None,
         instruction: DotInstruction | None = None,
     ):
-        """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all).
+        """Prepare a block for ``outputs`` positions along each spatial axis.
 
-        ``lanes`` are the elements of a vector. ``instruction`` is what multiplies groups of all channels.
+        Args:
+            conv: the convolution.
+            outputs: positions along each spatial axis.
+            lanes: elements of a vector.
+            channels: number of neighbouring channels. None means all.
+            instruction: the instruction that multiplies groups of all channels, if any.
         """
         self.conv, self.data, self.lanes = conv, conv.data, lanes
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
@@ -67,7 +72,7 @@ class DataBlock:
             self.strides = _strides([int(e) for e in self.data.shape[1:-1]], self.channels)
 
     def fill(self, image: Expr, first: Sequence[Expr], channel: Expr | None = None) -> None:
-        """Emit the copy for windows whose first places are ``first``, of the channels from one on (default: 0)."""
+        """Emit the copy for windows from position ``first`` on, and for channels from ``channel`` on (default: 0)."""
         self.channel = B.i64(0) if channel is None else channel
         starts = [place * B.i64(w.stride) for place, w in zip(first, self.conv.windows)]
         self.base = B.i64(0)
@@ -90,7 +95,9 @@ class DataBlock:
                     )
 
     def at(self, offsets: Sequence[Expr], channel: Expr) -> Expr:
-        """An element, counted from the first window and channel; the group that begins there, for an instruction."""
+        """Return an element, counted from the first window and channel. For an instruction, return the group that
+        begins there.
+        """
         index = self.base + channel
         for offset, stride in zip(offsets, self.strides):
             index = index + offset * B.i64(stride)
@@ -99,7 +106,7 @@ class DataBlock:
         return B.fetch(self.buffer, index)
 
     def _copy(self, source: Buffer, image: Expr, starts: list[Expr], outer: list[int], last: int) -> None:
-        """Line after line along the last spatial axis."""
+        """Emit the copy, line after line along the last spatial axis."""
         data = self.data
         with times("serial", product(outer), "line") as line:
             places = [start + place for start, place in zip(starts, unflatten(line, outer))]
@@ -120,7 +127,7 @@ class DataBlock:
     def _line(
         self, source: Buffer, image: Expr, places: list[Expr], start: Expr, to: Expr, last: int
     ) -> None:
-        """One line of the block: its border on both sides, and what lies between in the source."""
+        """Emit one line of the block: its border on both sides, and the elements of the source in between."""
         data = self.data
         axis = len(data.shape) - 2
         before, inner = data.before[axis], int(data.inner[axis])
@@ -138,7 +145,7 @@ class DataBlock:
         base = base + (start + left - B.i64(before)) * strides[axis]
         count = right - left
         to = to + left * channels
-        if data.in_order and self.channels == self.all_channels:  # places and channels lie behind each other
+        if data.in_order and self.channels == self.all_channels:  # positions and channels are contiguous
             elements(
                 count * channels,
                 lambda at: B.store(self.buffer, self.kept.stored(B.fetch(source, base + at)), [to + at]),
@@ -146,7 +153,7 @@ class DataBlock:
             return
         if (
             data.order[-1] == axis and data.source.dtype == self.kept.dtype
-        ):  # places lie behind each other, as in NCHW
+        ):  # positions are contiguous, as in NCHW
             transpose(
                 MatrixRows(source, base + self.channel * strides[-1], strides[-1]),
                 MatrixRows(self.buffer, to, channels),
@@ -155,20 +162,20 @@ class DataBlock:
                 side_of(self.lanes, self.channels, inner),
             )
             return
-        kind = "vectorized" if data.in_order else "serial"  # neighbours in the source, or not
+        kind = "vectorized" if data.in_order else "serial"  # adjacent in the source, or not
         with times("serial", count, "x") as x, B.loop(kind, self.copied, "c") as c:
             value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
             B.store(self.buffer, self.kept.stored(value), [to + x * channels + c])
 
     def _source_strides(self) -> list[Expr]:
-        """For each axis of the data, the distance of neighbours in the source."""
+        """Return the distance of neighbours in the source, for each axis of the data."""
         data = self.data
-        found: list[Expr] = [B.i64(0)] * len(data.shape)
+        strides: list[Expr] = [B.i64(0)] * len(data.shape)
         stride: Expr = B.i64(1)
         for axis in reversed(data.order):
-            found[axis] = stride
+            strides[axis] = stride
             stride = stride * as_expr(data.inner[axis])
-        return found
+        return strides
 
     def _fill(self, to: Expr, count: Expr) -> None:
         assert self.data.fill is not None
@@ -177,7 +184,7 @@ class DataBlock:
 
 
 def elements(count: Expr, body: Callable[[Expr], None]) -> None:
-    """Emit something for each of ``count`` places: vectors of some, then single ones."""
+    """Call ``body`` for each of ``count`` positions: first with vectors of them, then with single ones."""
     whole = tir.floordiv(count, B.i64(COPIED))
     with times("serial", whole, "piece") as piece, B.loop("vectorized", COPIED, "v") as v:
         body(piece * B.i64(COPIED) + v)
@@ -186,21 +193,21 @@ def elements(count: Expr, body: Callable[[Expr], None]) -> None:
 
 
 def _strides(extents: Sequence[int], channels: int) -> list[int]:
-    found = [channels]
+    strides = [channels]
     for extent in reversed(extents[1:]):
-        found.append(found[-1] * extent)
-    return found[::-1]
+        strides.append(strides[-1] * extent)
+    return strides[::-1]
 
 
 def _overruns(window: Window, count: int, extent: Extent) -> bool:
-    """Return whether the last of the blocks of ``count`` places of windows reaches beyond the data."""
+    """Return whether the last block of ``count`` output positions reaches beyond the data."""
     assert isinstance(extent, int)
     first = -(-window.outputs // count) * count - count
     return first * window.stride + window.span(count) > extent
 
 
 def _inside(data: Padded, axis: int, place: Expr, overruns: bool) -> Expr | None:
-    """Return whether a place of the data is in the source; None where all are."""
+    """Return the condition that a position of the data lies in the source, or None if all positions do."""
     before, inner, extent = data.before[axis], data.inner[axis], data.shape[axis]
     conditions = []
     assert isinstance(inner, int) and isinstance(extent, int)
@@ -212,5 +219,5 @@ def _inside(data: Padded, axis: int, place: Expr, overruns: bool) -> Expr | None
 
 
 def _all(conditions: Sequence[Expr | None]) -> Expr | None:
-    found = [c for c in conditions if c is not None]
-    return None if not found else found[0] if len(found) == 1 else tir.all(*found)
+    present = [c for c in conditions if c is not None]
+    return None if not present else present[0] if len(present) == 1 else tir.all(*present)

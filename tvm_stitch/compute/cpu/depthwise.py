@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A depthwise convolution on a CPU, channels innermost: vectors of channels, some places at a time."""
+"""A depthwise convolution on a CPU, channels innermost: vectors of channels, some positions at a time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
 from .factors import widened
 from .micro_kernel import emit_sums
-from .phases import Phase
+from .residues import Residue
 from .write_back import Rows
 
 
 class DepthwiseTasks(ConvolutionTasks):
-    """Those of a convolution whose channels do not mix."""
+    """The tasks of a convolution that does not mix channels."""
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, self.width())
 
-    def depth_of(self, taps: Phase) -> list[int]:
+    def depth_of(self, taps: Residue) -> list[int]:
         return [of_axis.kernel for of_axis in taps]
 
     def width(self) -> int:
@@ -35,12 +35,12 @@ class DepthwiseTasks(ConvolutionTasks):
         column = panel * B.i64(width)
         if columns % width:
             column = tir.min(column, B.i64(columns - width))
-        if self.number_of_phase == 0:  # the others read it too
+        if self.number_of_residue == 0:  # later residue classes read it too
             self.data.fill(self.image, self.places, column)
         self.lines(lambda number, places, rows: self.tile(places, rows, column))
 
     def tile(self, places: Places, rows: Rows, column: Expr) -> None:
-        """Emit a tile of places."""
+        """Emit a tile of positions."""
         width, lanes = self.width(), self.tiles.lanes
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
@@ -48,6 +48,6 @@ class DepthwiseTasks(ConvolutionTasks):
             place = B.i64(self.depth_before) + flatten(k, self.depth)
             return data * widened(compat.load(self.packed, [place, column + c]), self.conv.summed)
 
-        # Unrolled, so that neighbouring places share what they read.
+        # Unrolled, so that neighbouring positions share the elements that they read.
         sums = emit_sums(self.rows, width, lanes, self.depth, term, self.conv.summed, unrolled=1)
         self.out.store(sums, rows, column, width, min(lanes, width))

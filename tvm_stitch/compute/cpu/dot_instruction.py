@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of x86 that multiply several neighbouring elements at once, and add the products to one wider sum.
+"""x86 instructions that multiply several neighbouring elements and add the products to one wider sum.
 
-- AVX512-BF16 adds two products of bfloat16 to each float32 of a vector (``vdpbf16ps``). Products are exact; additions
-  round to nearest; denormal factors and sums count as zero.
+- AVX512-BF16 adds two products of bfloat16 to each float32 of a vector (``vdpbf16ps``). Products are exact.
+  Additions
+  round to nearest. Denormal factors and sums count as zero.
 - AVX512-VNNI and AVX-VNNI add four products of an unsigned and a signed byte to each int32 (``vpdpbusd``).
-- All others of SSE2, AVX2 and AVX-512 multiply two pairs of 16 bits (``pmaddwd``), as which other bytes are kept. The
-  instruction that multiplies bytes before VNNI (``pmaddubsw``) adds in 16 bits, which is too few.
+- SSE2, AVX2 and AVX-512 otherwise multiply two pairs of 16 bits (``pmaddwd``), to which other bytes are widened.
+  The
+  instruction for bytes before VNNI (``pmaddubsw``) adds in 16 bits, which is too narrow.
 
 Sums of integers are exact.
 """
@@ -26,25 +28,26 @@ from ...graph.dtype import BYTES
 from ...target import has_feature, llvm_version
 
 BITS = "uint16"
-"""The type of a bfloat16's bits."""
+"""The type that holds a bfloat16's bits."""
 
 LLVM_VERSION = 17
-"""Since then LLVM's intrinsics take vectors of bfloat16 by that name."""
+"""First version of LLVM whose intrinsics take vectors of that type, ``bfloat``."""
 
 
 @dataclass(frozen=True)
 class DotInstruction:
-    """Adds the products of ``group`` elements of the depth to each of ``lanes`` sums.
+    """Adds the products of ``group`` elements of the reduction dimension to each of ``lanes`` sums.
 
     Attributes:
-        name: of the function that holds the instruction in the kernel.
-        source: that function in LLVM's language, of a vector of sums, the left side's group as an int32, and a vector
-            of int32 of the right side's groups; and what it needs.
-        left: the type of which the left side's elements are multiplied.
-        right: the type that a packed weight has.
-        reads: the type of a left side that is multiplied as it lies, uncopied.
-        sums: the type of the sums.
-        group: elements of the depth.
+        name: name of the function that wraps the instruction in the kernel.
+        source: that function in LLVM IR, with its declarations. It takes a vector of sums, the left side's group as
+            an
+            int32, and the right side's groups as a vector of int32.
+        left: type in which the left side's elements are multiplied.
+        right: type of a packed weight.
+        reads: type of a left side that is multiplied without a copy.
+        sums: type of the sums.
+        group: elements of the reduction dimension per sum.
         lanes: elements of a vector of sums.
     """
 
@@ -58,7 +61,7 @@ class DotInstruction:
     lanes: int
 
     def steps(self, depth: int) -> int:
-        """Groups that a depth has, the last one filled up with zeros."""
+        """Return the number of groups of a reduction dimension. The last group is padded with zeros."""
         return -(-depth // self.group)
 
     def add(self, sums: Expr, left: Expr, right: Expr) -> Expr:
@@ -66,25 +69,29 @@ class DotInstruction:
 
         Args:
             sums: ``lanes`` elements.
-            left: the group of the left side that all sums share, ``group`` elements.
-            right: the same of the right side for each sum, ``lanes * group`` elements.
+            left: the left side's group, which all sums share, ``group`` elements.
+            right: the right side's groups, one for each sum, ``lanes * group`` elements.
         """
         words = [tir.reinterpret("int32", left), tir.reinterpret(f"int32x{self.lanes}", right)]
         return tir.call_pure_extern(f"{self.sums}x{self.lanes}", self.name, sums, *words)
 
     def place_of(self, column: Expr) -> Expr:
-        """Where a step of a packed weight has the groups of a vector of columns, from the first one on."""
+        """Return the indices, within a step of a packed weight, of the groups of a vector of columns from
+        ``column`` on.
+        """
         return vector(column * B.i64(self.group), self.lanes * self.group)
 
     @contextmanager
     def declared(self) -> Iterator[None]:
-        """What is emitted meanwhile can use the instruction: TVM inlines it wherever it is called."""
+        """Declare the instruction's function for the code emitted meanwhile. TVM inlines its calls."""
         with T.attr(compat.const(0, "int32"), "pragma_import_llvm", compat.string(self.source)):
             yield
 
 
 def dot_instruction(target: Any, dtypes: tuple[str, str], lanes: int) -> DotInstruction | None:
-    """The instruction of a target for factors of these types in vectors of ``lanes`` sums; None where it has none."""
+    """Return a target's instruction for factors of these types and vectors of ``lanes`` sums, or None if it has
+    none.
+    """
     if lanes not in (4, 8, 16) or llvm_version() < LLVM_VERSION:
         return None
     if dtypes == ("bfloat16", "bfloat16"):
@@ -100,13 +107,13 @@ def dot_instruction(target: Any, dtypes: tuple[str, str], lanes: int) -> DotInst
 
 
 def prefers_unsigned(target: Any, lanes: int) -> bool:
-    """Whether a target multiplies bytes, for vectors of ``lanes`` sums, as unsigned ones by signed ones alone."""
+    """Return whether, for vectors of ``lanes`` sums, a target multiplies bytes only as unsigned by signed ones."""
     instruction = dot_instruction(target, ("uint8", "int8"), lanes)
     return instruction is not None and instruction.left == "uint8"
 
 
 def _vnni(lanes: int) -> list[str]:
-    """LLVM's names of what a CPU may have to multiply bytes."""
+    """Return LLVM's names of the CPU features that multiply bytes."""
     return ["avx512vnni"] if lanes == 16 else ["avx512vnni", "avxvnni"]
 
 
@@ -154,7 +161,10 @@ def _name(dtype: str, lanes: int) -> str:
 
 
 def _function(dtype: str, lanes: int, sums: str, factors: str, needs: str, called: str) -> str:
-    """A function that calls another with the sums, the left side's group for each of them, and the right side's."""
+    """Return a function in LLVM IR that calls another one.
+
+    It passes the sums, the left side's group (repeated for each sum), and the right side's groups.
+    """
     words = f"<{lanes} x i32>"
     return f"""\
 {needs.rstrip()}
@@ -170,12 +180,12 @@ define {sums} @{_name(dtype, lanes)}({sums} %sums, i32 %left, {words} %right) {{
 
 
 def bits(value: Expr) -> Expr:
-    """What a kernel keeps of a bfloat16 in a buffer of its own: TVM makes float32 of buffers of that type."""
+    """Return a bfloat16 as its bits, for the kernel's buffers. TVM turns buffers of bfloat16 into float32."""
     if compat.kind(value) == "FloatImm":  # the upper half of its float32
         return compat.const(int(np.float32(value.value).view(np.uint32)) >> 16, BITS)
     return tir.reinterpret(BITS, value)
 
 
 def vector(first: Expr, lanes: int) -> Expr:
-    """Return the places of ``lanes`` neighbours, from the first one on."""
+    """Return the indices of ``lanes`` neighbours, from ``first`` on."""
     return tir.Ramp(first, B.i64(1), lanes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduled PrimFunc of a compute-intensive operator and what follows it, for a CPU."""
+"""The scheduled PrimFunc of a compute-intensive operator and its epilogue, for a CPU."""
 
 from __future__ import annotations
 
@@ -28,35 +28,36 @@ from .tiles import Tiles
 from .write_back import WriteBack, write_back
 
 COMPUTE_ATTR = "tvm_stitch.compute"
-"""Marks kernels that hold a compute-intensive operator."""
+"""Attribute of kernels that hold a compute-intensive operator."""
 _MARKS = {compat.attribute("is_scheduled"): True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True}
 
 
 def compute_func(params: Sequence[Any], body: Any) -> Any:
-    """Return the scheduled PrimFunc of a compute-intensive operator that has a kernel of its own."""
+    """Return a scheduled PrimFunc with the attributes of a compute-intensive kernel."""
     return tir.PrimFunc(list(params), body).with_attrs({**_MARKS, "tirx.noalias": True, "s_tir": True})
 
 
 def emit_anchored(
     func: Any, found: Anchored, tiles: Tiles, packed: Buffer | None, device: DeviceModel, config: StitchConfig
 ) -> Any:
-    """Return the scheduled PrimFunc that computes an operator, and then what is computed of it.
+    """Return the scheduled PrimFunc that computes an operator and then its epilogue.
 
-    An epilogue is evaluated tile by tile if it can be, else when all of the operator's result is there: in workspace,
-    the function's last parameter then (see ``relax/stitch/lift_workspace.py``). A TVM with Relay, where shapes
-    are static, has the function allocate it.
+    The epilogue is evaluated tile by tile if possible. Otherwise it follows the whole operator, whose result is
+    then in workspace: the function's last parameter (see ``relax/stitch/lift_workspace.py``). For TVMs with Relay,
+    where shapes are static, the function allocates it.
 
     Args:
         func: the function that consists of both.
-        found: what it computes.
+        found: its compute-intensive operator and epilogue.
         tiles: the sizes of tiles.
-        packed: the weight as the template reads it (see :mod:`~.packing`), in place of its parameter;
-            None where it is read as it lies.
+        packed: the weight as the template reads it (see :mod:`~.packing`), which replaces its parameter. None if
+            the
+            template reads the weight as stored.
         device: the CPU.
-        config: options of the plan for an epilogue that takes the whole result.
+        config: options of the plan for an epilogue of the whole result.
 
     Raises:
-        Refusal: when no plan serves the epilogue.
+        Refusal: if no plan serves the epilogue.
     """
     product, graph = found.product, found.epilogue
     is_result = any(
@@ -72,8 +73,8 @@ def emit_anchored(
     shape = [as_expr(extent) for extent in product.output.shape]
     workspace = []
     if plan is not None and not is_result and compat.TAKES_WORKSPACE:
-        # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
-        # by extents that are 0 in that.
+        # The caller provides the memory. TVM computes how much of a kernel's allocation is used, and may then
+        # divide by extents that are 0.
         product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")
         workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
@@ -90,5 +91,5 @@ def emit_anchored(
         if plan is not None:
             emit_stage(plan.stage)
     replaced = {} if packed is None else {found.weight.buffer: packed}
-    made = compat.with_body_and_params(func, body[0], replaced, workspace)
-    return sound_for_cpu(made.with_attrs(attrs))
+    emitted = compat.with_body_and_params(func, body[0], replaced, workspace)
+    return sound_for_cpu(emitted.with_attrs(attrs))

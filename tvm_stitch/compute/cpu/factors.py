@@ -21,13 +21,13 @@ def widened(value: Expr, dtype: str) -> Expr:
 
 @dataclass(frozen=True)
 class Kept:
-    """How a copy keeps elements that are multiplied: widened, or in whole groups of an instruction.
+    """The form in which a copy keeps elements for multiplication: widened, or in whole groups of an instruction.
 
     Attributes:
-        group: neighbours that are multiplied together; the last group is filled up with zeros.
-        dtype: of the copy.
-        reads: the type of elements that need no copy.
-        stored: what is stored of an element.
+        group: neighbours that are multiplied together. The last group is padded with zeros.
+        dtype: type of the copy.
+        reads: type of elements that need no copy.
+        stored: converts an element for the copy.
     """
 
     group: int
@@ -37,7 +37,7 @@ class Kept:
 
     @staticmethod
     def by(instruction: DotInstruction | None, summed: str) -> Kept:
-        """For an instruction, or for single products that are added up as ``summed``."""
+        """Return the form for an instruction, or for single products that are summed in ``summed``."""
         if instruction is None:
             return Kept(1, summed, summed, lambda value: widened(value, summed))
         left = instruction.left
@@ -45,5 +45,5 @@ class Kept:
         return Kept(instruction.group, left, instruction.reads, stored)
 
     def filled(self, extent: int) -> int:
-        """So many elements with what fills the last group."""
+        """Return an extent rounded up to whole groups."""
         return -(-extent // self.group) * self.group

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix product of a CPU: a micro-kernel whose sums stay in registers, over panels of columns.
+"""The matrix product on a CPU: a micro-kernel with its sums in registers, over panels of columns.
 
-For a panel of the right side (``columns`` neighbouring columns, all of the depth), which the second-level cache
-holds, the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as
-GotoBLAS packs them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its
-columns lie behind each other, vectors run along the depth (see :func:`~.micro_kernel.emit_dots`), or panels are
-copied if the depth is short and many rows read them. Tasks that follow each other have rows or panels in common,
-whichever has more reread from the cache. A long depth is divided into blocks. Tails of rows and columns are tiles
-that overlap those before them. Half types become float32, and bytes int32, as they are read; a left side, which each
-panel reads anew, in a copy of a task's rows. Where the CPU multiplies groups of them, they stay as narrow as it takes
-them.
+A panel of the right side is ``columns`` neighbouring columns over the whole reduction dimension (depth). It fits
+the second-level cache, and the rows of a task pass over it in tiles. Panels of a weight are contiguous and padded
+with zeros, as GotoBLAS packs them (Goto and van de Geijn, 2008). The right side of other products is read as
+stored. If its columns are contiguous, vectors run along the reduction dimension (see
+:func:`~.micro_kernel.emit_dots`). Or panels are copied, if that dimension is short and many rows read them.
+Consecutive tasks share rows or panels, whichever rereads more from the cache. A long reduction is divided into
+blocks. Tails of rows and columns are tiles that overlap the tiles before.
+
+Half types become float32, and bytes int32, as they are read. Each panel reads the left side again, so a copy of a
+task's rows is widened instead. If the CPU multiplies groups of elements, they stay as narrow as the instruction
+takes them.
 """
 
 from __future__ import annotations
@@ -44,14 +46,15 @@ from .write_back import WriteBack
 
 
 class MatmulTasks:
-    """Tasks of some rows and some panels of columns.
+    """Tasks that each compute some rows and some panels of columns.
 
     Args:
-        product: ``columns`` is a number where the right side is packed.
+        product: the matrix product. ``columns`` is a number if the right side is packed.
         tiles: the sizes of tiles.
-        packed: the right side in panels (see :mod:`tvm_stitch.compute.cpu.packing`), which takes the place of its
-            parameter; None where it is read as it lies.
-        out: where tiles go.
+        packed: the right side in panels (see :mod:`tvm_stitch.compute.cpu.packing`), which replaces its parameter.
+            None
+            if it is read as stored.
+        out: stores the tiles.
     """
 
     def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
@@ -60,7 +63,7 @@ class MatmulTasks:
         self.block: Buffer | None = None
 
     def emit(self) -> None:
-        """Emit a parallel loop over the tasks into the kernel that is being built."""
+        """Emit a parallel loop over the tasks into the kernel under construction."""
         p, tiles = self.product, self.tiles
         self.left = B.flat_view(p.left.buffer)
         self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed
@@ -99,23 +102,23 @@ class MatmulTasks:
                 self._panel(batch, first, count, first_panel + panel, width)
 
     def _number(self, value: Extent, name: str) -> Expr:
-        """Return a number by itself where the sizes that tasks are made of are symbolic."""
+        """Bind a number to a variable if the sizes of tasks are symbolic."""
         p = self.product
         return as_expr(B.number_of(value, name, (p.batch, p.rows, p.columns)))
 
     def _width(self) -> int:
-        """Columns of a panel."""
+        """Return the columns of a panel."""
         if self.packed is not None or not isinstance(self.product.columns, int):
             return self.tiles.columns
         return self.tiles.within(self.product.columns)
 
     def _most_rows(self) -> int:
-        """Rows of a task."""
+        """Return the rows of a task."""
         rows, most = self.product.rows, self.tiles.task_rows
         return max(1, min(most, rows)) if isinstance(rows, int) else most
 
     def _panel(self, batch: Expr, first: Expr, count: Expr, panel: Expr, width: int) -> None:
-        """The rows of a task in one panel of columns."""
+        """Emit the rows of a task in one panel of columns."""
         columns = self.product.columns
         start = panel * B.i64(width)
         if self.packed is not None:
@@ -139,7 +142,7 @@ class MatmulTasks:
                     self._rows(batch, first, count, column, 1, 1)
 
     def _copies_rows(self) -> bool:
-        """Return whether to copy a task's rows: widened, or so that each begins with a group of an instruction."""
+        """Return whether to copy a task's rows: to widen them, or to align each with an instruction's group."""
         p = self.product
         if not isinstance(p.depth, int) or p.depth == 0:
             return False
@@ -149,7 +152,7 @@ class MatmulTasks:
         return self.instruction is not None and (p.left_transposed or kept.filled(p.depth) > p.depth)
 
     def _copy_rows(self, batch: Expr, first: Expr, count: Expr) -> None:
-        """Copy the rows of a task as the micro-kernel reads them, groups of an instruction filled up with zeros."""
+        """Copy the rows of a task for the micro-kernel, with an instruction's groups padded with zeros."""
         p = self.product
         assert isinstance(p.depth, int)
         kept = Kept.by(self.instruction, p.summed)
@@ -192,7 +195,7 @@ class MatmulTasks:
         return isinstance(p.rows, int) and min(p.rows, tiles.task_rows) >= LEAST_TILES_OF_COPY * tiles.rows
 
     def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
-        """Copy the columns of a panel so that neighbours are behind each other."""
+        """Copy the columns of a panel so that neighbours are contiguous."""
         p = self.product
         depth, columns = as_expr(p.depth), as_expr(p.columns)
         begin = (self._matrix(batch) * columns + start) * depth
@@ -203,7 +206,7 @@ class MatmulTasks:
         transpose(MatrixRows(self.right, begin, depth), to, width, p.depth, side, changed)
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
-        """The tiles of a task in a panel, of whose columns the first ``stored`` are results."""
+        """Emit the tiles of a task in one panel. Only the panel's first ``stored`` columns are results."""
         p, blocks = self.product, self.blocks
 
         def line_of(row: Expr) -> Expr:
@@ -241,7 +244,8 @@ class MatmulTasks:
     def _each_tile(self, first: Expr, count: Expr, visit: Callable[[Expr, Expr, int], None]) -> None:
         """Emit a loop over tiles of rows, from the first one on."""
         tile, rows = self.tile_rows, self.product.rows
-        # Whole tiles in every task: its rows are a multiple of other tiles' than those of sums along the depth.
+        # Check that every task has whole tiles: its rows are a multiple of most tiles' rows, but not of those of
+        # ``emit_dots``.
         whole = isinstance(rows, int) and (rows <= self.tiles.task_rows or self.tiles.task_rows % tile == 0)
         whole = whole and rows % tile == 0
         each_tile(
@@ -259,7 +263,7 @@ class MatmulTasks:
         width: int,
         block: tuple[DepthBlocks, Expr] | None = None,
     ) -> list[Buffer]:
-        """``rows`` x ``width`` sums, over the whole depth or a block of it."""
+        """Return ``rows`` x ``width`` sums, over the whole reduction or a block of it."""
         p, lanes = self.product, self.tiles.lanes
         if self.dots:
             return emit_dots(
@@ -289,7 +293,7 @@ class MatmulTasks:
     def _ahead(
         self, number: Expr, rows: int, start: Expr, width: int, block: tuple[DepthBlocks, Expr] | None
     ) -> Ahead | None:
-        """What a tile has fetched of the packed weights behind the panel's block."""
+        """Return the prefetch of packed weights behind the panel's block, for one tile."""
         if self.packed is None or rows < self.tile_rows:
             return None
         assert isinstance(self.depth, int)
@@ -338,11 +342,11 @@ class MatmulTasks:
         return widened(value, self.product.summed)
 
     def _left_batch(self, batch: Expr) -> Expr:
-        """Which matrix of the left side."""
+        """Return the index of the left side's matrix."""
         return B.i64(0) if self.product.left_shared else batch
 
     def _matrix(self, batch: Expr) -> Expr:
-        """Which matrix of the right side."""
+        """Return the index of the right side's matrix."""
         return B.i64(0) if self.product.shared else batch
 
     def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The micro-kernel of products on a CPU: a tile of sums that stay in registers over the whole depth.
+"""The micro-kernel of products on a CPU: a tile of sums in registers over the whole reduction dimension.
 
-It keeps ``rows x columns`` sums: 8 x 2 vectors of AVX-512's 32 registers, 6 x 2 of 16. Each row's sums are a buffer
-of their own: for one of 1 KiB TVM asks the runtime for memory in symbolic functions, which no compiler turns into
-registers (46 instead of 113 GFLOP/s).
+It keeps ``rows x columns`` sums: 8 x 2 vectors of AVX-512's 32 registers, 6 x 2 of 16. Each row's sums are a
+separate buffer. In symbolic functions TVM asks the runtime for the memory of a buffer of 1 KiB. No compiler turns
+that into registers (46 instead of 113 GFLOP/s).
 
-Long sums are sums of shorter ones, of products and convolutions alike: the error of adding one by one grows with
-their number. A panel's tiles are visited block by block of the depth, and what the blocks add up to lies in memory
-meanwhile. With totals beside the sums in registers LLVM stores sums within the innermost loop, at half the speed.
+Long sums are sums of shorter ones, because the error of adding one by one grows with the number of terms. This
+holds for products and convolutions. A panel's tiles are visited block by block of the reduction, and the totals of
+the blocks lie in memory. With totals and sums both in registers, LLVM stores sums within the innermost loop, at
+half the speed.
 
-The next weights are fetched meanwhile. Of a block of packed weights (256 steps of the depth, 32 KiB) the first tile
-waits for memory, and the others find it in the cache. So each tile fetches its share of the block behind into the
-second-level cache, a line or two for eight steps. One thread of an Emerald Rapids Xeon: a product of 16 rows 110 ->
-148 GFLOP/s, a convolution of 512 channels on 7 x 7 places 134 -> 176, ResNet-50 65.7 -> 56.4 ms.
+The next weights are prefetched. A block of packed weights has 256 steps of the reduction (32 KiB). Its first tile
+waits for memory, and the others find the block in the cache. So each tile prefetches its share of the next block
+into the second-level cache, one or two lines every eight steps. On one thread of an Emerald Rapids Xeon, a product
+of 16 rows reaches 148 instead of 110 GFLOP/s. A convolution of 512 channels on 7 x 7 positions reaches 176 instead
+of 134. ResNet-50 takes 56.4 instead of 65.7 ms.
 """
 
 from __future__ import annotations
@@ -40,23 +42,25 @@ from .tiles import (
 )
 
 Term = Callable[[int, list[Expr], Expr], Expr]
-"""What a row's sum gets in a column at a place of the depth."""
+"""Maps a row, the coordinates of the reduction and a column to the product that the sum gets."""
 
 Groups = Callable[[int, list[Expr], Expr], tuple[Expr, Expr]]
-"""What an instruction multiplies for a row at a step of the depth: the row's group of elements, and those of a vector
-of columns, from its first one on."""
+"""Maps a row, a reduction step and a column to the groups that an instruction multiplies.
+
+These are the row's group, and the groups of a vector of columns from that column on.
+"""
 
 
 @dataclass(frozen=True)
 class DepthBlocks:
-    """The blocks of a long depth: some iterations of one of its loops each, with all loops inside that one.
+    """The blocks of a long reduction: each has some iterations of one of its loops, with all loops inside that one.
 
-    Long sums are sums of shorter ones: the error of adding one by one grows with their number.
+    Long sums are sums of shorter ones, because the error of adding one by one grows with the number of terms.
 
     Attributes:
-        depth: extents of the loops, outermost first.
-        level: of the loop that is divided.
-        step: its iterations in a block.
+        depth: extents of the reduction loops, outermost first.
+        level: index of the loop that is divided.
+        step: iterations of that loop per block.
     """
 
     depth: tuple[Extent, ...]
@@ -70,12 +74,12 @@ class DepthBlocks:
 
     @property
     def count(self) -> Extent:
-        """How many blocks there are."""
+        """Number of blocks."""
         return product(self.divided)
 
 
 def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
-    """Return the blocks of a depth; None where it is short enough to be added one by one."""
+    """Return the blocks of a reduction, or None if it is short enough to be summed one by one."""
     total = product(depth)
     if isinstance(total, int) and total <= LONG_DEPTH:
         return None
@@ -84,29 +88,29 @@ def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
         inner *= int(depth[level])
         level -= 1
     extent, step = depth[level], DEPTH_OF_SUM // inner
-    if isinstance(extent, int):  # blocks of one size, as far as possible
+    if isinstance(extent, int):  # blocks of equal size, as far as possible
         step = -(-extent // -(-extent // step))
     return DepthBlocks(tuple(depth), level, step)
 
 
 @contextmanager
 def last_of(blocks: DepthBlocks, block: Expr) -> Iterator[None]:
-    """What is emitted meanwhile is for the last block of a depth."""
+    """Emit code under the condition that the block is the last one."""
     with T.If(tir.EQ(block, as_expr(blocks.count) - B.i64(1))), T.Then():
         yield
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What the tiles of a block bring into the second-level cache: the weights behind the block's, a share each.
+    """The share of the next block's weights that each tile of a block prefetches into the second-level cache.
 
-    The hardware fetches ahead only as fast as the first tile reads, which then waits for memory while the others find
-    all of the block in the cache.
+    The hardware prefetches only as fast as the first tile reads. That tile then waits for memory, while the others
+    find the whole block in the cache.
 
     Attributes:
-        weights: flat, as the tiles read them.
-        first: the first element of this tile's share.
-        lines: fetched at a time, every ``FETCH_STEPS`` steps of the depth.
+        weights: flat buffer, as the tiles read it.
+        first: first element of this tile's share.
+        lines: cache lines per prefetch, every ``FETCH_STEPS`` steps of the reduction.
     """
 
     weights: Buffer
@@ -115,7 +119,16 @@ class Ahead:
 
     @staticmethod
     def of(weights: Buffer, start: Expr, depth: Extent, width: int, tile: Expr, tiles: int) -> Ahead | None:
-        """The share of one of the ``tiles`` of a block that begins at ``start``, of ``depth`` x ``width`` elements."""
+        """Return the share of one tile of a block, or None if prefetching does not pay.
+
+        Args:
+            weights: the packed weights.
+            start: first element of the block, which has ``depth`` x ``width`` elements.
+            depth: steps of the reduction.
+            width: elements of a step.
+            tile: number of the tile.
+            tiles: number of tiles of the block.
+        """
         if not isinstance(depth, int) or depth < FETCH_STEPS or tiles < LEAST_TILES_OF_FETCH:
             return None
         weights = B.flat_view(weights)
@@ -126,7 +139,7 @@ class Ahead:
         return Ahead(weights, start + B.i64(depth * width) + tile * share, lines)
 
     def emit(self, step: Expr) -> None:
-        """Emit the fetches before a group of steps, which begins at ``step``."""
+        """Emit the prefetches before a group of steps that begins at ``step``."""
         line = CACHE_LINE // item_bytes(compat.buffer_dtype(self.weights))
         at = self.first + tir.floordiv(step, B.i64(FETCH_STEPS)) * B.i64(self.lines * line)
         for i in range(self.lines):
@@ -145,19 +158,20 @@ def emit_sums(
     ahead: Ahead | None = None,
     whole: bool = False,
 ) -> list[Buffer]:
-    """``rows`` x ``width`` sums over the loops of ``depth``, each row in a buffer.
+    """Emit ``rows`` x ``width`` sums over the loops of ``depth``, and return a buffer for each row.
 
     Args:
-        rows, width: of the tile; ``width`` is a multiple of ``lanes``, or less.
-        lanes: of a vector.
-        depth: extents of the loops, outermost first.
-        term: a product, at a row of the tile, the loops' variables, and a column of the tile; or an instruction with
-            what it multiplies, where the depth has its groups.
-        dtype: of the sums.
-        unrolled: how many of the innermost loops are unrolled.
-        block: over which block of the depth only.
-        ahead: the part of the weights to be read next that is brought into the cache meanwhile.
-        whole: whether a row is one vector in all that is done to it, here and behind.
+        rows, width: size of the tile. ``width`` is a multiple of ``lanes``, or less.
+        lanes: elements of a vector.
+        depth: extents of the reduction loops, outermost first.
+        term: a product, from a row of the tile, the loops' variables, and a column of the tile. Or an instruction
+            and
+            its groups, if ``depth`` counts groups.
+        dtype: type of the sums.
+        unrolled: number of innermost loops that are unrolled.
+        block: the only block of the reduction to sum, if not all of it.
+        ahead: the prefetch of the weights that are read next.
+        whole: whether the code here and behind treats a row as a single vector.
     """
     tile = _Tile(rows, width, width if whole else min(lanes, width), dtype)
     sums = tile.buffers("sums")
@@ -168,20 +182,22 @@ def emit_sums(
     loops = list(depth)
     if block is not None:
         blocks, number = block
-        *before, part = unflatten(number, blocks.divided)
-        first = part * B.i64(blocks.step)
+        *before, block_of_loop = unflatten(number, blocks.divided)
+        first = block_of_loop * B.i64(blocks.step)
         loops = [count_of(depth[blocks.level], blocks.step, first), *depth[blocks.level + 1 :]]
     kinds = ["serial"] * (len(loops) - unrolled) + ["unroll"] * unrolled
 
     def step(at: list[Expr], to: list[Buffer] = sums) -> None:
-        place = at if block is None else [*before, first + at[0], *at[1:]]
+        coordinates = at if block is None else [*before, first + at[0], *at[1:]]
         if isinstance(term, tuple):
             instruction, groups = term
             tile.each_vector(
-                to, lambda i, c, so_far: instruction.add(so_far, *groups(i, place, c)), instruction.lanes
+                to,
+                lambda i, c, so_far: instruction.add(so_far, *groups(i, coordinates, c)),
+                instruction.lanes,
             )
         else:
-            tile.each(to, lambda i, c: compat.load(to[i], [c]) + term(i, place, c))
+            tile.each(to, lambda i, c: compat.load(to[i], [c]) + term(i, coordinates, c))
 
     chains = chains_of(rows, -(-width // lanes))
     if chains > 1 and not unrolled:
@@ -204,7 +220,10 @@ def emit_sums(
 
 
 def chains_of(rows: int, vectors: int) -> int:
-    """Sums for each element of a tile, over every so many-th step of the depth: a small tile's wait for each other."""
+    """Return the number of independent partial sums of each element, over interleaved steps of the reduction.
+
+    The few sums of a small tile would wait for each other's additions.
+    """
     chains = 1
     while 2 * chains * rows * vectors <= VECTORS_IN_FLIGHT:
         chains *= 2
@@ -214,7 +233,7 @@ def chains_of(rows: int, vectors: int) -> int:
 def _sequential(
     count: Extent, buffers: Sequence[list[Buffer]], step: Callable[[Expr, list[Buffer]], None]
 ) -> None:
-    """Emit a loop of ``count`` steps, which take the ``buffers`` in turn."""
+    """Emit a loop of ``count`` steps, which use the ``buffers`` cyclically."""
 
     def group(start: Expr) -> None:
         for n, to in enumerate(buffers):
@@ -224,7 +243,7 @@ def _sequential(
 
 
 def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None]) -> None:
-    """Emit a loop of ``count`` steps, ``FETCH_STEPS`` at a time, with something before each of these groups."""
+    """Emit a loop of ``count`` steps in groups of ``FETCH_STEPS``, with ``before`` ahead of each group."""
 
     def group(start: Expr) -> None:
         before(start)
@@ -235,7 +254,9 @@ def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Exp
 
 
 def _divided(count: Extent, size: int, group: Callable[[Expr], None], single: Callable[[Expr], None]) -> None:
-    """Emit a loop over groups of ``size`` steps, by the first of each, and one over the steps that are left."""
+    """Emit a loop over groups of ``size`` steps, called with the first of each, and a loop over the remaining
+    steps.
+    """
     whole = count // size if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(size))
     with times("serial", whole, "k") as at:
         group(at * B.i64(size))
@@ -247,10 +268,10 @@ def _divided(count: Extent, size: int, group: Callable[[Expr], None], single: Ca
 
 
 class Totals:
-    """What the blocks of a long depth add up to, for the tiles of a task.
+    """Totals over the blocks of a long reduction, for the tiles of a task.
 
-    They lie in memory, and tiles are visited block by block, which the first-level cache holds: of sums and totals at
-    once in registers LLVM keeps neither, and stores sums within the innermost loop.
+    They lie in memory. Tiles are visited block by block, and the first-level cache holds a block. With sums and
+    totals both in registers, LLVM keeps neither there, and stores sums within the innermost loop.
     """
 
     def __init__(self, tiles: int, rows: int, width: int, lanes: int, dtype: str):
@@ -259,12 +280,12 @@ class Totals:
         self.buffer = B.stack([self.size], dtype, "totals")
 
     def clear(self) -> None:
-        """Emit stores of zeros everywhere."""
+        """Emit stores of zeros to all totals."""
         with B.loop("serial", self.size // self.lanes, "j") as j, B.loop("vectorized", self.lanes, "v") as v:
             B.store(self.buffer, compat.const(0, self.dtype), [j * B.i64(self.lanes) + v])
 
     def add(self, number: Expr, sums: Sequence[Buffer]) -> None:
-        """Emit the addition of a tile's sums, by the tile's number."""
+        """Emit the addition of a tile's sums to its totals."""
         self._tile(len(sums)).each(
             sums,
             lambda i, c: (
@@ -276,9 +297,9 @@ class Totals:
     def read(self, number: Expr, rows: int) -> list[Buffer]:
         """Return a tile's totals, each row in a buffer."""
         tile = self._tile(rows)
-        found = tile.buffers("total")
-        tile.each(found, lambda i, c: compat.load(self.buffer, [self._at(number, rows, i, c)]))
-        return found
+        lines = tile.buffers("total")
+        tile.each(lines, lambda i, c: compat.load(self.buffer, [self._at(number, rows, i, c)]))
+        return lines
 
     def _tile(self, rows: int) -> _Tile:
         return _Tile(rows, self.width, self.lanes, self.dtype)
@@ -296,17 +317,18 @@ def emit_dots(
     right: Callable[[Expr, Expr], Expr],
     dtype: str = "float32",
 ) -> list[Buffer]:
-    """``rows`` x ``width`` sums over a depth whose elements lie behind each other in both factors.
+    """Emit ``rows`` x ``width`` sums over a reduction that is contiguous in both factors, and return a buffer for
+    each row.
 
-    Vectors run along the depth, so that each sum is a vector of ``lanes`` partial sums until the end.
+    Vectors run along the reduction, so each sum is a vector of ``lanes`` partial sums until the end.
 
     Args:
-        rows, width: of the tile; ``width`` is a power of two, or a multiple of ``DOT_COLUMNS``.
-        lanes: of a vector.
-        depth: its extent.
-        left: an element, by the row of the tile and the place of the depth.
-        right: an element, by the place of the depth and the column of the tile.
-        dtype: of the sums.
+        rows, width: size of the tile. ``width`` is a power of two, or a multiple of ``DOT_COLUMNS``.
+        lanes: elements of a vector.
+        depth: length of the reduction.
+        left: an element, from the row of the tile and the reduction index.
+        right: an element, from the reduction index and the column of the tile.
+        dtype: type of the sums.
     """
     tile = _Tile(rows, width, 1, dtype)
     results = tile.buffers("dots")
@@ -334,7 +356,10 @@ def emit_dots(
 
 
 def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype: str) -> list[Buffer]:
-    """The vectors of partial sums of ``emit_dots``; totals of blocks beside them, which few tiles are too few for."""
+    """Return the vectors of partial sums for ``emit_dots``.
+
+    Totals of blocks are in a tile of their own, because there are too few tiles for :class:`Totals`.
+    """
     blocks = blocks_of([steps])
     if blocks is None:
         return emit_sums(rows, width, lanes, [steps], term, dtype)
@@ -348,9 +373,10 @@ def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype
 
 
 def _folded(line: Buffer, count: int, lanes: int) -> Expr:
-    """The sums of each ``lanes`` elements of a buffer that has ``count`` times as many, as a vector: halves are added.
+    """Return a vector of ``count`` sums, each of ``lanes`` elements of a buffer. Halves are added repeatedly.
 
-    They are read vector by vector, as they were written: else LLVM keeps them in memory in the loop before.
+    Elements are read vector by vector, as they were written. Otherwise LLVM keeps them in memory in the preceding
+    loop.
     """
     dtype = compat.buffer_dtype(line)
     sums = [compat.load(line, [_places(B.i64(c * lanes), lanes)]) for c in range(count)]
@@ -365,31 +391,31 @@ def _folded(line: Buffer, count: int, lanes: int) -> Expr:
 
 
 def _shuffled(vectors: Sequence[Expr], order: Iterable[int]) -> Expr:
-    """Return a vector of elements of others, which are numbered one behind the other."""
+    """Return a vector of elements of others, whose elements are numbered consecutively."""
     return tir.Shuffle(list(vectors), [compat.const(at, "int32") for at in order])
 
 
 def _places(first: Expr, count: int) -> Expr:
-    """Neighbouring places; of a single one the place itself."""
+    """Return the indices of ``count`` neighbours, or the index itself for a single one."""
     return vector(first, count) if count > 1 else first
 
 
 class _Tile:
-    """Rows of a tile, a buffer for each: TVM asks the runtime for memory where one has 1 KiB.
+    """The rows of a tile, each in a separate buffer. TVM asks the runtime for memory for a buffer of 1 KiB.
 
-    A vector that has more elements than the CPU's is divided by LLVM in its last steps, and takes less time until
-    then. But what is written as several vectors and read as one, or the other way, it may keep in memory.
+    LLVM splits a vector longer than the CPU's in its last steps, and takes less time until then. But it may keep a
+    buffer in memory that is written as several vectors and read as one, or the other way round.
     """
 
     def __init__(self, rows: int, width: int, lanes: int, dtype: str):
         self.rows, self.width, self.lanes, self.dtype = rows, width, lanes, dtype
 
     def buffers(self, name: str) -> list[Buffer]:
-        """Buffers that LLVM makes registers of."""
+        """Return buffers that LLVM turns into registers."""
         return [B.stack([self.width], self.dtype, f"{name}{i}") for i in range(self.rows)]
 
     def clear(self, buffers: Sequence[Buffer]) -> None:
-        """Store zeros everywhere."""
+        """Store zeros to all elements."""
         self.each(buffers, lambda i, c: compat.const(0, self.dtype))
 
     def each(
@@ -398,7 +424,7 @@ class _Tile:
         value: Callable[[int, Expr], Expr],
         to: Callable[[int, Expr], tuple[Buffer, Expr]] | None = None,
     ) -> None:
-        """Store the value of a row and a column everywhere, or in the place that ``to`` tells."""
+        """Store the value of each row and column in place, or at the position that ``to`` returns."""
         for i, row in enumerate(buffers):
             with B.loop("unroll", self.width // self.lanes, "j") as j:
                 with B.loop("vectorized", self.lanes, "v") as v:
@@ -409,7 +435,9 @@ class _Tile:
     def each_vector(
         self, buffers: Sequence[Buffer], value: Callable[[int, Expr, Expr], Expr], lanes: int
     ) -> None:
-        """Store the value of a row, the first column of a vector and what is there, everywhere."""
+        """Store the value of each vector of a row, computed from the row, the vector's first column and its current
+        value.
+        """
         for i, row in enumerate(buffers):
             with B.loop("unroll", self.width // lanes, "j") as j:
                 place = vector(j * B.i64(lanes), lanes)
@@ -417,13 +445,13 @@ class _Tile:
 
 
 def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr, int], None]) -> None:
-    """Emit a loop over tiles of rows, the last of which overlaps the one before; of few rows, single ones.
+    """Emit a loop over tiles of rows. The last tile overlaps the one before. Too few rows are visited one by one.
 
     Args:
-        count: the rows.
+        count: number of rows.
         tile: rows of a tile.
-        whole: whether they are known to be a multiple of that.
-        visit: what is done for a tile: its number, its first row, and its rows.
+        whole: whether ``count`` is known to be a multiple of ``tile``.
+        visit: processes a tile, from its number, its first row, and its number of rows.
     """
     if whole:
         tiles = count // tile if isinstance(count, int) else tir.floordiv(count, B.i64(tile))
@@ -441,7 +469,9 @@ def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr
 
 
 def each_width(panel: Expr, columns: int, width: int, visit: Callable[[int], None]) -> None:
-    """Emit what is done for a panel of packed columns, by how many of them are results: fewer in the last panel."""
+    """Call ``visit`` for a panel of packed columns with its number of result columns, which is less in the last
+    panel.
+    """
     tail = columns % width
     if tail and columns > width:
         B.either(tir.EQ(panel, B.i64(columns // width)), lambda: visit(tail), lambda: visit(width))
@@ -451,6 +481,6 @@ def each_width(panel: Expr, columns: int, width: int, visit: Callable[[int], Non
 
 @contextmanager
 def _loops(loops: Iterable[tuple[str, Extent]]) -> Iterator[list[Expr]]:
-    """Nested loops, of a kind and an extent each."""
+    """Emit nested loops, each of a kind and an extent."""
     with ExitStack() as stack:
         yield [stack.enter_context(times(kind, extent, f"k{i}")) for i, (kind, extent) in enumerate(loops)]

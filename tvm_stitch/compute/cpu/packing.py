@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed weights: panels of neighbouring columns, one behind the other, as the micro-kernel reads them.
+"""Packed weights: contiguous panels of neighbouring columns, in the micro-kernel's reading order.
 
-For an instruction that multiplies a group of neighbours of the depth, a column has these beside each other.
+For an instruction that multiplies groups of the reduction dimension, a group of each column is contiguous.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..convolution import Convolution
 def packed_shape(product: Contraction | Convolution, width: int, group: int = 1) -> tuple[int, ...]:
     """Return the extents of a packed weight, in panels of ``width`` columns.
 
-    Panels, steps of the depth, and elements of a step; a depthwise convolution's has places of the window, and
-    channels. A step has ``group`` elements of each column.
+    They are panels, steps of the reduction, and elements of a step. A step has ``group`` elements of each column. A
+    depthwise convolution's weight has positions of the window, and channels.
     """
     if isinstance(product, Convolution):
         if product.is_depthwise:
@@ -29,54 +29,58 @@ def packed_shape(product: Contraction | Convolution, width: int, group: int = 1)
 
 
 def layout(product: Contraction | Convolution) -> Hashable:
-    """What a packed weight depends on beside its elements and the width of panels."""
+    """Return a key of the packed layout, without the elements and the width of panels."""
     if isinstance(product, Convolution):
         return product.weight_order, product.groups, product.divided
     return product.transposed
 
 
 def packed(product: Contraction | Convolution, weight: np.ndarray, width: int, group: int = 1) -> np.ndarray:
-    """Return a weight as the template for a product reads it: the last panel, and the last group, padded with zeros."""
+    """Return a weight in the layout of a product's template. The last panel and the last group are padded with
+    zeros.
+    """
     if not isinstance(product, Convolution):
         rows = weight.reshape((product.columns, product.depth)).T if product.transposed else weight
         return _panels(_grouped(rows.reshape((1, product.depth, product.columns)), group), width)
     rows = _rows(product, weight)
     if product.is_depthwise:
         return np.ascontiguousarray(rows)
-    places = product.depth // max(1, product.inputs)
-    rows = _grouped(rows.reshape((places, product.inputs, product.columns)), group)
+    positions = product.depth // max(1, product.inputs)
+    rows = _grouped(rows.reshape((positions, product.inputs, product.columns)), group)
     return np.concatenate([_panels(each, width) for each in np.split(rows, product.groups, 1)])
 
 
 def weight_axes(product: Convolution) -> list[int]:
-    """The axes of a convolution's weight: places of the window, channels that are read, channels that are written."""
+    """Return the axes of a convolution's weight in the order: window, input channels, output channels."""
     channel, *others = product.weight_order
     axes = [axis for axis in (*others, channel) if axis >= 0]
     return axes + [axis for axis in range(len(product.weight.shape)) if axis not in axes]  # of one element
 
 
 def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
-    """Return a convolution's weight <places of the window and channels that are read, channels that are written>.
+    """Return a convolution's weight as a matrix <window and input channels, output channels>.
 
-    Behind each other for each phase, with the places that it sees.
+    The matrices of all residue classes follow each other, each with the window elements that the class reads.
     """
-    phases = product.phases
-    rows = weight.transpose(weight_axes(product)).reshape((*phases.kernel, product.inputs, product.columns))
-    parts = [rows[np.ix_(*(taps.weights for taps in phase))] for phase in phases.each]
-    return np.concatenate([part.reshape((-1, product.columns)) for part in parts])
+    residues = product.residues
+    rows = weight.transpose(weight_axes(product)).reshape((*residues.kernel, product.inputs, product.columns))
+    slices = [rows[np.ix_(*(taps.weights for taps in residue))] for residue in residues.each]
+    return np.concatenate([each.reshape((-1, product.columns)) for each in slices])
 
 
 def _grouped(rows: np.ndarray, group: int) -> np.ndarray:
-    """<places, depth, columns> as <steps, columns, group>, the last step of a place filled up with zeros."""
-    places, depth, columns = rows.shape
+    """Return <positions, depth, columns> as <steps, columns, group>. The last step of each position is padded with
+    zeros.
+    """
+    positions, depth, columns = rows.shape
     steps = -(-depth // group)
-    filled = np.zeros((places, steps * group, columns), rows.dtype)
+    filled = np.zeros((positions, steps * group, columns), rows.dtype)
     filled[:, :depth] = rows
-    return filled.reshape((places * steps, group, columns)).transpose(0, 2, 1)
+    return filled.reshape((positions * steps, group, columns)).transpose(0, 2, 1)
 
 
 def _panels(rows: np.ndarray, width: int) -> np.ndarray:
-    """<steps, columns, group> in panels of columns."""
+    """Return <steps, columns, group> as contiguous panels of columns."""
     steps, columns, group = rows.shape
     panels = -(-columns // width)
     wide = np.zeros((steps, panels * width, group), rows.dtype)

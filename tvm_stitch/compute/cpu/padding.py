@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a convolution reads: a tensor in any order of its axes, with a border around it.
+"""The data of a convolution: a tensor in any order of its axes, possibly with a border or dilated.
 
-A task copies the lines that it reads into a block, with the border around them and the channels innermost; without
-either it reads the data as it lies. Where channels do not mix, each panel copies its own channels: copying all of
-them for every task took more than half of the time.
+A task copies the lines that it reads into a block, with the border around them and the channels innermost. Data
+that needs neither is read as stored. If channels do not mix, each panel copies only its channels. Copying all
+channels for every task took more than half of the time.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from ...support.failures import Refusal
 
 @dataclass(frozen=True)
 class Padded:
-    """``data[i...] = source[permuted((i - before) / spacing)]`` where that is an element of it, ``fill`` elsewhere.
+    """``data[i...] = source[permuted((i - before) / spacing)]`` if that is an element of the source, else ``fill``.
 
     Attributes:
         source: a tensor in memory.
         order: for each axis of the source, the axis of the data that indexes it.
-        shape: the data's extents.
-        inner: for each axis of the data, the extent of the source there.
+        shape: extents of the data.
+        inner: for each axis of the data, the extent of the source.
         before: for each axis of the data, the elements of the border before the source's.
-        fill: the border's value, None where there is no border.
-        spacing: for each axis of the data, how far apart neighbours of the source are: 1 where nothing is between.
-            () for 1 everywhere.
+        fill: value of the border, or None if there is no border.
+        spacing: for each axis of the data, the distance between neighbours of the source (1: contiguous). () means
+            1 for
+            all axes.
     """
 
     source: Tensor
@@ -44,12 +45,12 @@ class Padded:
 
     @property
     def is_spread(self) -> bool:
-        """Whether there is something between elements of the source."""
+        """True if the data is dilated: something lies between elements of the source."""
         return any(each != 1 for each in self.spacing)
 
     @property
     def only_permutes(self) -> bool:
-        """Whether the data is all of the source, in some order of its axes."""
+        """True if the data is all of the source, in some order of its axes."""
         return (
             self.fill is None
             and not self.is_spread
@@ -59,58 +60,58 @@ class Padded:
 
     @property
     def in_order(self) -> bool:
-        """Whether the axes of the source are in the data's order."""
+        """True if the axes of the source are in the data's order."""
         return list(self.order) == sorted(self.order)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the data is the source itself."""
+        """True if the data is the source itself."""
         return self.only_permutes and self.in_order
 
 
 def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
-    """How a tensor is made of one that is in memory, and the operators that do so.
+    """Return how a tensor derives from one in memory, and the operators that compute it.
 
     Raises:
-        Refusal: when it is computed in another way.
+        Refusal: if it is computed in another way.
     """
     if tensor.producer is None:
         axes = tuple(range(len(tensor.shape)))
         return Padded(tensor, axes, tensor.shape, tensor.shape, (0,) * len(axes), None), []
     op = tensor.producer
-    found = _padding(op)
+    padding = _padding(op)
     operators = [op]
-    while found.source.producer is not None:
-        below = found.source.producer
-        under = _padding(below)
+    while padding.source.producer is not None:
+        below = padding.source.producer
+        lower = _padding(below)
         operators.append(below)
-        found = _over(found, under, Refusal(f"{found.source.name} is computed in the same kernel"))
-    return found, operators
+        padding = _over(padding, lower, Refusal(f"{padding.source.name} is computed in the same kernel"))
+    return padding, operators
 
 
-def _over(found: Padded, under: Padded, refusal: Refusal) -> Padded:
-    """What is made of a source that is itself made of another by a permutation, by spreading it, or by a border.
+def _over(upper: Padded, under: Padded, error: Refusal) -> Padded:
+    """Return the composition of two steps: ``found`` reads the result of ``under``.
 
-    Of two borders one has to be none.
+    The lower step may be a permutation, a dilation or a border. Of two borders one has to be empty.
     """
-    order = tuple(found.order[axis] for axis in under.order)
-    if found.only_permutes:
-        axes = [found.order.index(axis) for axis in range(len(found.order))]  # of the data below
+    order = tuple(upper.order[axis] for axis in under.order)
+    if upper.only_permutes:
+        axes = [upper.order.index(axis) for axis in range(len(upper.order))]  # axes of the data below
         inner, before = (tuple(of[axis] for axis in axes) for of in (under.inner, under.before))
         spacing = tuple(under.spacing[axis] for axis in axes) if under.spacing else ()
-        return Padded(under.source, order, found.shape, inner, before, under.fill, spacing)
+        return Padded(under.source, order, upper.shape, inner, before, under.fill, spacing)
     if under.only_permutes:
-        return Padded(under.source, order, found.shape, found.inner, found.before, found.fill, found.spacing)
-    if not under.is_spread or found.is_spread or not found.in_order or any(under.before):
-        raise refusal
-    if found.fill is not None and float(found.fill.value) != 0:
-        raise refusal
-    fill = found.fill if found.fill is not None else under.fill
-    return Padded(under.source, order, found.shape, under.inner, found.before, fill, under.spacing)
+        return Padded(under.source, order, upper.shape, upper.inner, upper.before, upper.fill, upper.spacing)
+    if not under.is_spread or upper.is_spread or not upper.in_order or any(under.before):
+        raise error
+    if upper.fill is not None and float(upper.fill.value) != 0:
+        raise error
+    fill = upper.fill if upper.fill is not None else under.fill
+    return Padded(under.source, order, upper.shape, under.inner, upper.before, fill, under.spacing)
 
 
 def _padding(op: Operator) -> Padded:
-    """Return an operator that puts a border around a tensor, spreads it or permutes its axes."""
+    """Return the step of an operator that adds a border to a tensor, dilates it or permutes its axes."""
     refusal = Refusal(f"{op.output.name} is computed in the same kernel")
     if op.is_reduce:
         raise refusal
@@ -143,7 +144,7 @@ def _padding(op: Operator) -> Padded:
 
 
 def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: Refusal) -> Padded:
-    """Return an operator that puts zeros between the elements of a tensor."""
+    """Return the step of an operator that puts zeros between the elements of a tensor."""
     chosen = branches(op.value)
     if chosen is None or float(chosen[2].value) != 0 or len(indices) != len(op.spatial):
         raise refusal
@@ -174,24 +175,28 @@ def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: R
 
 
 def _divisors(condition: Expr, refusal: Refusal) -> dict[Var, int]:
-    """What has to divide which variables for a condition to hold, which says nothing else."""
-    found: dict[Var, int] = {}
+    """Return the divisibility constraints that a condition implies, by variable, if it implies nothing else."""
+    divisors: dict[Var, int] = {}
     waiting = [condition]
     while waiting:
-        part = waiting.pop()
-        if compat.kind(part) == "And":
-            waiting += [part.a, part.b]
+        term = waiting.pop()
+        if compat.kind(term) == "And":
+            waiting += [term.a, term.b]
             continue
-        if compat.kind(part) != "EQ" or compat.kind(part.a) != "FloorMod" or compat.int_value(part.b) != 0:
+        if compat.kind(term) != "EQ" or compat.kind(term.a) != "FloorMod" or compat.int_value(term.b) != 0:
             raise refusal
-        var, each = part.a.a, compat.int_value(part.a.b)
-        if compat.kind(var) not in ("Var", "SizeVar") or each is None or found.setdefault(var, each) != each:
+        var, each = term.a.a, compat.int_value(term.a.b)
+        if (
+            compat.kind(var) not in ("Var", "SizeVar")
+            or each is None
+            or divisors.setdefault(var, each) != each
+        ):
             raise refusal
-    return found
+    return divisors
 
 
 def _shifted(index: Expr, refusal: Refusal) -> tuple[Var, int]:
-    """Return a variable and what is subtracted from it."""
+    """Return a variable and the number subtracted from it."""
     if compat.kind(index) in ("Var", "SizeVar"):
         return index, 0
     if compat.kind(index) in ("Sub", "Add") and compat.kind(index.a) in ("Var", "SizeVar"):
@@ -202,38 +207,38 @@ def _shifted(index: Expr, refusal: Refusal) -> tuple[Var, int]:
 
 
 Range = tuple[int, int]
-"""The first value and the end, which is -1 for a symbolic one."""
+"""The first value and the end. The end is -1 if it is symbolic."""
 
 
 def _range(before: int, inner: Extent, extent: Extent) -> Range:
-    """Return the part of an axis where the source is."""
+    """Return the range of an axis that the source covers."""
     if isinstance(inner, int) and isinstance(extent, int):
         return max(before, 0), min(before + inner, extent)
     return 0, -1
 
 
 def _bounds(condition: Expr, extents: dict[Var, Extent], refusal: Refusal) -> dict[Var, Range]:
-    """Return the ranges of variables in which a condition holds, which is a conjunction of bounds."""
-    found = {v: [0, e if isinstance(e, int) else -1] for v, e in extents.items()}
+    """Return the ranges of variables in which a conjunction of bounds holds."""
+    ranges = {v: [0, e if isinstance(e, int) else -1] for v, e in extents.items()}
     waiting = [condition]
     while waiting:
-        part = waiting.pop()
-        name = compat.kind(part)
+        term = waiting.pop()
+        name = compat.kind(term)
         if name == "And":
-            waiting += [part.a, part.b]
+            waiting += [term.a, term.b]
             continue
         if name not in ("LT", "LE", "GT", "GE"):
             raise refusal
-        a, b = (part.a, part.b) if name in ("LT", "LE") else (part.b, part.a)
+        a, b = (term.a, term.b) if name in ("LT", "LE") else (term.b, term.a)
         strict = name in ("LT", "GT")
         low, high = compat.int_value(a), compat.int_value(b)
         var = b if low is not None else a
-        if var not in found or found[var][1] == -1:
+        if var not in ranges or ranges[var][1] == -1:
             raise refusal
         if low is not None:
-            found[var][0] = max(found[var][0], low + strict)
+            ranges[var][0] = max(ranges[var][0], low + strict)
         elif high is not None:
-            found[var][1] = min(found[var][1], high + (not strict))
+            ranges[var][1] = min(ranges[var][1], high + (not strict))
         else:
             raise refusal
-    return {v: (low, high) for v, (low, high) in found.items()}
+    return {v: (low, high) for v, (low, high) in ranges.items()}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How matrix products and attention are divided on a CPU, and every constant of choice, those of convolutions too.
+"""Division of matrix products and attention on a CPU, and all constants of choice, those of convolutions included.
 
-Two vectors may begin an addition in a cycle, and each waits four cycles for the last one. So a tile of fewer than 8
-vectors of sums leaves the core idle, and one that ends behind the last row computes rows twice: tiles have the rows
-for which both together cost least. :mod:`.convolution_tiles` divides convolutions by the same measure.
+A core may start two vector additions in a cycle, and each takes four cycles. A tile of fewer than 8 vectors of sums
+leaves the core idle, and one that ends behind the last row computes rows twice. Tiles have the number of rows that
+minimises the cost of both. :mod:`.convolution_tiles` divides convolutions by the same measure.
 
-TVM gives each thread as many neighbouring tasks as the others, or one more, so 28 equal tasks take 16 cores as long
-as 32. Of all divisions the one is taken whose most loaded core is done first, on the target's ``num-cores`` or, where
-that is not known, on average over several numbers.
+TVM gives each thread as many neighbouring tasks as the others, or one more. So 28 equal tasks take 16 cores as long
+as 32. The division is chosen whose most loaded core is done first, on the target's ``num-cores``. If those are
+unknown, the average over several numbers of cores counts.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ PANELS_OF_TASK = 4
 """Panels of columns of a parallel task."""
 
 LEAST_TASKS = 32
-"""Tasks that attention and depthwise convolutions are divided into where they have work for them."""
+"""Number of tasks of attention and depthwise convolutions, if there is enough work."""
 
 CORES = (1, 2, 4, 8, 12, 16, 24)
-"""Numbers of cores that a product's tasks are to keep busy where the target has no ``num-cores``. Each core gets as
-many neighbouring tasks as the others, or one more."""
+"""Numbers of cores to keep busy if the target has no ``num-cores``.
+
+Each core gets as many neighbouring tasks as the others, or one more.
+"""
 
 MOST_COPIED = 1 << 16
 """Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
@@ -46,62 +48,70 @@ LEAST_TILES_OF_COPY = 2
 """Tiles of rows that a panel is copied for."""
 
 SHORT_DEPTH = 128
-"""Depth up to which panels are copied: the additions that end a sum along the depth cost more of a short one."""
+"""Longest reduction for which panels are copied. The additions that end a sum along the reduction cost more of a
+short one.
+"""
 
 DOT_COLUMNS = 4
-"""Columns of a tile whose sums run along the depth."""
+"""Columns of a tile whose sums run along the reduction."""
 
 SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 
 VECTORS_IN_FLIGHT = 10
-"""Vectors of sums that keep a core busy: each waits 4 cycles for its last addition, and 2 may begin in a cycle. With 8,
-no more than that takes, every late load is lost time: 4 x 2 of AVX2 run at 0.86 of 6 x 2, and 5 x 2 at 0.97."""
+"""Vectors of sums that keep a core busy. Each waits 4 cycles for its last addition, and 2 may begin in a cycle.
+
+With 8, which is just enough, every late load is lost time. Compared to 6 x 2 vectors of AVX2, 4 x 2 run at 0.86 of
+the rate, and 5 x 2 at 0.97.
+"""
 
 PASS_OVERHEAD = 1
-"""What a step of a tile's depth costs beside its multiplications (loads of the right side), in vectors of sums."""
+"""Cost of a tile's reduction step on top of its multiplications (loads of the right side), in vectors of sums."""
 
 ACROSS_LINES = 1.05
-"""How much more a tile costs whose places may lie on two lines: each has an address of its own."""
+"""Relative cost of a tile whose positions may lie on two lines: each position has its own address."""
 
 LONG_DEPTH = 384
-"""Products that are added one by one: the error of longer sums would be more than twice that of libraries."""
+"""Most products that are summed one by one. The error of longer sums would be more than twice that of libraries."""
 
 DEPTH_OF_SUM = 256
-"""Products of each of the sums that a longer one is the sum of."""
+"""Products in each partial sum of a long sum."""
 
 CACHE_LINE = 64
 """Bytes that are fetched at once."""
 
 FETCH_STEPS = 8
-"""Steps of the depth between fetches of the weights that come next."""
+"""Steps of the reduction between prefetches of the next weights."""
 
 LEAST_TILES_OF_FETCH = 2
-"""Tiles that a block of weights is read by, for the block behind it to be fetched meanwhile: one alone reads a stream,
-which the hardware fetches ahead."""
+"""Fewest tiles of a block of weights for which the next block is prefetched. A single tile reads a stream, which
+the hardware prefetches.
+"""
 
 PLACES_OF_TASK = 256
-"""Places of windows of a parallel task of a convolution: so many reuse a panel of weights, and at most twice as many
-are in the second-level cache. Longer lines are divided."""
+"""Output positions of a parallel task of a convolution, which reuse a panel of weights. At most twice as many are
+in the second-level cache. Longer lines are divided.
+"""
 
 LINES_OF_TASK = 4
-"""Lines that a task may have, however long they are."""
+"""Most lines of a task, whatever their length."""
 
 COST_OF_WEIGHTS = 4
-"""What reading a vector of weights costs a task, in multiplications of vectors: they lie in the third-level cache."""
+"""Cost for a task of reading a vector of weights from the third-level cache, in multiplications of vectors."""
 
 COST_OF_WEIGHTS_AGAIN = 1
-"""The same where the task before has read them: they lie in the second-level cache."""
+"""The same if the preceding task has read them: they lie in the second-level cache."""
 
 COST_OF_COPY = 4
-"""What copying a vector of data costs a task, in the same unit."""
+"""Cost for a task of copying a vector of data, in the same unit."""
 
 COST_OF_TRANSPOSITION = 12
-"""The same where data lies in another order, as channels first."""
+"""The same if the data lies in another order, as channels first."""
 
 LINES_OF_DEPTHWISE_TASK = 14
-"""Lines of places that a task has at least where channels do not mix, if there are enough tasks: neighbouring tasks
-copy some lines twice, and each panel of channels copies its own."""
+"""Fewest lines of a task of a depthwise convolution, if there are enough tasks. Neighbouring tasks copy some lines
+twice, and each panel of channels makes its own copy.
+"""
 
 PANELS_OF_ATTENTION = 4
 """Panels of queries of a task of attention: so many read a block of keys while it is in the cache."""
@@ -116,15 +126,15 @@ class Tiles:
 
     Attributes:
         lanes: float32 elements of a vector.
-        rows: of the micro-kernel, which keeps ``rows`` x ``columns`` sums in registers.
-        columns: of the micro-kernel and of a panel: a multiple of ``lanes``.
-        task_rows, task_panels: of a parallel task; rows of a convolution's task are lines along its last axis.
+        rows: rows of the micro-kernel, which keeps ``rows`` x ``columns`` sums in registers.
+        columns: columns of the micro-kernel and of a panel, a multiple of ``lanes``.
+        task_rows, task_panels: size of a parallel task. For a convolution, rows are lines along its last axis.
         parallel: whether tasks run in parallel at all.
-        task_places: of a line, in a convolution's task.
-        across_lines: whether a convolution's tiles go on from line to line.
-        rows_outside: whether tasks that follow each other have rows in common, rather than panels.
-        dot_rows: of a tile of ``DOT_COLUMNS`` whose sums run along the depth, each in a vector.
-        instruction: multiplies groups of a packed weight's elements; None where single ones are multiplied.
+        task_places: positions of a line, in a convolution's task.
+        across_lines: whether a convolution's tiles continue from line to line.
+        rows_outside: whether consecutive tasks share rows, rather than panels.
+        dot_rows: rows of a tile of ``DOT_COLUMNS`` whose sums run along the reduction, each in a vector.
+        instruction: multiplies groups of a packed weight's elements. None if single elements are multiplied.
     """
 
     lanes: int
@@ -141,15 +151,15 @@ class Tiles:
 
     @property
     def group(self) -> int:
-        """Neighbouring elements of the depth that lie together in a packed weight."""
+        """Neighbouring elements of the reduction dimension that lie together in a packed weight."""
         return 1 if self.instruction is None else self.instruction.group
 
     def packed_dtype(self, dtype: str) -> str:
-        """Return the type of a packed weight whose elements are of a type."""
+        """Return the type of a packed weight with elements of ``dtype``."""
         return dtype if self.instruction is None else self.instruction.right
 
     def within(self, columns: int) -> int:
-        """Columns of a panel where the last one overlaps the one before it: no more than there are."""
+        """Return the columns of a panel if the last panel overlaps the one before: no more than ``columns``."""
         width = self.columns
         while width > columns:
             width //= 2
@@ -157,10 +167,10 @@ class Tiles:
 
 
 def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: Extent) -> Tiles:
-    """Tiles for a product of these extents on a CPU.
+    """Return the tiles of a product of these extents on a CPU.
 
-    The micro-kernel holds as many sums as the registers do beside two vectors of the right side and one element of the
-    left one: 8 x 2 vectors of 32 registers (AVX-512, NEON), 6 x 2 of 16.
+    The registers hold the micro-kernel's sums, two vectors of the right side and one element of the left one. This
+    allows 8 x 2 vectors of 32 registers (AVX-512, NEON), or 6 x 2 of 16.
     """
     lanes, registers = vectors_of(target)
     tile_rows = most_rows(registers)
@@ -193,7 +203,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
 
 
 def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -> tuple[int, int]:
-    """Rows and panels of a product's task: of the divisions the soonest done."""
+    """Return the rows and panels of a product's task, for the division with the least time."""
     if not rows or not panels:
         return tile, 1
 
@@ -210,14 +220,15 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
 
 
 def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: int) -> bool:
-    """Return whether tasks that follow each other should have rows in common: where less is read into the cache then.
+    """Return whether consecutive tasks should share rows, because then less is read into the cache.
 
-    The side that changes from task to task is read once if it stays in the cache, else once for each task of the other
-    side. Of equals rows are outside: they are written whole, one behind the other.
+    The side that changes from task to task is read once if it stays in the cache. Otherwise it is read once for
+    each task of the other side. If both are equal, tasks share rows, because rows are then written whole and in
+    order.
 
     Args:
-        left, right: elements of both sides; ``left`` is None where its rows are as many as there may be.
-        row_tasks, panel_tasks: the tasks that they are divided into.
+        left, right: elements of both sides. ``left`` is None for an unknown number of rows.
+        row_tasks, panel_tasks: numbers of tasks into which they are divided.
     """
     if left is None:
         return right <= KEPT_IN_CACHE
@@ -227,28 +238,28 @@ def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: 
 
 
 def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
-    """Return the time of tasks of one ``cost``, times the cores that compute them: the mean over numbers of cores.
+    """Return the time of tasks times the number of cores that compute them: the mean over numbers of cores.
 
     Args:
-        tasks: how many there are.
-        cost: of a whole one.
-        busy: the share of a whole task that they have on average.
+        tasks: number of tasks.
+        cost: time of a whole task.
+        busy: average work of a task, as a share of a whole one.
         cores: numbers of cores.
     """
-    # One core has no whole rounds to fill.
+    # A single core has no whole rounds to fill.
     rounds = [-(-tasks // number) * number if number > 1 else 0 for number in cores]
     return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)
 
 
 def cores_of(target: Any, most: int | None = None) -> tuple[int, ...]:
-    """Numbers of cores, among which the target's is; none for which there is too little work, if that is said."""
+    """Return numbers of cores to keep busy: the target's if known. ``most`` limits them to the amount of work."""
     known = target.attrs.get("num-cores")
     numbers = CORES if known is None else (int(known),)
     return numbers if most is None else tuple(sorted({min(number, max(1, most)) for number in numbers}))
 
 
 def attention_tile(target: Any, attention: Attention) -> Tiles:
-    """Tiles for attention on a CPU: the columns are queries, of which a task has ``task_panels`` times as many."""
+    """Return the tiles of attention on a CPU. Columns are queries, and a task has ``task_panels`` panels of them."""
     lanes, registers = vectors_of(target)
     rows, queries = most_rows(registers), attention.queries
     columns = lanes if isinstance(queries, int) and queries <= lanes else 2 * lanes
@@ -267,29 +278,29 @@ def tasks_of(batch: int, rows: int, panels: int, task_rows: int, task_panels: in
 
 
 def most_rows(registers: int) -> int:
-    """Rows of the micro-kernel, of two vectors each."""
+    """Return the rows of the micro-kernel, of two vectors each."""
     return 8 if registers >= 32 else 6
 
 
 def tile_rows_for(most: int, rows: int, vectors: int) -> int:
-    """Rows of a tile, of so many ``vectors`` each, with which ``rows`` of them are computed soonest."""
+    """Return the rows of a tile, of ``vectors`` each, with which ``rows`` rows take the least time."""
     return min(
         range(1, max(1, min(most, rows)) + 1), key=lambda tile: (step_cost(tile, rows, vectors), -tile)
     )
 
 
 def step_cost(tile: int, rows: int, vectors: int) -> int:
-    """What a step of the depth costs in the tiles that ``rows`` are divided into, the last of which may overlap."""
+    """Return the cost of a step of the reduction, over all tiles of ``rows`` rows. The last tile may overlap."""
     return -(-rows // tile) * (max(tile * vectors, VECTORS_IN_FLIGHT) + PASS_OVERHEAD)
 
 
 def lanes_of(target: Any) -> int:
-    """Elements of four bytes that a vector of a target's has."""
+    """Return the number of elements of four bytes in a vector of a target."""
     return vectors_of(target)[0]
 
 
 def vectors_of(target: Any) -> tuple[int, int]:
-    """Lanes of float32 and number of the vector registers of a target's instructions."""
+    """Return the float32 lanes and the number of a target's vector registers."""
     if has_feature(target, "avx512f"):
         return 16, 32
     if has_feature(target, "avx"):

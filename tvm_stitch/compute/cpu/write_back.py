@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a tile of sums goes: to memory, or first through what the kernel computes of it.
+"""Store a tile of sums to memory, directly or through the kernel's epilogue.
 
-The epilogue is evaluated as a stitched kernel evaluates a pass over the columns of a row (vector math included), for
-the rows and columns of a tile, while its sums are in the first-level cache.
+The epilogue is evaluated like a stitched kernel's pass over the columns of a row (vector math included). It covers
+the rows and columns of a tile, while the tile's sums are in the first-level cache.
 
-Light operators are computed on the registers that hold the sums, heavy ones, whose code should stand once, in a loop
-over a tile in the first-level cache. An epilogue that needs more than a tile (a reduction, rows of symbolic length)
-runs behind the whole product, which then is in workspace: of memory that a kernel allocates itself TVM computes the
-part that is used, and divides by extents that may be 0 in that. From Relay extents are static, and the kernel
-allocates it.
+Light operators are computed on the registers that hold the sums. Heavy ones are computed in a loop over a tile in
+the first-level cache, so that their code occurs once. An epilogue that needs more than a tile (a reduction, rows of
+symbolic length) runs behind the whole product, which is then in workspace. The kernel does not allocate that
+memory. TVM would compute how much of it is used, and divide by extents that may be 0. With Relay, extents are
+static and the kernel allocates it.
 
-What a tile reads and writes there is fetched while its sums are computed: its few neighbouring columns of each row are
-too short a stream for the hardware to fetch ahead. One thread of a Xeon with AVX-512, a 1 x 1 convolution of 64 to
-256 channels with a residual, 8 x 56 x 56 places: 9.3 -> 7.5 ms.
+The data that a tile reads and writes in its epilogue is prefetched while its sums are computed. Its few
+neighbouring columns of each row are too short a stream for the hardware's prefetcher. Example: a 1 x 1 convolution
+of 64 to 256 channels with a residual, on 8 x 56 x 56 positions. On one thread of a Xeon with AVX-512 it takes 7.5
+instead of 9.3 ms.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ from ...support.failures import Refusal
 from .tiles import CACHE_LINE
 
 Rows = Callable[[Expr], Expr]
-"""The result's row that a row of a tile is."""
+"""Maps a row of a tile to its row of the result."""
 
 Vectors = tuple[int, int, int]
-"""The first column of some vectors, their number, and their width."""
+"""First column of some vectors, their number, and their width."""
 
 
 class WriteBack:
-    """Stores tiles of a result ``<rows, columns>`` as they are."""
+    """Stores tiles of a result ``<rows, columns>`` without an epilogue."""
 
     def __init__(self, output: Tensor, columns: Extent):
         self.output, self.columns = output, columns
 
     def begin(self, rows: int, width: int) -> None:
-        """Emit what a task needs before its first tile, none of which is larger than ``rows`` x ``width``."""
+        """Emit the preparation of a task. None of its tiles is larger than ``rows`` x ``width``."""
         self.flat = B.flat_view(self.output.buffer)
 
     def fetch(self, count: int, rows: Rows, column: Expr, stored: int) -> None:
-        """Emit fetches of what :meth:`store` reads and writes beside sums, for a tile of ``count`` rows."""
+        """Emit prefetches of the data that :meth:`store` reads and writes in memory, for a tile of ``count`` rows."""
         self._fetch([self.output], count, rows, column, stored)
 
     def _fetch(self, tensors: Sequence[Tensor], count: int, rows: Rows, column: Expr, stored: int) -> None:
-        """Fetch a tile of tensors ``<rows, columns>``."""
+        """Emit prefetches of a tile of tensors ``<rows, columns>``."""
         flat = [(B.flat_view(t.buffer), CACHE_LINE // item_bytes(t.dtype)) for t in tensors]
         with times("serial", count, "i") as i:
             at = rows(i) * as_expr(self.columns) + column
@@ -72,7 +73,7 @@ class WriteBack:
                     B.prefetch(buffer, at + B.i64(first))
 
     def store(self, sums: Sequence[Buffer], rows: Rows, column: Expr, stored: int, lanes: int) -> None:
-        """Emit what becomes of a tile that starts at ``column``, of whose columns the first are results."""
+        """Emit the stores of a tile from ``column`` on. Only its first ``stored`` columns are results."""
         for i, line in enumerate(sums):
             at = rows(B.i64(i)) * as_expr(self.columns) + column
             _copy(line, self.flat, at, _vectors(stored, lanes))
@@ -81,8 +82,8 @@ class WriteBack:
 class EpilogueWriteBack(WriteBack):
     """Evaluates an epilogue of one pass over the columns of the result's rows.
 
-    A light one is evaluated on the registers that hold the sums, line by line. The code of a heavy one would be too
-    much for that: it stands once, in a loop over the lines of a tile in memory.
+    A light epilogue is evaluated on the registers that hold the sums, line by line. A heavy one has too much code
+    for that, so it is emitted once, in a loop over the lines of a tile in memory.
     """
 
     def __init__(self, output: Tensor, columns: int, stage: Stage, stores: bool):
@@ -119,7 +120,7 @@ class EpilogueWriteBack(WriteBack):
     def _line(
         self, source: Buffer, start: Expr, row: Expr, column: Expr, vectors: list[Vectors], kind: str
     ) -> None:
-        """Evaluate the epilogue for a line of sums, which begin at ``start`` of a buffer."""
+        """Emit the epilogue of a line of sums, which begin at ``start`` of a buffer."""
         here = B.bind(row, "line") if compat.free_vars(row) else row
         emitter = _TileEmitter(self.stage, self.output, source)
         for first, count, width in vectors:
@@ -129,16 +130,16 @@ class EpilogueWriteBack(WriteBack):
 
 
 class _TileEmitter(CpuEmitter):
-    """Evaluates a plan of one pass at some neighbouring columns of a row, the result's sums in a tile."""
+    """Evaluates a plan of one pass at neighbouring columns of a row, with the result's sums in a tile."""
 
     def __init__(self, stage: Stage, result: Tensor, tile: Buffer):
         super().__init__(stage)
         self.result, self.tile = result, tile
 
-    def emit_at(self, row: Expr, column: Expr, place: Expr, width: int) -> None:
-        """Evaluate and store ``width`` columns from one on, whose sums begin at ``place`` of the tile."""
+    def emit_at(self, row: Expr, column: Expr, offset: Expr, width: int) -> None:
+        """Emit the evaluation of ``width`` columns from ``column`` on, whose sums begin at ``offset`` of the tile."""
         (only,) = self.sched.passes
-        self.lanes, self.place = None, place
+        self.lanes, self.place = None, offset
         self.eval = self.evaluator(row)
         for key in only.row_values:
             self.eval.bind_row(key)
@@ -173,17 +174,17 @@ class _TileEmitter(CpuEmitter):
 def write_back(
     graph: StitchGraph, output: Tensor, rows: Extent, columns: Extent, device: DeviceModel, stores: bool
 ) -> WriteBack:
-    """What computes an epilogue tile by tile.
+    """Return the write-back that computes an epilogue tile by tile.
 
     Args:
-        graph: the epilogue, of which ``output`` is an input.
+        graph: the epilogue, with ``output`` as an input.
         output: the product ``<rows, columns>``.
         rows, columns: its extents.
         device: the CPU.
         stores: whether the product is a result too.
 
     Raises:
-        Refusal: when the epilogue needs more than a tile at a time, or has other rows.
+        Refusal: if the epilogue needs more than a tile at a time, or has other rows.
     """
     if not isinstance(columns, int):
         raise Refusal("an epilogue of rows of symbolic length")
@@ -199,7 +200,7 @@ def write_back(
 
 
 def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:
-    """Store columns of a line of sums from a place on."""
+    """Emit stores of a line's columns from position ``base`` on."""
     for first, count, width in vectors:
         with B.loop("unroll", count, "j") as j, B.loop("vectorized", width, "v") as v:
             at = B.i64(first) + j * B.i64(width) + v
@@ -208,7 +209,7 @@ def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:
 
 
 def _vectors(stored: int, lanes: int) -> list[Vectors]:
-    """Columns as vectors."""
+    """Return columns as groups of vectors."""
     whole = stored // lanes * lanes
-    found = [(0, whole // lanes, lanes), (whole, 1, stored - whole)]
-    return [(first, count, width) for first, count, width in found if count and width]
+    groups = [(0, whole // lanes, lanes), (whole, 1, stored - whole)]
+    return [(first, count, width) for first, count, width in groups if count and width]

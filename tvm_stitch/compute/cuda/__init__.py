@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products of CUDA devices by NVIDIA's cuBLASLt: how one is laid out, and the function that has it computed."""
+"""CUDA: matrix products by NVIDIA's cuBLASLt, convolutions by cuDNN, and this package's kernels."""

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of a CUDA device in one kernel of our own, which keeps scores on chip.
+"""Attention on a CUDA device in one kernel of this package, which keeps scores on chip.
 
-The PrimFunc holds launch, sizes and pointers, and calls a device function in CUDA C, whose text travels in the call:
-a saved model needs nothing more, and the emulator runs it. Half types (``attention.cuh``): the softmax is an online
-one; warps hold 16 or 32 queries, whose scores are fragments of ``mma``; K and V are copied in the background, twice
-64 rows, and Q stays in registers as long as there are some. One barrier for 64 keys: behind it a tile has arrived,
-and the other one is free. How many blocks share a multiprocessor matters little (1 to 4 within 5%), until registers
-are spilled. Tiles of ``wgmma`` would be needed for more than 260 TFLOP/s.
+The PrimFunc holds launch, sizes and pointers, and calls a device function in CUDA C. The call carries the
+function's text, so that a saved model needs nothing more and the emulator can run it.
 
-Of float32 (``attention_float.cuh``) a thread multiplies and adds 8 queries by 4 keys, then 8 rows of weights by its
-columns of V, both from shared memory, where 12 reads of 16 bytes serve 128 operations: 53 TFLOP/s, four fifths of an
-H100's peak. The weights stay in a warp. K and V are copied while the other one is in use.
+Half types (``attention.cuh``) use an online softmax. Warps hold 16 or 32 queries, whose scores are fragments of
+``mma``. K and V use cp.async staging, twice 64 rows, and Q stays in registers if there are enough. There is one
+barrier per 64 keys. Behind it one tile has arrived, and the other one is free. The number of blocks per
+multiprocessor matters little (1 to 4 within 5%), until registers are spilled. More than 260 TFLOP/s would need
+tiles of ``wgmma``.
+
+For float32 (``attention_float.cuh``) a thread multiplies 8 queries by 4 keys, then 8 rows of weights by its columns
+of V. Both come from shared memory, where 12 reads of 16 bytes serve 128 operations. It reaches 53 TFLOP/s, four
+fifths of an H100's peak. The weights stay in a warp. K and V are each copied while the other one is in use.
 """
 
 from __future__ import annotations
@@ -35,20 +37,22 @@ FIRST_CAPABILITY = 80
 """Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
 
 FEWEST_QUERIES = 16
-"""With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
+"""Fewest queries. With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
 
 LARGEST_HEAD = 128
-"""Elements of a head whose rows of Q, sums and scores fit into a thread's registers."""
+"""Most elements of a head for which rows of Q, sums and scores fit into a thread's registers."""
 
 THREADS = 128
 TILE = 64
-"""Queries of a block that has one tile of 16 for each of its warps."""
+"""Queries of a block if each of its warps has one tile of 16."""
 
 TWO_TILES_FROM = 512
-"""Queries from which on a warp has two tiles of them: each key is loaded half as often. Fewer are more blocks."""
+"""Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
+blocks.
+"""
 
 SMALL_HEAD = 64
-"""Elements of a head up to which more than two blocks find enough registers on a multiprocessor."""
+"""Most elements of a head for which more than two blocks find enough registers on a multiprocessor."""
 
 _ALIGNMENT_BYTES = 16
 _TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
@@ -56,7 +60,7 @@ _FUNCTION = "tvm_stitch_attention"
 
 
 def check(attention: Attention, shared_bytes: int) -> None:
-    """Raise a Refusal unless the kernel computes this with so many bytes of shared memory."""
+    """Raise a Refusal unless the kernel supports this attention with ``shared_bytes`` bytes of shared memory."""
     dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
     if len(dtypes) > 1 or not dtypes <= set(MULTIPLIED):
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
@@ -70,15 +74,15 @@ def check(attention: Attention, shared_bytes: int) -> None:
 
 
 def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: int) -> Any:
-    """Return the scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
+    """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:
-        attention: what it computes.
-        numbers: those variables of its extents that are not extents of an input themselves.
-        shared_bytes: shared memory that a block can have.
+        attention: the computation.
+        numbers: the variables of its extents that are not extents of an input.
+        shared_bytes: shared memory available to a block.
 
     Raises:
-        Refusal: where :func:`check` does.
+        Refusal: as :func:`check` does.
     """
     check(attention, shared_bytes)
     buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
@@ -107,7 +111,7 @@ def is_aligned(attention: Attention) -> bool:
 
 
 def _tiles(attention: Attention, shared_bytes: int) -> int:
-    """Tiles of 16 queries that a warp has."""
+    """Return the number of tiles of 16 queries per warp."""
     if _is_float(attention):
         return 1
     few = isinstance(attention.queries, int) and attention.queries < TWO_TILES_FROM
@@ -119,7 +123,7 @@ def _shared_bytes(attention: Attention, tiles: int) -> int:
 
 
 def _resident(attention: Attention, tiles: int) -> int:
-    """Blocks that a multiprocessor's registers are shared by."""
+    """Return the number of blocks that share a multiprocessor's registers."""
     if tiles > 1 or attention.size > SMALL_HEAD:
         return 2
     if _is_float(attention):
@@ -128,7 +132,11 @@ def _resident(attention: Attention, tiles: int) -> int:
 
 
 def _shared_elements(attention: Attention, tiles: int) -> int:
-    """Elements of shared memory: padded rows of Q and twice of K and V; of float32 once, and the weights."""
+    """Return the elements of shared memory of a block.
+
+    These are padded rows of Q, and twice those of K and V. For float32, K and V are there once, and the weights
+    too.
+    """
     if _is_float(attention):
         filled = -(-attention.size // 4) * 4
         columns = -(-attention.size // 32) * 32
@@ -161,7 +169,7 @@ def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], 
     )
     function = "attention_of_floats" if _is_float(attention) else "attention"
     name = f"{_FUNCTION}_{'_'.join(traits.replace('__nv_', '').split(', '))}"
-    pointers = pointers if mask is not None else [*pointers, out]  # not read then
+    pointers = pointers if mask is not None else [*pointers, out]  # not read without a mask
     sizes = (*attention.leading[1:], attention.queries, attention.keys, attention.causal or 0)
     strides = [s for o in (attention.q, attention.k, attention.v, attention.out) for s in o.strides]
     strides += mask.strides if mask is not None else (0, 0, 0, 0, 0)

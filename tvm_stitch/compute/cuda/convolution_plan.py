@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How our kernel computes a convolution on a CUDA device: its tile, and the parts into which sums are divided."""
+"""The plan of this package's CUDA convolution: the tile of a block, and the number of splits of each sum."""
 
 from __future__ import annotations
 
@@ -11,69 +11,73 @@ from ...device import DeviceModel
 from ...support.failures import Refusal
 
 DEPTH = 16
-"""Products that a slice of a block adds up in a step."""
+"""Products that a slice of a block adds up per step."""
 
 STAGES = 3
-"""Steps in shared memory."""
+"""Number of steps in shared memory."""
 
 PLACE_WORDS = 4
-"""Of 32 bits that say where a place lies."""
+"""Words of 32 bits that hold the coordinates of a position."""
 
 REGISTERS = 128
-"""Of a thread."""
+"""Registers of a thread."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-"""Parts into which sums may be divided."""
+"""Possible numbers of splits of a sum."""
 
 FEWEST_ROUNDS = 2
-"""Steps of each slice in a split; with fewer, most of the time is spent before the first one has been copied."""
+"""Fewest steps of each slice in a split. With fewer, most of the time is spent waiting for the first copy."""
 
 FILLED = 1.34
-"""Where the channels of a place of the window, filled up to whole steps, are more by this factor, steps run through the
-windows of channels: addresses then take more instructions."""
+"""Padding factor of the channels from which on steps run through the windows of channels.
+
+The factor compares the channels of a window position, padded to whole steps, to the channels. Windows of channels
+take more instructions for addresses.
+"""
 
 WASTED = 2.0
-"""A tile that computes so many times what is asked is left to the library."""
+"""A tile that computes this many times the result is left to the library."""
 
 LATENCY = 1700
-"""Cycles of a step whose copies are waited for."""
+"""Cycles of a step that waits for its copies."""
 
 EFFICIENCY = {(64, 32, 4): 0.6}
-"""Of the multiply-adds that a multiprocessor can do, by tile; others: ``USUAL_EFFICIENCY``."""
+"""Share of a multiprocessor's multiply-adds that a tile reaches. Other tiles reach ``USUAL_EFFICIENCY``."""
 USUAL_EFFICIENCY = 0.65
 
 FIXED = 5000
-"""Cycles of a block beside its steps: the launch, the first copies, the write-back."""
+"""Cycles of a block outside of its steps: the launch, the first copies, the write-back."""
 
 LANES = 128
-"""Multiply-adds of float32 of a multiprocessor in a cycle. Where there are 64, all plans are slower alike."""
+"""Float32 multiply-adds of a multiprocessor per cycle. On devices with 64, all plans are equally slower."""
 
 CLUSTER_SUMS = 1500
 """Cycles in which the blocks of a cluster add up each other's splits."""
 
 APART_SUMS = 3500
-"""Cycles in which a grid or a kernel behind it begins to add up splits from memory, and ends."""
+"""Cycles in which a grid, or a second kernel, starts to add up splits from memory, and ends."""
 
 BYTES_PER_CYCLE = 1500
-"""Of the splits' results, which are written and read again, mostly in the second-level cache."""
+"""Bytes of the splits' results per cycle. They are written and read again, mostly in the second-level cache."""
 
 PACKED_PRODUCTS = 2**29
-"""Multiply-adds from which on a computed weight is packed for our kernel: beside them packing takes next to no time."""
+"""Fewest multiply-adds for which a computed weight is packed. Packing then takes next to no time in comparison."""
 
 _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class ImageConvolution:
-    """``out[n, f, y...]``, the sum over c, r... of ``data[n, c of f, y * stride + r * dilation - padding...] * weight``
+    """``out[n, f, y...]``, the sum over c, r... of ``data[n, c of f, y * stride + r * dilation - padding...] *
+    weight``.
 
     Attributes:
-        images: of a batch.
-        groups, inputs, outputs: groups of channels, and those of each group.
+        images: images of a batch.
+        groups, inputs, outputs: number of groups, and channels of each group.
         extents: height and width of an image.
-        places: of the result.
-        window, strides, padding, dilation: by spatial axis; padding is the same on both sides.
-        exchanged: whether images and channels of the data are so in memory; there is one group then.
+        places: output positions along both axes.
+        window, strides, padding, dilation: by spatial axis. Padding is the same on both sides.
+        exchanged: whether the data has channels before images in memory. There is then a single group.
     """
 
     images: int
@@ -90,14 +94,14 @@ class ImageConvolution:
 
     @property
     def products(self) -> int:
-        """Multiply-adds."""
+        """Number of multiply-adds."""
         results = self.images * self.groups * self.outputs * math.prod(self.places)
         return results * self.inputs * math.prod(self.window)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's: channels and places of its results, and groups of threads that add up different products of them."""
+    """The channels and positions of a block's results, and the groups of threads that share out their products."""
 
     rows: int
     places: int
@@ -105,24 +109,26 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block: each has 8 x 8 results of a slice."""
+        """Threads of a block. Each has 8 x 8 results of a slice."""
         return self.rows * self.places // 64 * self.slices
 
     def shared_bytes(self, exchanged: bool) -> int:
-        """Of a block: the steps that are copied ahead, and where its places lie if that is looked up; later the sums.
+        """Return the bytes of shared memory of a block.
+
+        It holds the steps in flight, and coordinates of positions if these are looked up. Later it holds the sums.
 
         Args:
-            exchanged: whether images and channels are.
+            exchanged: whether channels come before images.
         """
         steps = STAGES * self.slices * (self.rows + self.places) * DEPTH
         sums = self.slices * self.rows * self.places if self.slices > 1 else 0
         return 4 * max(steps + PLACE_WORDS * self.places * exchanged, sums)
 
     def shared_floats(self, exchanged: bool, kept: bool) -> int:
-        """Floats of shared memory of a block.
+        """Return the floats of shared memory of a block.
 
         Args:
-            exchanged: whether images and channels are.
+            exchanged: whether channels come before images.
             kept: whether the block goes on with its tile of results.
         """
         return max(self.shared_bytes(exchanged) // 4, self.rows * self.places * kept)
@@ -133,13 +139,13 @@ TILES = (Tile(64, 32, 4), Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Ti
 
 @dataclass(frozen=True)
 class ConvolutionPlan:
-    """How a convolution is computed.
+    """The plan of a convolution.
 
     Attributes:
-        tile: of a block.
+        tile: the tile of a block.
         resident: blocks that share a multiprocessor.
-        splits: parts into which each sum is divided.
-        gathered: steps run through the windows of channels, not through the channels at a place of the window.
+        splits: number of splits of each sum.
+        gathered: steps run through the windows of channels, not through the channels at one window position.
     """
 
     tile: Tile
@@ -149,19 +155,19 @@ class ConvolutionPlan:
 
 
 def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> ConvolutionPlan:
-    """Return the plan of the least estimated time.
+    """Return the plan with the least estimated time.
 
     Raises:
-        Refusal: where most of each tile would be computed in vain, or sizes are too large for 32 bits.
+        Refusal: if tiles would be mostly wasted, or sizes do not fit 32 bits.
     """
     c = convolution
     step = (c.images if c.exchanged else c.groups * c.inputs) * math.prod(c.extents)
     if max(c.images * math.prod(c.places), step) > _LARGEST // 4:
         raise Refusal("its sizes do not fit our kernel's 32-bit numbers")
-    made = [(_cycles(c, plan, device), plan) for plan in _plans(c, device)]
-    if not made:
+    estimates = [(_cycles(c, plan, device), plan) for plan in _plans(c, device)]
+    if not estimates:
         raise Refusal("our kernel's tiles do not fit the device")
-    _, best = min(made, key=lambda each: each[0])
+    _, best = min(estimates, key=lambda each: each[0])
     wasted = _computed(c, best) / (
         c.images * math.prod(c.places) * c.outputs * c.inputs * math.prod(c.window)
     )
@@ -186,9 +192,9 @@ def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan
 
 
 def _is_worth_dividing(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> bool:
-    """Return whether splits have enough to do, and all run at once: blocks can then wait for each other.
+    """Return whether splits have enough work, and all run at once, so that blocks can wait for each other.
 
-    Where some would begin when others end, smaller tiles fill the device as well, without sums to add up.
+    If some blocks would begin only when others end, smaller tiles fill the device as well, without sums to add up.
     """
     at_once = _tiles(c, plan) * plan.splits <= plan.resident * device.sms
     return at_once and _rounds(c, plan) >= FEWEST_ROUNDS
@@ -200,7 +206,7 @@ def _steps(c: ImageConvolution, plan: ConvolutionPlan) -> int:
 
 
 def _rounds(c: ImageConvolution, plan: ConvolutionPlan) -> int:
-    """Steps of a slice in a split."""
+    """Return the steps of a slice in a split."""
     return -(-_steps(c, plan) // (plan.tile.slices * plan.splits))
 
 
@@ -210,12 +216,12 @@ def _tiles(c: ImageConvolution, plan: ConvolutionPlan) -> int:
 
 
 def _computed(c: ImageConvolution, plan: ConvolutionPlan) -> int:
-    """Multiply-adds of a group, with those that fill tiles and steps up."""
+    """Return the multiply-adds of a group, including the padding of tiles and steps."""
     return _tiles(c, plan) // c.groups * plan.tile.rows * plan.tile.places * _steps(c, plan) * DEPTH
 
 
 def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
-    """Return the estimated time: full rounds of resident blocks, and a last one of those that are left."""
+    """Return the estimated cycles: full rounds of resident blocks, and a last round of the remaining ones."""
     tile = plan.tile
     efficiency = EFFICIENCY.get((tile.rows, tile.places, tile.slices), USUAL_EFFICIENCY)
     step = tile.slices * tile.rows * tile.places * DEPTH / LANES / efficiency
@@ -238,7 +244,9 @@ def _sums(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> fl
 
 
 def are_clusters(tiles: int, splits: int, device: DeviceModel) -> bool:
-    """Whether the splits of a tile can be a cluster, with no more blocks on a multiprocessor than single ones."""
+    """Return whether the splits of a tile can form a cluster without more blocks per multiprocessor than single
+    ones.
+    """
     if splits > device.max_cluster:
         return False
     return -(-tiles // device.clusters_at_once(splits)) <= -(-tiles * splits // device.sms)

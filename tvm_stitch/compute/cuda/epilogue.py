@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CUDA kernel makes of a tile of a convolution's results before it writes them.
+"""The epilogue of a CUDA kernel on a tile of a convolution's results, before they are written.
 
-An epilogue is a graph of element-wise operators on the result ``<images, channels, places...>``. What it reads besides
-has some of these axes: all of them (a residual), the channels (a bias), images and channels (a gate), lines of places.
+An epilogue is a graph of element-wise operators on the result ``<images, channels, positions...>``. Its other
+operands have some of these axes: all (a residual), channels (a bias), images and channels (a gate), or lines of
+positions.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from ...support.failures import Refusal
 from .positions import Axes, Places, spatial
 
 VECTORS = frozenset({"float32", "float16", "bfloat16"})
-"""Element types of which an epilogue reads and writes neighbours at once."""
+"""Element types whose neighbours an epilogue reads and writes at once."""
 DTYPES = frozenset({*FLOATS, *C_TYPES})
-"""Those that it reads and writes."""
+"""Element types that an epilogue reads and writes."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """An epilogue that a tile can be evaluated with.
+    """An epilogue that can be evaluated on a tile.
 
     Attributes:
         graph: its operators, in topological order.
         product: the convolution's result, an input of the graph.
-        operands: what it reads besides, each with its axes.
+        operands: its other inputs, each with its axes.
     """
 
     graph: StitchGraph
@@ -48,15 +49,15 @@ class Epilogue:
 
     @property
     def rank(self) -> int:
-        """Axes of the result."""
+        """Number of axes of the result."""
         return len(self.product.shape)
 
 
 def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
-    """Return a graph that begins with the sums of a convolution's splits, with these sums as an input in their place.
+    """Return a graph whose first operator sums a convolution's splits, with the sums as an input instead.
 
     Raises:
-        Refusal: where the splits are read otherwise.
+        Refusal: if the splits are read in another way.
     """
     if len(splits.consumers) != 1 or splits.consumers[0].is_reduce:
         raise Refusal(f"{splits.name} is not added up in one place")
@@ -67,9 +68,9 @@ def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
 
 
 def components(graph: StitchGraph, products: Sequence[int]) -> list[tuple[StitchGraph, tuple[int, ...]]]:
-    """The parts of a graph that have no operator in common, and none of the ``products``, by their places as inputs.
+    """Return the components of a graph that share no operator, and none of the ``products`` (numbers of inputs).
 
-    Each has all inputs, and the numbers of its outputs among the graph's.
+    Each comes with all inputs, and the numbers of its outputs in the graph.
     """
     shared = {graph.inputs[i] for i in products}
     groups: list[tuple[set[Tensor], list[int]]] = []
@@ -83,28 +84,28 @@ def components(graph: StitchGraph, products: Sequence[int]) -> list[tuple[Stitch
 
 
 def _reached(output: Tensor, shared: Container[Tensor]) -> set[Tensor]:
-    """Return the tensors that one depends on, but for inputs that are not shared."""
-    found: set[Tensor] = set()
+    """Return the tensors that a tensor depends on, without inputs that are not in ``shared``."""
+    reached: set[Tensor] = set()
     waiting = [output]
     while waiting:
         tensor = waiting.pop()
-        if tensor not in found and (tensor.producer is not None or tensor in shared):
-            found.add(tensor)
+        if tensor not in reached and (tensor.producer is not None or tensor in shared):
+            reached.add(tensor)
             waiting += tensor.producer.inputs if tensor.producer is not None else []
-    return found
+    return reached
 
 
 def _giving(graph: StitchGraph, numbers: Sequence[int]) -> StitchGraph:
     outputs = [graph.outputs[number] for number in numbers]
-    part = StitchGraph(graph.name, graph.inputs, graph.operators, outputs, graph.symbols)
-    return assemble(part, graph.operators)
+    selected = StitchGraph(graph.name, graph.inputs, graph.operators, outputs, graph.symbols)
+    return assemble(selected, graph.operators)
 
 
 def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
-    """Return a graph as the epilogue of the convolution that makes one of its inputs.
+    """Return a graph as the epilogue of the convolution that computes one of its inputs.
 
     Raises:
-        Refusal: where the graph does anything else than element-wise operations on it.
+        Refusal: if the graph is not element-wise in that input.
     """
     whole: Axes = tuple(range(len(product.shape)))
     operands: dict[Tensor, Axes] = {}
@@ -129,14 +130,14 @@ def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
 
 
 def _points(graph: StitchGraph, whole: Axes) -> Iterator[tuple[Operator, Axes]]:
-    """Yield the operators with the axes that they are evaluated at, readers before what they read."""
-    found: dict[tuple[Operator, Axes], None] = {}
+    """Yield the operators with the axes at which they are evaluated, each before its operands."""
+    visited: dict[tuple[Operator, Axes], None] = {}
     waiting = [(output.producer, whole) for output in graph.outputs if output.producer is not None]
     while waiting:
         key = waiting.pop()
-        if key in found:
+        if key in visited:
             continue
-        found[key] = None
+        visited[key] = None
         yield key
         op, axes = key
         for access in op.accesses:
@@ -145,21 +146,21 @@ def _points(graph: StitchGraph, whole: Axes) -> Iterator[tuple[Operator, Axes]]:
 
 
 def _axes_of(access: Access, op: Operator, axes: Axes) -> Axes:
-    """The axes of the result that index what an operator reads, where these are ``axes`` for the operator's own."""
+    """Return the axes of the result that index an operator's operand, if ``axes`` index the operator."""
     of_axis = {axis.var: at for axis, at in zip(op.spatial, axes)}
-    found: list[int | None] = []
+    result_axes: list[int | None] = []
     for index in access.indices:
         if compat.int_value(index) == 0:
-            found.append(None)
+            result_axes.append(None)
         elif index in of_axis:
-            found.append(of_axis[index])
+            result_axes.append(of_axis[index])
         else:
             raise Refusal(f"{access.tensor.name} is not read along whole axes")
-    return tuple(found)
+    return tuple(result_axes)
 
 
 def _check(op: Operator) -> None:
-    """Refuse reductions, and operators that do different things in different places."""
+    """Raise a Refusal for reductions, and for operators that depend on the position."""
     if op.is_reduce or any(access.guarded for access in op.accesses):
         raise Refusal(f"{op.name} is not element-wise")
     axes = {axis.var for axis in op.spatial}
@@ -172,7 +173,7 @@ def _check(op: Operator) -> None:
 
 
 def _operands(e: Expr) -> Sequence[Expr]:
-    """Return those of an expression, but the indices of what it loads."""
+    """Return the operands of an expression, without the indices of loads."""
     return () if compat.is_load(e) else compat.operands(e)
 
 
@@ -191,13 +192,13 @@ def _check_operand(tensor: Tensor, axes: Axes, product: Tensor) -> None:
 
 
 class TileEvaluator:
-    """Emits an epilogue for neighbouring places of a channel.
+    """Emits an epilogue for neighbouring positions of a channel.
 
     Args:
-        epilogue: what is evaluated.
-        buffers: of its operands and results, flat, in order.
-        lanes: places that are evaluated at once.
-        choices: the device's constants of choice.
+        epilogue: the epilogue.
+        buffers: flat buffers of its operands and results, in order.
+        lanes: positions that are evaluated at once.
+        choices: the constants of choice of the device.
     """
 
     def __init__(self, epilogue: Epilogue, buffers: Sequence[Buffer], lanes: int, choices: Choices):
@@ -210,12 +211,12 @@ class TileEvaluator:
         self.leaf: dict[Tensor, Expr] = {}
 
     def emit(self, sums: Buffer, start: Expr, places: Places) -> None:
-        """Evaluate and store.
+        """Emit the evaluation and the stores.
 
         Args:
-            sums: what holds the convolution's results, the first lane's at ``start``.
-            start: see above.
-            places: where the lanes are in other tensors.
+            sums: buffer of the convolution's results.
+            start: position of the first lane's result in it.
+            places: coordinates of the lanes in other tensors.
         """
         whole: Axes = tuple(range(self.epilogue.rank))
         self.known, self.leaf = {}, {}
@@ -247,7 +248,7 @@ class TileEvaluator:
                 B.store(flat, B.fetch(result, v), [places.first(whole) + v])
 
     def _tile(self, source: Buffer, start: Expr, name: str) -> Buffer:
-        """Return the lanes' elements from a place on, in registers."""
+        """Return the lanes' elements from position ``start`` on, in registers."""
         dtype = compat.buffer_dtype(source)
         tile = B.local([self.lanes], dtype, name)
         with B.loop(_loop_of(dtype), self.lanes, "v") as v:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries that compute for CUDA devices: cuBLASLt matrix products, cuDNN convolutions.
+"""The libraries that compute for CUDA devices: cuBLASLt for matrix products, cuDNN for convolutions.
 
-The C++ declares what it uses of a library, so that it compiles without it, and opens it at run time. Row-major ``D =
-L R`` is the column-major ``D' = R' L'`` of cuBLASLt, whose bias runs along rows as ours along columns. Descriptors
-and the algorithm are kept by thread (a bias is written into a descriptor) and by all they depend on: numbers, mode,
-dtypes, alignment of each address, workspace, device. Numbers that would leave a tensor are an error. A product
-without depth is filled with zeros; one without elements is no call.
+The C++ declares the parts of a library that it uses, so it compiles without the library, and opens it at run time.
+Row-major ``D = L R`` is the column-major ``D' = R' L'`` of cuBLASLt, whose bias runs along rows as the row-major
+one runs along columns. Descriptors and the algorithm are cached by thread, because a bias is written into a
+descriptor. The key also has everything else they depend on: numbers, mode, dtypes, alignment of each address,
+workspace, device. Numbers that would leave a tensor are an error. A product with an empty reduction dimension is
+filled with zeros, and one without elements makes no call.
 
-Algorithms of static shapes are the fastest of eight that the heuristic names, timed on the operands of the first
-call, which no capture of a CUDA graph is: TVM runs what it captures once before. They take turns, in rounds of up to
-ten calls behind a stream kept busy, so that neither launches nor other processes decide (``fastest.h``). The
-library's own first choice stays unless another one is 3% faster. What was chosen is kept in a file for each version
-of the library and kind of device (``choices.h``): processes share it, and nothing is timed twice. An LSTM took 1.04
-ms with single calls timed while other processes used the GPU, 0.79 so (H100, float32).
+For static shapes the algorithm is the fastest of eight that the heuristic proposes. They are timed on the operands
+of the first call. That call is never captured into a CUDA graph, because TVM runs captured code once before. The
+algorithms alternate in rounds of up to ten calls behind a stream kept busy, so that neither launches nor other
+processes decide (``fastest.h``). The library's first choice stays unless another one is 3% faster. Choices are
+stored in a file for each version of the library and kind of device (``choices.h``). Processes share it, and nothing
+is timed twice. An LSTM took 1.04 ms with single calls timed while other processes used the GPU, and 0.79 ms in this
+way (H100, float32).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ CUBLASLT = SharedLibrary(
     function="tvm_stitch.cublaslt.matmul",
     calls=calls("cublaslt.cc", "cuBLASLt"),
 )
-"""Its function computes a product; the arguments are those of :mod:`tvm_stitch.compute.cuda.strided`."""
+"""Computes a matrix product. The arguments are those of :mod:`tvm_stitch.compute.cuda.strided`."""
 
 CUDNN = SharedLibrary(
     title="cuDNN",
@@ -45,14 +47,17 @@ CUDNN = SharedLibrary(
     function="tvm_stitch.cudnn.convolution",
     calls=calls("cudnn.cc", "cuDNN"),
 )
-"""Its function computes a convolution: data, weight, ``(groups, *strides, *paddings, *dilations)``, mode, result and
-workspace. The mode is words: ``channels_first`` or ``channels_last``, ``tf32``, ``timed``."""
+"""Computes a convolution.
+
+The arguments are data, weight, ``(groups, *strides, *paddings, *dilations)``, mode, result and workspace. The mode
+consists of words: ``channels_first`` or ``channels_last``, ``tf32``, ``timed``.
+"""
 
 LIBRARIES = (CUBLASLT, CUDNN)
 
 
 def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:
-    """Why a library is not called, in one line; None where it is."""
+    """Return the reason why a library is not called, in one line, or None if it is called."""
     if library.kind in config.of_tvm:
         return ASKED
     reason = library.missing()

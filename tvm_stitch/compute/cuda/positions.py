@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a thread of a convolution's kernel is in the result, and in tensors that have some of its axes."""
+"""Coordinates of a convolution kernel's thread in the result, and in tensors that have some of its axes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ...compat import Expr, tir
 from ...graph.extent import is_number, product
 
 Axes: TypeAlias = tuple[int | None, ...]
-"""For each axis of a tensor, the axis of the convolution's result that indexes it; None for one of a single element."""
+"""For each axis of a tensor, the axis of the convolution's result that indexes it. None for an axis of one element."""
 
 FIRST = 2
-"""The first axis of places, behind images and channels."""
+"""The first spatial axis, behind images and channels."""
 
 
 def spatial(axes: Axes) -> list[int]:
-    """Return those of some axes that run over places."""
+    """Return the spatial axes among ``axes``."""
     return [axis for axis in axes if axis is not None and axis >= FIRST]
 
 
 @dataclass(frozen=True)
 class Places:
-    """Neighbouring places of one image and channel.
+    """Neighbouring positions of one image and channel.
 
     Attributes:
-        whole: the extents of the result.
-        image, channel: which they are of.
-        vector: their number, in vectors.
+        whole: extents of the result.
+        image, channel: coordinates of the image and the channel.
+        vector: number of the positions' vector in the image.
         of_image: vectors of an image.
-        lanes: places of a vector.
+        lanes: positions of a vector.
     """
 
     whole: Sequence[Expr]
@@ -43,35 +43,38 @@ class Places:
     lanes: int
 
     def are_neighbours(self, axes: Axes) -> bool:
-        """Return whether the places are neighbours in a tensor of some axes."""
+        """Return whether the positions are neighbours in a tensor of some axes."""
         return len(spatial(axes)) == len(self.whole) - FIRST
 
     def first(self, axes: Axes) -> Expr:
-        """Return the first one's element in a tensor in which they are neighbours, or that has none of their axes."""
-        found = self._line(axes)
-        return (found * self.of_image + self.vector) * B.i64(self.lanes) if spatial(axes) else found
+        """Return the index of the first position's element in a tensor.
+
+        The positions are neighbours in the tensor, or it has no spatial axes.
+        """
+        index = self._line(axes)
+        return (index * self.of_image + self.vector) * B.i64(self.lanes) if spatial(axes) else index
 
     def at(self, axes: Axes, lane: Expr) -> Expr:
-        """Return the element of one of them."""
+        """Return the index of one position's element."""
         place = self.vector * B.i64(self.lanes) + lane
-        found = self._line(axes)
+        flat = self._line(axes)
         for axis in spatial(axes):
             extent = self.whole[axis]
             behind = product(self.whole[axis + 1 :])
             index = place if is_number(behind, 1) else quotient(place, behind)
-            found = found * extent + (remainder(index, extent) if axis > FIRST else index)
-        return found
+            flat = flat * extent + (remainder(index, extent) if axis > FIRST else index)
+        return flat
 
     def _line(self, axes: Axes) -> Expr:
-        found = self.image if 0 in axes else B.i64(0)
-        return found * self.whole[1] + self.channel if 1 in axes else found
+        line = self.image if 0 in axes else B.i64(0)
+        return line * self.whole[1] + self.channel if 1 in axes else line
 
 
 def quotient(a: Expr, b: Expr) -> Expr:
-    """Of natural numbers that 32 bits hold, in which a GPU divides faster."""
+    """Return the quotient of natural numbers that fit 32 bits, in which a GPU divides faster."""
     return tir.Cast("int64", tir.Div(tir.Cast("int32", a), tir.Cast("int32", b)))
 
 
 def remainder(a: Expr, b: Expr) -> Expr:
-    """Return the same for what is left."""
+    """Return the remainder of natural numbers that fit 32 bits."""
     return tir.Cast("int64", tir.Mod(tir.Cast("int32", a), tir.Cast("int32", b)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of NVIDIA's libraries on this machine: where it lies, and the functions that call it, which models carry."""
+"""One of NVIDIA's libraries on this machine: its file, and the functions that call it, which models carry."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class SharedLibrary:
 
     Attributes:
         title: its name.
-        names: of its file, the newest first.
-        in_wheels: folders of NVIDIA's wheels, beside other packages.
-        variable: the environment variable that names its file; with ``none`` it counts as not installed.
-        how_to_get_it: for messages.
-        computes: what, in words.
-        kind: of the operators that it computes, as options have it.
-        function: the function of ours that calls it.
-        calls: the C++ that defines the function, and one that opens the library, which need not be here for that.
-        opened: in this process.
+        names: possible names of its file, the newest first.
+        in_wheels: folders of NVIDIA's wheels, relative to site-packages.
+        variable: environment variable that names its file. With ``none`` the library counts as not installed.
+        how_to_get_it: how to install it, for messages.
+        computes: the operators that it computes, in words.
+        kind: kind of these operators, as in options.
+        function: this package's function that calls it.
+        calls: C++ that defines the function, and one that opens the library. It compiles without the library.
+        opened: whether this process has opened it.
     """
 
     title: str
@@ -47,7 +47,9 @@ class SharedLibrary:
     opened: bool = False
 
     def find(self) -> Path | None:
-        """Its file: the one that the environment variable names, else NVIDIA's wheels', PyTorch's, the system's."""
+        """Return the library's file: the environment variable's, else NVIDIA's wheels', PyTorch's, the system's.
+        None if none.
+        """
         if named := os.environ.get(self.variable):
             path = Path(named)
             return path if path.is_file() else None
@@ -58,7 +60,7 @@ class SharedLibrary:
         return None
 
     def missing(self) -> str | None:
-        """Why it cannot be called with what is installed here, in one line; None where it can."""
+        """Return the reason why the library cannot be called on this machine, in one line, or None if it can."""
         if self.opened:
             return None
         named = os.environ.get(self.variable)
@@ -69,10 +71,11 @@ class SharedLibrary:
         return self.calls.needs()
 
     def load(self) -> None:
-        """Open it where it is found here.
+        """Open the library's file.
 
         Raises:
-            RuntimeError: where it or a C++ compiler is missing, with how to get it, or it cannot be opened.
+            RuntimeError: if the library or a C++ compiler is missing, with how to get it, or if it cannot be
+                opened.
             OSError: if the cache folder cannot be used.
         """
         if self.opened:
@@ -99,7 +102,7 @@ def _folders(in_wheels: tuple[str, ...]) -> list[Path]:
 
 
 def _places(package: str) -> list[Path]:
-    """Return the folders that hold a package, which is not imported."""
+    """Return the folders that hold a package, without importing it."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA C of kernels of ours, which travels in their calls."""
+"""The CUDA C of this package's kernels, which their calls carry."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from pathlib import Path
 
 @cache
 def sources(*names: str) -> str:
-    """Return the texts of device functions, each of which is compiled once where several kernels bring it."""
+    """Return the texts of device functions. Each is compiled once, even if several kernels carry it."""
     return "".join((Path(__file__).parent / "native" / f"{name}.cuh").read_text() for name in names)

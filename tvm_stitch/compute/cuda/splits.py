@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a convolution's kernel does where sums are divided: behind a barrier it adds them up, and goes on with those.
+"""The convolution kernel's code for split sums: behind a barrier it adds them up, and goes on with the totals.
 
-Of few splits each is a block of a cluster, which finds the others' tiles in their shared memory. More are written to
-device memory, and the barrier goes across the grid.
+With few splits, each is a block of a cluster, which reads the others' tiles from their shared memory. More splits
+are written to device memory, and the barrier spans the grid.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .positions import Places, quotient
 from .sources import sources
 
 AT_ONCE = 16
-"""Loads of a thread that are on their way together."""
+"""Loads of a thread that are in flight together."""
 
 EVALUATED = 8
-"""Times that an epilogue is written out at most, for vectors that a thread loads together."""
+"""Most copies of an epilogue's code, for vectors that a thread loads together."""
 
 VECTOR = 4
-"""Floats of a load, where there are so many neighbours."""
+"""Floats per load, if there are as many neighbours."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ByCluster:
     """The splits of a tile are blocks of a cluster, which read each other's sums in shared memory.
 
     Attributes:
-        splits: how many there are.
+        splits: number of splits.
     """
 
     splits: int
@@ -42,14 +42,14 @@ class ByCluster:
 
 @dataclass(frozen=True)
 class ByGrid:
-    """All blocks write their splits, wait for each other, and share out what is to be added up.
+    """All blocks write their splits, wait for each other, and share out the sums to compute.
 
     Attributes:
-        device: on which they run.
-        splits: how many there are.
-        width: neighbouring floats of a load; images and channels may end among them.
-        at_once: splits of which a thread loads the same place together.
-        vectors: of a split that it loads together.
+        device: the device.
+        splits: number of splits.
+        width: neighbouring floats of a load. It may cross the end of an image or channel.
+        at_once: splits whose elements at one position a thread loads together.
+        vectors: vectors of a split that a thread loads together.
     """
 
     device: DeviceModel
@@ -60,13 +60,13 @@ class ByGrid:
 
     @staticmethod
     def of(device: DeviceModel, divided: Sequence[int], lanes: int, threads: int) -> ByGrid:
-        """Of so many loads as a thread has to do, and may have on their way together.
+        """Return the parameters that fit the loads of a thread, and the loads that it may have in flight.
 
         Args:
-            device: on which blocks run.
-            divided: extents of the splits and, behind their number, of the result.
-            lanes: places of which an epilogue is evaluated at once.
-            threads: of all blocks.
+            device: the device.
+            divided: number of splits, then the extents of the result.
+            lanes: positions at which an epilogue is evaluated at once.
+            threads: number of threads of all blocks.
         """
         splits, elements = divided[0], math.prod(divided[1:])
         width = VECTOR if elements % VECTOR == 0 else 1
@@ -78,7 +78,7 @@ class ByGrid:
 
 @dataclass(frozen=True)
 class Grid:
-    """The blocks of a launch and the threads of each; which of them run."""
+    """The blocks of a launch, the threads of each, and the indices of the running ones."""
 
     blocks: Expr
     threads: int
@@ -88,19 +88,19 @@ class Grid:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Blocks that each have a split of a tile in shared memory, and which of them runs; or a block on its own."""
+    """Blocks that each have a split of a tile in shared memory, and the running block's rank. Or a single block."""
 
     blocks: int
     rank: Expr
 
     @staticmethod
     def meet() -> None:
-        """Wait for all of its threads."""
+        """Emit a wait for all threads of the cluster."""
         B.evaluate(T.ptx.barrier.cluster.arrive.release.aligned())
         B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
 
     def added_up(self, shared: Buffer, start: Expr, lanes: int) -> Buffer:
-        """Return the sums over all blocks of the floats from a place of shared memory on, in registers."""
+        """Return the sums over all blocks of the floats from position ``start`` of shared memory on, in registers."""
         sums = B.local([lanes], "float32", "sums")
         name = f"tvm_stitch_cluster_sums_{self.blocks}_{lanes}"
         code = sources("cluster_sums") + _SUMS.format(name=name, blocks=self.blocks, lanes=lanes)
@@ -124,19 +124,21 @@ def add_up(
     by: ByGrid,
     grid: Grid,
 ) -> None:
-    """Behind a barrier, add up the splits of every place of the result; store the sums, or an epilogue's results.
+    """Emit a barrier, and the sums of the splits at every position. Store the sums, or an epilogue's results.
 
     Args:
-        splits: ``<splits, images, channels, places...>``, which all blocks have written when they meet at the barrier.
-        whole: the extents without the splits.
-        result: of the sums, flat; or what evaluates an epilogue of them.
-        lanes: neighbouring places, of which an image's are a multiple, of which that is evaluated at once.
-        by: what a thread loads together.
+        splits: ``<splits, images, channels, positions...>``. All blocks have written it when they reach the
+            barrier.
+        whole: extents without the splits.
+        result: flat buffer of the sums, or the evaluator of an epilogue of them.
+        lanes: neighbouring positions at which an epilogue is evaluated at once. An image's positions are a
+            multiple.
+        by: the loads of a thread.
         grid: shares vectors out.
     """
     vectors = B.cell(tir.floordiv(product(whole), B.i64(by.width)), "vectors")
     step = B.cell(grid.blocks * B.i64(grid.threads), "step")
-    # Before the barrier, where blocks wait.
+    # Computed before the barrier, where blocks wait.
     of_turn = step * B.i64(by.vectors)
     turns = B.cell(quotient(vectors + of_turn - B.i64(1), of_turn), "turns")
     B.evaluate(T.cuda.grid_sync())
@@ -144,8 +146,8 @@ def add_up(
     with B.loop("serial", turns, "i") as i:
         first = i * of_turn + grid.block * B.i64(grid.threads) + grid.thread
         own = [B.cell(first + step * B.i64(k), "vector") for k in range(by.vectors)]
-        # One condition around all of a vector: other operands of its epilogue are on their way with the splits. Several
-        # vectors are loaded together, where each has a condition later.
+        # A single vector has one condition around everything, so that other operands of its epilogue are in flight
+        # with the splits. Several vectors are loaded together, and each has a condition later.
         with B.when(tir.LT(own[0], vectors)):
             _add(divided, own, vectors, sums, by)
             for k, vector in enumerate(own):
@@ -154,10 +156,10 @@ def add_up(
 
 
 def _add(divided: Buffer, own: Sequence[Expr], vectors: Expr, sums: Buffer, by: ByGrid) -> None:
-    """Add up all splits of vectors, in their order.
+    """Emit the sums of all splits of vectors, in order.
 
-    What lies behind the last vector or split is another's, read again and left out: a condition around loads would let
-    them come one by one.
+    Loads behind the last vector or split repeat another one, and their values are dropped. A condition around loads
+    would serialise them.
     """
     last = vectors - B.i64(1)
     starts = [tir.min(vector, last) if k else vector for k, vector in enumerate(own)]
@@ -172,8 +174,8 @@ def _add(divided: Buffer, own: Sequence[Expr], vectors: Expr, sums: Buffer, by: 
             read = tir.min(split, B.i64(by.splits - 1)) if left else split
             for n, start in enumerate(starts):
                 with B.loop("vectorized", by.width, "v") as v:
-                    part = B.fetch(divided, (read * vectors + start) * B.i64(by.width) + v)
-                    B.store(parts, part, [B.i64(k * of_split + n * by.width) + v])
+                    value = B.fetch(divided, (read * vectors + start) * B.i64(by.width) + v)
+                    B.store(parts, value, [B.i64(k * of_split + n * by.width) + v])
         for k, split in enumerate(of_round):
             with B.loop("unroll", of_split, "v") as v:
                 before = B.fetch(sums, v)
@@ -186,16 +188,16 @@ def _finish(
     result: Buffer | TileEvaluator, sums: Buffer, start: int, vector: Expr, width: int, whole: Sequence[Expr],
     lanes: int,
 ) -> None:  # fmt: skip
-    """Store the sums of a vector, or an epilogue of them, from ``start`` on."""
+    """Emit stores of the sums of a vector, or of an epilogue's results, from ``start`` on."""
     if not isinstance(result, TileEvaluator):
         with B.loop("vectorized", width, "v") as v:
             B.store(result, B.fetch(sums, B.i64(start) + v), [vector * B.i64(width) + v])
         return
     _, channels, *places = whole
     of_image = B.cell(tir.floordiv(product(places), B.i64(lanes)), "of_image")
-    for part in range(width // lanes):
-        some = B.cell(vector * B.i64(width // lanes) + B.i64(part), "part")
+    for number in range(width // lanes):
+        some = B.cell(vector * B.i64(width // lanes) + B.i64(number), "part")
         row = B.cell(quotient(some, of_image), "row")
         image = B.cell(quotient(row, channels), "image")
         at = row - image * channels, some - row * of_image
-        result.emit(sums, B.i64(start + part * lanes), Places(whole, image, *at, of_image, lanes))
+        result.emit(sums, B.i64(start + number * lanes), Places(whole, image, *at, of_image, lanes))

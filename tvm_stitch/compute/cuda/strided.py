@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A matrix product as cuBLASLt takes it: a batch of matrices at equal distances, each side transposed or not.
+"""A matrix product in cuBLASLt's form: a batch of matrices at equal distances, each side transposed or not.
 
-Ten numbers and two transposes. Axes are rows, columns, batch or depth by which tensors have them; those that continue
-each other are one. Rows or columns that do not continue become a batch in which the other side's stride is 0. At most
-one batch axis may be left, and each side has lines that are contiguous. All of it holds for symbolic extents: the
-numbers are expressions, which the virtual machine evaluates as one shape.
+It consists of ten numbers and two transposes. An axis is rows, columns, batch or depth (reduction), according to
+the tensors that have it. Axes that continue each other are merged. Rows or columns that do not continue become a
+batch in which the other side's stride is 0. At most one batch axis may remain, and each side has contiguous lines.
+All of it holds for symbolic extents. The numbers are expressions, which the virtual machine evaluates as one shape.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...support.failures import Refusal
 class Axis:
     """An axis of a product, with its strides in elements: 0 in tensors that do not have it.
 
-    One that the result does not have is summed over.
+    An axis that the result does not have is summed over.
     """
 
     extent: Extent
@@ -31,13 +31,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class StridedProduct:
-    """``out[b, i, j] = sum over k of left[b, i, k] * right[b, k, j]``, for ``batch``, ``rows``, ``columns``, ``depth``.
+    """``out[b, i, j] = sum over k of left[b, i, k] * right[b, k, j]``, for ``batch``, ``rows``, ``columns``,
+    ``depth``.
 
-    ``left_line`` is the distance between two lines of a matrix, a line being what is contiguous: of ``left`` a row, or
-    a column if it is ``left_transposed``. ``left_batch`` is the distance between two matrices, 0 where all products
-    share one. All are in elements.
+    All distances are in elements. A line of a matrix is contiguous: a row of ``left``, or a column if it is
+    ``left_transposed``. ``left_line`` is the distance between two lines. ``left_batch`` is the distance between two
+    matrices, or 0 if all products share one. The other sides have the same fields.
 
-    ``swapped``: left and right are the product's right and left side, because the result is stored by columns.
+    ``swapped``: left and right are exchanged, because the result is stored by columns.
     """
 
     rows: Extent
@@ -56,14 +57,14 @@ class StridedProduct:
 
     @property
     def numbers(self) -> tuple[Extent, ...]:
-        """What the function that computes it gets as one shape."""
+        """The numbers that the computing function gets as one shape."""
         return (
             self.rows, self.columns, self.depth, self.batch, self.left_line, self.right_line, self.out_line,
             self.left_batch, self.right_batch, self.out_batch,
         )  # fmt: skip
 
     def mode(self, *more: str) -> str:
-        """What the function gets as its mode: words for what is not the rule, and ``more`` of them."""
+        """Return the mode that the function gets: words for exceptions from the rule, and ``more`` words."""
         words = [name for name in ("left_transposed", "right_transposed") if getattr(self, name)]
         return " ".join([*words, *(word for word in more if word)])
 
@@ -72,10 +73,10 @@ def strided(axes: Sequence[Axis]) -> StridedProduct:
     """Return the product over axes.
 
     Args:
-        axes: those of the result from the outermost on, and one to sum over.
+        axes: those of the result, outermost first, and one to sum over.
 
     Raises:
-        Refusal: when that is not one batch of matrices at equal distances.
+        Refusal: if the product is not one batch of matrices at equal distances.
     """
     live = [axis for axis in axes if not is_number(axis.extent, 1)]
     depth = [axis for axis in live if _absent(axis.out)]
@@ -107,16 +108,16 @@ def _is_unit(stride: Extent) -> bool:
 
 
 def _merged(axes: list[Axis]) -> list[Axis]:
-    """Return the axes with each that continues another one made part of it."""
-    found: list[Axis] = []
-    for axis in reversed(axes):  # from the innermost on
-        for i, inner in enumerate(found):
+    """Return the axes with those merged that continue each other."""
+    merged: list[Axis] = []
+    for axis in reversed(axes):  # innermost first
+        for i, inner in enumerate(merged):
             if all(same(getattr(axis, t), product([getattr(inner, t), inner.extent])) for t in _TENSORS):
-                found[i] = replace(inner, extent=product([axis.extent, inner.extent]))
+                merged[i] = replace(inner, extent=product([axis.extent, inner.extent]))
                 break
         else:
-            found.append(axis)
-    return found[::-1]
+            merged.append(axis)
+    return merged[::-1]
 
 
 _TENSORS = ("left", "right", "out")
@@ -127,8 +128,8 @@ def _laid_out(batch: Axis, row: Axis, column: Axis, depth: Axis) -> StridedProdu
     if not (_is_unit(column.out) or _absent(column.out)):
         if not (_is_unit(row.out) or _absent(row.out)):
             raise Refusal("neither rows nor columns of its result are contiguous")
-        turned = [replace(axis, left=axis.right, right=axis.left) for axis in (batch, column, row, depth)]
-        return replace(_laid_out(*turned), swapped=True)
+        transposed = [replace(axis, left=axis.right, right=axis.left) for axis in (batch, column, row, depth)]
+        return replace(_laid_out(*transposed), swapped=True)
     left_line, left_transposed = _side(row.left, depth.left, k, "left")
     right_line, right_transposed = _side(depth.right, column.right, n, "right")
     out_line = n if _absent(row.out) else row.out
@@ -142,9 +143,10 @@ def _side(outer: Extent, inner: Extent, columns: Extent, name: str) -> tuple[Ext
     """Return the distance between lines of a matrix, and whether its lines are columns.
 
     Args:
-        outer: the stride between rows, 0 where there is one.
-        inner: that between columns, of which there are ``columns``.
-        name: which side it is.
+        outer: stride between rows, 0 if there is one row.
+        inner: stride between columns.
+        columns: number of columns.
+        name: name of the side.
     """
     if _is_unit(inner) or _absent(inner):
         return (columns if _absent(outer) else outer), False

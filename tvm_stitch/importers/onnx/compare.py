@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ONNX models, and compares what compiled ones compute with ONNX Runtime."""
+"""Load ONNX models, and compare the results of compiled models with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...graph.dtype import HALF
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """An imported ONNX model: the Relax module (parameters bound as constants), and what it takes."""
+    """An imported ONNX model: the Relax module (parameters bound as constants), and its inputs."""
 
     proto: onnx.ModelProto
     mod: tvm.IRModule
@@ -32,10 +32,10 @@ def load_onnx(
     Args:
         proto: the model.
         shapes: shapes that replace those of the named inputs, to fix symbolic dimensions.
-        names: whether calls keep the names of the ONNX nodes that they come from, in their spans.
+        names: whether calls keep the names of their ONNX nodes, in their spans.
 
     Raises:
-        ValueError: when ``shapes`` names no input of the model, or contradicts a fixed dimension.
+        ValueError: if ``shapes`` names no input of the model, or contradicts a fixed dimension.
     """
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -50,7 +50,7 @@ def load_onnx(
 
 
 def check_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raise ValueError when shapes name no input of the model, or contradict a fixed dimension."""
+    """Raise a ValueError if shapes name no input of the model, or contradict a fixed dimension."""
     inputs = input_specs(proto)
     known = {spec.name: spec for spec in inputs}
     for name, shape in shapes.items():
@@ -84,9 +84,9 @@ def output_specs(model: OnnxModel) -> tuple[TensorSpec, ...]:
 def onnxruntime_call(
     proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
 ) -> Callable[[], list[np.ndarray]]:
-    """Return a call of ONNX Runtime on the CPU, with as many threads as it likes; it returns all outputs in order.
+    """Return a call of ONNX Runtime on the CPU, with its default threads. The call returns all outputs in order.
 
-    Inputs that are of a half type where the model's are not become what it takes.
+    Inputs of a half type are converted if the model takes another type.
     """
     import onnxruntime
 
@@ -101,7 +101,7 @@ def onnxruntime_call(
 
 
 def greatest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Return the greatest absolute difference over all outputs; infinite where shapes, NaN or inf do not match."""
+    """Return the greatest absolute difference over all outputs. It is infinite if shapes, NaN or inf do not match."""
     if len(outputs) != len(expected):
         return float("inf")
     worst = 0.0

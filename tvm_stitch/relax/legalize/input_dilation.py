@@ -2,7 +2,7 @@
 """Transposed convolutions of channels innermost, legalized as convolutions of stride 1 over data that is spread out.
 
 TVM legalizes them in no such layout. Templates compute the function written here, without its zeros
-(:mod:`tvm_stitch.compute.cpu.phases`).
+(:mod:`tvm_stitch.compute.cpu.residues`).
 """
 
 from __future__ import annotations

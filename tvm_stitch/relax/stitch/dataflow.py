@@ -16,7 +16,7 @@ from ...graph.extent import as_extent, same
 from ...graph.ir import StitchGraph
 from ...graph.reader import Unreadable, read
 from ...graph.rewrite.constants import with_numbers
-from ...report.flow import Flow, FlowNode, Refusal
+from ...report.flow import Flow, FlowNode, RefusedEdge
 from ...scope.identify import Identified
 from ...scope.node import Node, NodeKind, Value, kind_of, specialize
 from ...support.failures import reason_of
@@ -245,7 +245,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
         )
         for node in view.nodes
     )
-    refusals = tuple(Refusal(*b.edge, b.reason) for b in found.boundaries)
+    refusals = tuple(RefusedEdge(*b.edge, b.reason) for b in found.boundaries)
     return Flow(nodes, refusals, dict(found.left))
 
 

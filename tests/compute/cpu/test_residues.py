@@ -12,7 +12,7 @@ from tvm import te
 
 from tvm_stitch.compute.anchored import anchored
 from tvm_stitch.compute.convolution import Convolution
-from tvm_stitch.compute.cpu.phases import Taps, Window
+from tvm_stitch.compute.cpu.residues import Taps, Window
 from tvm_stitch.graph.reader import read
 from tvm_stitch.relax.legalize.input_dilation import over_spread_data
 from tvm_stitch.support.failures import Refusal
@@ -28,11 +28,11 @@ def convolution(places: int, kernel: int, stride: int, padding: int, dilation: i
     return found
 
 
-def test_the_phases_of_a_stride_of_two() -> None:
+def test_the_residues_of_a_stride_of_two() -> None:
     conv = convolution(5, 4, 2, 1)
     assert conv.windows == (Window(1, 1, 1, 1), Window(5, 3, 1, 1))
-    assert conv.phases.lengths == (1, 10) and conv.phases.kernel == (1, 4)
-    assert [phase[1] for phase in conv.phases.each] == [
+    assert conv.residues.lengths == (1, 10) and conv.residues.kernel == (1, 4)
+    assert [residue[1] for residue in conv.residues.each] == [
         Taps(0, 2, 5, 2, 1, 0, range(0, 4, 2)),
         Taps(1, 2, 5, 2, 1, 1, range(1, 4, 2)),
     ]
@@ -52,12 +52,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("places", "kernel", "stride", "padding", "dilation", "more"), CASES)
-def test_phases_are_what_windows_see(
+def test_residues_are_what_windows_see(
     places: int, kernel: int, stride: int, padding: int, dilation: int, more: int
 ) -> None:
     conv = convolution(places, kernel, stride, padding, dilation, more)
     before, seen = conv.data.before[2], {}
-    for *_, taps in conv.phases.each:
+    for *_, taps in conv.residues.each:
         for y in range(taps.outputs):
             read_at = [y + taps.offset + m * taps.dilation - before for m in range(taps.kernel)]
             pairs = zip(read_at, taps.weights)
