@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "tvm_stitch"
 MOST_FILES = 16
 MOST_AT_THE_TOP = 8
 ROOMS = """
-compat config support graph repairs repairs/relay repairs/tir target deploy device report plan codegen cost
-repairs/schedule scope compute records rules driver execution
+compat config support graph repairs repairs/relay repairs/tir target deploy cost/choices device cost report plan codegen
+scope compute records repairs/schedule rules driver execution
 relax/rewriting relax/attention relax/precision relax/quantize relax/stitch relay repairs/legalize relax/constants
 relax/legalize relax/lowering relax/layout relax/library relax relax/report testing importers/onnx importers/torch
 tvm_stitch cli
@@ -26,7 +26,7 @@ def room_of(path: Path) -> str:
     folders = path.relative_to(PACKAGE).parts[:-1]
     if not folders:
         return "tvm_stitch" if path.name == "__init__.py" else path.stem
-    return "/".join(folders[:2]) if folders[0] in ("relax", "importers", "repairs") else folders[0]
+    return "/".join(folders[:2]) if folders[0] in ("relax", "importers", "repairs", "cost") else folders[0]
 
 
 def modules() -> dict[str, Path]:
