@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``tvm-stitch``, up to where TVM is imported: an interrupt during that ends it as any later one does."""
+"""The command ``tvm-stitch``, up to the import of TVM. An interrupt during that import ends it like any later one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def ended_by_interrupts() -> Iterator[None]:
-    """While this lasts, an interrupt ends the process at once; a handler of the program's own stays as it is."""
+    """End the process at once on an interrupt in this context. A handler installed by the program stays."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
@@ -35,7 +35,7 @@ def ended_by_interrupts() -> Iterator[None]:
 
 
 def _end(_signum: int, _frame: object) -> None:
-    # At once: an exception would come out of some module's import, and extension modules make others of it.
+    # At once: an exception would leave some module's import, and extension modules replace it.
     sys.stderr.write("interrupted\n")
     sys.stderr.flush()
     os._exit(EXIT_INTERRUPTED)

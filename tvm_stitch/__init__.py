@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tvm_stitch: memory-intensive operators stitched into few, fast kernels, for Apache TVM.
 
-Importing the package imports nothing heavy: TVM comes with the first call.
+Importing the package imports nothing heavy. TVM is imported by the first call.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None
     """Compile a Relax module with stitching.
 
     Args:
-        mod: a Relax IRModule, as an importer or BlockBuilder makes it.
+        mod: a Relax IRModule, from an importer or a BlockBuilder.
         target: ``"native"`` (this machine's CPU), ``"llvm"`` (any CPU of its kind), ``"cuda"``, or any TVM target.
         config: stitching options.
         options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
-    Returns: TVM's executable, for ``relax.VirtualMachine``.
+    Returns:
+        TVM's executable, for ``relax.VirtualMachine``.
 
     Raises:
-        TypeError: when ``mod`` is no IRModule.
+        TypeError: if ``mod`` is no IRModule.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
-        StitchError: under ``StitchConfig(strict=True)``, for what is left to TVM.
-        KeyboardInterrupt: on an interrupt, or what the program's own handler raises.
+        StitchError: under ``StitchConfig(strict=True)``, if an operator is left to TVM.
+        KeyboardInterrupt: on an interrupt, or the exception of the program's handler.
     """
     from .relax.build import build
 
@@ -44,17 +45,18 @@ def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None
 
 
 def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
-    """Report how a Relax module is stitched for a target; nothing is compiled to machine code.
+    """Report how a Relax module is stitched for a target. No machine code is generated.
 
     Args:
-        mod: as ``compile`` takes it.
-        target: as ``compile`` takes it. A GPU need not be there.
+        mod: a Relax module, as for ``compile``.
+        target: a target, as for ``compile``. A GPU need not be present.
         config: stitching options.
 
-    Returns: the report. Printed it is a summary, in a notebook a page; it writes pages and timelines.
+    Returns:
+        The report. It prints as a summary, shows as a page in a notebook, and writes pages and timelines.
 
     Raises:
-        TypeError: when ``mod`` is no IRModule.
+        TypeError: if ``mod`` is no IRModule.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
     """
     from .relax.report.explain import explain as report_on
@@ -63,21 +65,21 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
 
 
 def export_library(executable: Any, path: Any, target: Any = "native", **options: Any) -> None:
-    """Write the library of a compiled model, with CUDA kernels as machine code: it runs without Python.
+    """Write the library of a compiled model, with CUDA kernels as machine code. It runs without Python.
 
     For targets without CUDA kernels this is ``executable.export_library(path)``.
 
     Args:
-        executable: what ``compile``, ``tvm.compile`` or ``relax.build`` returned.
-        path: of the library.
-        target: what it was compiled for.
+        executable: the result of ``compile``, ``tvm.compile`` or ``relax.build``.
+        path: path of the library.
+        target: the target of the executable.
         options: passed on to TVM's ``export_library``.
 
     Raises:
         TypeError: if ``executable`` is not a compiled model.
         OSError: if the path's folder does not exist, or cannot be written to.
         ValueError: if there are CUDA kernels, and the target is no CUDA device.
-        RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or it rejects them.
+        RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or the compiler rejects them.
     """
     from .deploy.export import export_library as export
 
@@ -85,7 +87,10 @@ def export_library(executable: Any, path: Any, target: Any = "native", **options
 
 
 def __getattr__(name: str) -> Any:
-    """On first use: sub-packages, which need different TVMs or packages that only tests have; and what needs TVM."""
+    """Import sub-packages and names that need TVM on first use.
+
+    Some sub-packages need different TVMs, or packages that only tests have.
+    """
     if name in ("relax", "relay", "rules", "testing"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "Report":

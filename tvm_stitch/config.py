@@ -15,39 +15,39 @@ class StitchConfig:
     """Options of stitching.
 
     Attributes:
-        strict: raise StitchError instead of leaving a memory-intensive operator that cannot be stitched to TVM.
-        max_operators: most operators (blocks) in one stitch op; bounds the size of a kernel's code.
-        max_arguments: most tensors that a stitch op reads and writes; a kernel can have only so many parameters.
-        epilogues: leave biases, residuals and activations in the kernel of the matmul or convolution before them:
-            where TVM's schedules compute them in registers (GPUs, and CPUs in Relay) all that cost no traffic there,
-            else those that save a kernel or a round trip through memory.
+        strict: raise a StitchError if a memory-intensive operator cannot be stitched, instead of leaving it to TVM.
+        max_operators: most operators (blocks) in one stitch op. This bounds the size of a kernel's code.
+        max_arguments: most tensors that a stitch op reads and writes. A kernel can have only so many parameters.
+        epilogues: leave biases, residuals and activations in the kernel of the matmul or convolution before them.
+            If TVM's schedules compute them in registers (GPUs, and CPUs in Relay), all that cost no traffic there
+            are left. Otherwise only those are left that save a kernel or a round trip through memory.
         horizontal_fusion: join stitch ops that do not depend on each other into one launch (remote stitching in the
             paper). Its old name, ``remote``, still works.
-        clusters: spread a long row over the blocks of a thread-block cluster, where the device has clusters.
-        grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel
-            is launched cooperatively and needs the whole device to itself; without, a kernel ends where a barrier
-            would stand.
-        plain_launch_barriers: use grid barriers even where TVM's runtime cannot launch cooperatively (all that have
-            Relay). The kernel then waits in a plain launch, which is sound as long as all its blocks become resident:
-            no other kernel that waits like that may run on the device at the same time (one stream, one process).
-            Two on two streams can stop the device for ever, so it is off unless asked for.
-        multiprocessors: how many of a GPU's multiprocessors the kernels can count on, where that is not the usual
-            number (a slice of a GPU, another model of the architecture). 0 for those of this machine's device if it has
-            the target's architecture, else the usual number. Kernels with grid barriers have as many blocks as these
-            hold at once.
-        compute: what computes matrix products, convolutions and attention. ``"auto"``: on CUDA devices cuBLASLt and
-            cuDNN, where the machine that compiles has them, and our own kernel for exact convolutions of float32; on
-            CPUs templates of our own. ``"libraries"``: the same, but cuDNN for all convolutions, and the libraries
-            also where that machine lacks them. ``"templates"``: the same as ``"auto"``, and in Relay the templates
-            also where a tuner's schedules or a target's library are asked for, which else come first. ``"tvm"``:
-            always TVM's schedules. Kinds of operators (``matmul``, ``convolution``, ``attention``) may have a word of
-            their own: ``"auto, attention=tvm"``. Attention is one kernel of our own; with ``"tvm"`` its products and
-            softmax are computed one by one.
-        cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
+        clusters: spread a long row over the blocks of a thread-block cluster, if the device has clusters.
+        grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a
+            kernel is launched cooperatively and needs the whole device. Without this option, a kernel ends instead.
+        plain_launch_barriers: use grid barriers even if TVM's runtime cannot launch cooperatively (TVMs with
+            Relay). The kernel then waits in a plain launch, which is sound if all its blocks become resident. No
+            other kernel that waits like that may run on the device at the same time (one stream, one process). Two
+            on two streams can stop the device for ever, so it is off by default.
+        multiprocessors: number of a GPU's multiprocessors that kernels can count on, if not the usual number.
+            Examples are a slice of a GPU, or another model of the architecture. The value 0 means those of this
+            machine's device if it has the target's architecture, else the usual number. Kernels with grid barriers
+            have as many blocks as these hold at once.
+        compute: selects what computes matrix products, convolutions and attention. ``"auto"``, on CUDA devices:
+            cuBLASLt and cuDNN if the compiling machine has them, and this package's kernel for exact convolutions
+            of float32. ``"auto"``, on CPUs: this package's templates. ``"libraries"``: the same, but cuDNN for all
+            convolutions, and the libraries even if that machine lacks them. ``"templates"``: the same as
+            ``"auto"``, and in Relay templates come before a tuner's schedules and a target's library. ``"tvm"``:
+            always TVM's schedules. Kinds of operators (``matmul``, ``convolution``, ``attention``) may have a
+            separate word: ``"auto, attention=tvm"``. Attention is one kernel of this package. With ``"tvm"`` its
+            products and softmax are computed one by one.
+        cuda_graph: capture the calls of static shapes and replay them as CUDA graphs, with one launch for all of
+            them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
 
     Raises:
-        ValueError: for an unknown option or a bad value; the message names the choices.
+        ValueError: for an unknown option or a bad value. The message names the choices.
     """
 
     strict: bool = False
@@ -91,13 +91,13 @@ class StitchConfig:
         return replace(self, max_operators=operators, max_arguments=arguments)
 
     def compute_of(self, kind: str) -> str:
-        """What computes ``"matmul"``, ``"convolution"`` or ``"attention"``: a word of ``compute``."""
+        """Return the word of ``compute`` for ``"matmul"``, ``"convolution"`` or ``"attention"``."""
         general, special = _choices(self.compute)
         return special.get(kind, general)
 
     @property
     def of_tvm(self) -> frozenset[str]:
-        """The kinds of operators that TVM's schedules are asked for."""
+        """The kinds of operators for which TVM's schedules are selected."""
         return frozenset(kind for kind in _KINDS if self.compute_of(kind) == "tvm")
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,9 +106,9 @@ class StitchConfig:
 
 
 ASKED = "TVM's schedules are asked for"
-"""Why an operator of a kind in ``StitchConfig.of_tvm`` is left to TVM."""
+"""Reason for operators of a kind in ``StitchConfig.of_tvm``."""
 _RENAMED = {"remote": "horizontal_fusion"}
-# Sums are the same in every run: partial results are combined in a fixed order.
+# Sums are the same in every run, because partial results are combined in a fixed order.
 _WITHOUT_EFFECT = {"deterministic"}
 _LEAST = {"max_operators": 1, "max_arguments": 2}
 _COMPUTE = ("auto", "libraries", "templates", "tvm")
@@ -132,7 +132,7 @@ def _checked(name: str, value: Any, default: Any) -> Any:
 
 
 def _choices(text: Any) -> tuple[str, dict[str, str]]:
-    """What ``compute`` says of operators in general, and of some."""
+    """Return the word of ``compute`` for operators in general, and the words for some kinds."""
     general, special = "auto", dict[str, str]()
     said = set[str]()
     for part in text.split(",") if isinstance(text, str) else [""]:
@@ -152,10 +152,10 @@ def _choices(text: Any) -> tuple[str, dict[str, str]]:
 
 
 def checked_config(config: StitchConfig | None) -> StitchConfig:
-    """Return the configuration given, or the default one.
+    """Return the given configuration, or the default one.
 
     Raises:
-        TypeError: when it is neither a StitchConfig nor None.
+        TypeError: if it is neither a StitchConfig nor None.
     """
     if config is None:
         return StitchConfig()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceModel: what plans and cost models need to know of a device."""
+"""The device model: the facts about a device that plans and cost models use."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .target import arch_of, capability_in, capability_of, resolve_target
 class DeviceModel:
     """Limits and peaks of a device.
 
-    Sizes are bytes, bandwidth bytes a second. For a CPU ``sms`` is the number of cores, ``warp`` the SIMD lanes of
-    float32, and the shared memory stands for the L1 data cache a task may fill.
+    Sizes are bytes, bandwidth bytes per second. For a CPU ``sms`` is the number of cores, and ``warp`` the SIMD
+    lanes of float32. The shared memory then means the L1 data cache that a task may fill.
 
-    ``max_blocks_per_sm`` bounds resident blocks whatever they use; ``shared_reserved`` is what the system takes of the
-    shared memory for each block, and ``shared_unit`` the step in which it is given out. ``max_cluster`` is the largest
-    cluster that every kernel may ask for (1: no clusters), ``gpc_sms`` the SMs that are certain to share a graphics
-    processing cluster, out of which a cluster must find its SMs. ``cooperative``: kernels may have grid barriers.
+    ``max_blocks_per_sm`` bounds resident blocks whatever they use. ``shared_reserved`` is the system's share of
+    shared memory for each block, and ``shared_unit`` the granularity of its allocation. ``max_cluster`` is the
+    largest cluster that every kernel may request (1: no clusters). A cluster takes its SMs from one graphics
+    processing cluster, of which ``gpc_sms`` SMs are certain. ``cooperative``: kernels may have grid barriers.
     ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
-    ``cache_policies``: loads may say how long the second-level cache keeps what they read.
-    ``bfloat16_lanes`` are the most elements of bfloat16 that TVM moves as one vector. ``choices`` are the constants
-    with which plans are chosen for the device.
+    ``cache_policies``: loads may say how long the second-level cache keeps their data. ``bfloat16_lanes`` is the
+    most elements of bfloat16 that TVM moves as one vector. ``choices`` are the constants of choice
+    of plans for the device.
     """
 
     name: str
@@ -60,7 +60,7 @@ class DeviceModel:
         return self.kind == "gpu"
 
     def configured(self, config: StitchConfig) -> DeviceModel:
-        """Return the device as plans may use it: it has no clusters where the configuration allows none."""
+        """Return the device without clusters if the configuration does not allow them, else the device."""
         return self if config.clusters or self.max_cluster == 1 else replace(self, max_cluster=1)
 
     def with_choices(self, **changes: Any) -> DeviceModel:
@@ -68,10 +68,11 @@ class DeviceModel:
         return replace(self, choices=replace(self.choices, **changes))
 
     def clusters_at_once(self, sms: int) -> int:
-        """Clusters of so many SMs that run at once, as far as is certain.
+        """Return the number of clusters of ``sms`` SMs that certainly run at once.
 
-        A cluster finds its SMs in one graphics processing cluster, of which some chips have smaller ones: an H200's
-        driver says 66, 39, 30, 22, 17, 15 and 15 clusters of 2, 3, ... 8 SMs, and each has SMs of its own up to there.
+        A cluster takes its SMs from one graphics processing cluster, and some chips have smaller ones. An H200's
+        driver reports 66, 39, 30, 22, 17, 15 and 15 clusters of 2, 3, ... 8 SMs. Up to these numbers, no two
+        clusters share an SM.
         """
         lost = SMALLER_GPCS * -(-SMS_LESS // sms)
         return max(1, self.sms // self.gpc_sms * (self.gpc_sms // sms) - lost)
@@ -82,7 +83,7 @@ SMALLER_GPCS, SMS_LESS = 3, 4
 
 
 class _Capability(NamedTuple):
-    """What a compute capability fixes: threads, blocks and kilobytes of shared memory of a multiprocessor."""
+    """Limits of a multiprocessor by compute capability: threads, blocks and kilobytes of shared memory."""
 
     threads: int
     blocks: int
@@ -100,7 +101,7 @@ _CAPABILITIES = {
     100: _Capability(2048, 32, 228),
     120: _Capability(1536, 24, 100),
 }
-"""By ten times the compute capability (CUDA C++ Programming Guide, Compute Capabilities)."""
+"""Limits by ten times the compute capability (CUDA C++ Programming Guide, Compute Capabilities)."""
 
 
 def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms: int = 0) -> DeviceModel:
@@ -126,13 +127,15 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
         gpc_sms=gpc_sms,
         cooperative=True,
         background_copies=capability >= 80,
-        cache_policies=capability >= 90,  # 8.0 has them too, where nothing was measured
-        # Older ones lack it: TVM converts by vectors of as many 32-bit integers, of which it cannot write eight.
+        cache_policies=capability >= 90,  # 8.0 has them too, but nothing was measured there
+        # Older ones lack it: TVM converts through vectors of as many 32-bit integers, and cannot write eight of
+        # those.
         bfloat16_lanes=8 if capability >= 80 else 4,
     )
 
 
-# Compute capability, multiprocessors, MiB of second-level cache, TB/s of memory, multiprocessors that share clusters.
+# Compute capability, multiprocessors, MiB of second-level cache, TB/s of memory, multiprocessors that share
+# clusters.
 _FIGURES: dict[str, tuple[Any, ...]] = {
     "rtx5090": (120, 170, 96, 1.79),
     "b200": (100, 148, 126, 8.0),
@@ -146,20 +149,23 @@ _FIGURES: dict[str, tuple[Any, ...]] = {
     "v100": (70, 80, 6, 0.9),
 }
 GPUS: dict[str, DeviceModel] = {name: _gpu(name, *figures) for name, figures in _FIGURES.items()}
-"""Datasheet figures; the peaks are leads to be measured, the limits are exact. Clusters only where they were tried."""
+"""Datasheet figures. Peaks are estimates to be measured, limits are exact. Clusters are listed only if they were
+tested.
+"""
 
 _BY_CAPABILITY = {103: "b200"} | {figures[0]: name for name, figures in reversed(_FIGURES.items())}
-"""Of several devices of one capability the first."""
+"""Name of the first device of each compute capability."""
 
 
 def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel:
     """Return the model of a target.
 
-    A CUDA target's architecture picks the model, and the device of this machine its multiprocessors, if there is one
-    of that architecture. Unknown architectures get the most conservative limits, and grid barriers only from compute
-    capability 6.0 on. What the TVM that runs the kernels cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``,
-    ``compat.LAUNCHES_COOPERATIVELY``) the device does not have, but for grid barriers in plain launches where
-    ``config`` asks for these. ``config`` may also say how many multiprocessors the kernels can count on.
+    A CUDA target's architecture selects the model. The number of multiprocessors is that of this machine's device
+    if it has the same architecture. Unknown architectures get the most conservative limits, and grid barriers only
+    from compute capability 6.0 on. The device lacks launches that its TVM cannot request
+    (``compat.LAUNCHES_CLUSTERS``, ``compat.LAUNCHES_COOPERATIVELY``). The exception is grid barriers in plain
+    launches, if ``config`` allows them. ``config`` may also set the number of multiprocessors that kernels can
+    count on.
     """
     target = resolve_target(target)
     kind = str(target.kind.name)
@@ -175,7 +181,7 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
 
 
 def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel:
-    """Return the device as the TVM at hand can launch kernels on it."""
+    """Return the device with the launches that the installed TVM supports."""
     if compat.LAUNCHES_CLUSTERS and compat.LAUNCHES_COOPERATIVELY:
         return device
     plain = config is not None and config.plain_launch_barriers
@@ -189,7 +195,7 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
 
 
 def _multiprocessors_here(capability: int) -> int:
-    """Multiprocessors of this machine's first CUDA device if it has that compute capability (times ten), else 0."""
+    """Return the multiprocessors of this machine's first CUDA device if it has this capability (times ten), else 0."""
     device = tvm.cuda(0)
     if not capability or not device.exist or capability_in(arch_of(device)) != capability:
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets: TVM's, made from what users give, checked where TVM would go on with a wrong one."""
+"""TVM targets, made from users' input, and checked because TVM would go on with a wrong one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .support.quiet import without_native_stderr
 DEFAULT_ARCH = "sm_90"
 
 _LISTS = ("keys", "mattr", "libs", "cl-opt")
-"""Options whose values are lists."""
+"""Options with lists as values."""
 
 _USED_FEATURES = ("avx512bf16",)
-"""Features that kernels use beside those that the name of a CPU stands for."""
+"""Features that kernels use in addition to those implied by a CPU's name."""
 
 _LIMITS: dict[str, tuple[int, int | None]] = {
     "max_num_threads": (1, None),
@@ -36,7 +36,7 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
     "l2_cache_size_bytes": (0, None),
     "vector-width": (1, None),
 }
-"""The least and the greatest value of options that are numbers. TVM takes any."""
+"""The least and the greatest value of numeric options. TVM accepts any."""
 _CUDA_LIMITS = _LIMITS | {
     "max_num_threads": (1, 1024),
     "max_threads_per_block": (1, 1024),
@@ -48,7 +48,7 @@ _CAPABILITIES = (
     *(35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89),
     *(90, 100, 101, 103, 110, 120, 121),
 )
-"""Ten times the compute capabilities that NVIDIA's compilers have had code for, Kepler and later."""
+"""Ten times the compute capabilities that NVIDIA's compilers support or supported, from Kepler on."""
 _LEAST_WITH_SUFFIX = {"": 0, "a": 90, "f": 100}
 _OTHER_NAMES = {
     "amd64": "x86_64",
@@ -61,21 +61,27 @@ _OTHER_NAMES = {
     "ppc64le": "powerpc64le",
     "sparc64": "sparcv9",
 }
-"""Architectures in a triple that LLVM's targets have another name for."""
+"""Architectures in a triple that LLVM's targets name differently."""
 
 
 def resolve_target(target: Any) -> Any:
-    """Return a TVM Target with a host, from a Target or what stands for one.
+    """Return a TVM Target with a host, from a Target or a description of one.
 
-    Beside what ``tvm.target.Target`` takes that is ``"native"``, an llvm target for this machine's CPU and the number
-    of its processors; a JSON object; and options, ``"cuda -arch=sm_80"``. A CUDA target without an architecture means
-    the device of this machine, and ``DEFAULT_ARCH`` where there is none (TVM would assume an architecture too old for
-    what current models need).
+    Besides the values that ``tvm.target.Target`` takes, ``target`` may be:
+
+    - ``"native"``: an llvm target for this machine's CPU and its number of processors,
+    - a JSON object,
+    - a kind with options, ``"cuda -arch=sm_80"``.
+
+    A CUDA target without an architecture means this machine's device, or ``DEFAULT_ARCH`` if there is none. (TVM
+    would assume an architecture that is too old for current models.)
 
     Raises:
-        ValueError: for what TVM knows no target by; for a CUDA architecture that is none; for a CPU, a feature of one,
-            or a triple that LLVM does not know: it would compile for its baseline instead, or crash; and for numbers
-            that no device has, such as blocks of no thread.
+        ValueError: if TVM knows no such target, or the CUDA architecture does not exist. Also for a CPU, a feature
+            or a
+            triple that LLVM does not know. LLVM would compile for its baseline instead, or crash. Also for numbers
+                that
+            no device has, such as blocks of no thread.
     """
     if not isinstance(target, tvm.target.Target):
         target = _made(_spec_of(target) if isinstance(target, str) else target)
@@ -88,7 +94,7 @@ def resolve_target(target: Any) -> Any:
 
 
 def other_machine(target: Any) -> str:
-    """The kind of CPU that the host's code of a target is for, such as ``"aarch64"``; "" where it is this machine's."""
+    """Return the CPU architecture of a target's host code, such as ``"aarch64"``, or "" if it is this machine's."""
     host = target.host or target
     triple = str(dict(host.attrs).get("mtriple") or "") if host.kind.name == "llvm" else ""
     machine = triple.split("-", 1)[0]
@@ -96,7 +102,7 @@ def other_machine(target: Any) -> str:
 
 
 def has_feature(target: Any, name: str) -> bool:
-    """Return whether the CPU of an llvm target has a feature, by LLVM's name of it."""
+    """Return whether the CPU of an llvm target has a feature, by LLVM's name."""
     return bool(tvm.get_global_func("target.target_has_feature")(name, target))
 
 
@@ -106,10 +112,10 @@ def llvm_version() -> int:
 
 
 def this_cpu() -> dict[str, Any]:
-    """Return an llvm target for this machine's CPU, as ``tvm.target.Target`` takes it.
+    """Return an llvm target for this machine's CPU, as a dictionary for ``tvm.target.Target``.
 
-    A virtual machine may hide some of a CPU's instructions; LLVM then takes the CPU for an older one, and leaves out
-    others that it has.
+    A virtual machine may hide some of a CPU's instructions. LLVM then takes the CPU for an older one, and leaves
+    out other instructions that it has. Those that kernels use are added.
     """
     spec: dict[str, Any] = {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
     here, named = _features_here(), tvm.target.Target(spec)
@@ -118,13 +124,13 @@ def this_cpu() -> dict[str, Any]:
 
 
 def _features_here() -> set[str]:
-    """Return the features that LLVM finds this machine's CPU to have; none where TVM does not tell."""
+    """Return the features that LLVM detects on this machine's CPU. Empty if TVM does not report them."""
     found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
     return {str(name) for name, has in (found() if found else {}).items() if has}
 
 
 def _spec_of(text: str) -> Any:
-    """What TVM takes in place of a text."""
+    """Return the value for TVM that corresponds to a text."""
     text = text.strip()
     words = text.split()
     if not words:
@@ -163,7 +169,8 @@ def _made(spec: Any) -> Any:
     if isinstance(spec, dict) and spec.get("kind") == "cuda" and "arch" not in spec and not tvm.cuda(0).exist:
         spec = {**spec, "arch": DEFAULT_ARCH}
     try:
-        # TVM writes of each device and toolkit that it does not find; what it assumes instead is in the target.
+        # TVM prints messages about devices and toolkits that it does not find. The target shows what it assumes
+        # instead.
         with without_native_stderr(), contextlib.redirect_stdout(io.StringIO()):
             return tvm.target.Target(spec)
     except (TypeError, ValueError) as error:
@@ -176,7 +183,7 @@ def _made(spec: Any) -> Any:
 
 
 def _like(name: str) -> str:
-    """What may have been meant by a target's name that is none."""
+    """Return a suggestion for an unknown target name."""
     tags = getattr(tvm.target, "list_tags", lambda: None)() or ()
     if _ARCHITECTURE.fullmatch(name):
         return f"did you mean cuda -arch={name}?"
@@ -187,11 +194,11 @@ def _like(name: str) -> str:
 
 
 _MEANT = {"cpu": "native", "x86": "native", "host": "native", "gpu": "cuda", "nvidia": "cuda"}
-"""Words for a target that is called otherwise."""
+"""Common words for targets, with their names."""
 
 
 def _without_internals(text: str) -> str:
-    """What TVM says of a target, without the condition in its sources that failed, and without the target."""
+    """Return TVM's message about a target, without the failed condition of its sources, and without the target."""
     text = re.sub(r"^Check failed: .*? is false: ", "", text.split(". Target creation from ", 1)[0])
     return (
         text.replace("an invalid GFX version: -mcpu=", "an invalid GFX version: ") or "TVM does not take it"
@@ -204,12 +211,14 @@ def arch_of(device: Any) -> str:
 
 
 def capability_of(target: Any) -> int:
-    """Ten times the compute capability of a CUDA target, 0 where its architecture names none."""
+    """Return ten times the compute capability of a CUDA target, or 0 if its architecture names none."""
     return capability_in(str(dict(target.attrs).get("arch", "")))
 
 
 def capability_in(arch: str) -> int:
-    """Ten times the compute capability that an architecture such as ``"sm_90a"`` names, 0 for other names."""
+    """Return ten times the compute capability that an architecture such as ``"sm_90a"`` names, or 0 for other
+    names.
+    """
     found = _ARCHITECTURE.fullmatch(arch)
     return int(found[1]) if found else 0
 
@@ -225,7 +234,7 @@ def _check(target: Any) -> None:
     if triple and not _is_known(triple):
         raise ValueError(f"LLVM has no code for {triple!r}; give a triple such as x86_64-linux-gnu")
     cpu = str(attributes.get("mcpu") or "")
-    if cpu and not _is_valid(cpu, triple):  # asked first, since the list takes time
+    if cpu and not _is_valid(cpu, triple):  # checked first, since the list takes time
         known = _cpus(triple)
         if known and cpu not in known:
             near = difflib.get_close_matches(cpu, known, 3) or [_own_cpu(known)]
@@ -235,7 +244,7 @@ def _check(target: Any) -> None:
 
 
 def _check_numbers(attributes: dict[str, Any], limits: dict[str, tuple[int, int | None]]) -> None:
-    """Raise ValueError for a number that no device has, or no compiler takes."""
+    """Raise a ValueError for a number that no device has, or no compiler accepts."""
     for name, (least, most) in limits.items():
         if (value := attributes.get(name)) is None:
             continue
@@ -247,7 +256,7 @@ def _check_numbers(attributes: dict[str, Any], limits: dict[str, tuple[int, int 
 
 
 def _check_features(features: list[str], triple: str) -> None:
-    """Raise ValueError for a feature of a CPU that LLVM does not know, which it would ignore."""
+    """Raise a ValueError for a CPU feature that LLVM does not know, because LLVM would ignore it."""
     names = [feature.lstrip("+-") for feature in features]
     features_of = getattr(tvm.target.codegen, "llvm_get_cpu_features", None)
     if not names or features_of is None:
@@ -260,7 +269,9 @@ def _check_features(features: list[str], triple: str) -> None:
 
 
 def _check_architecture(arch: str) -> None:
-    """Raise ValueError for what is no architecture of NVIDIA's. One that this machine's device has is, however new."""
+    """Raise a ValueError for an unknown NVIDIA architecture. That of this machine's device is accepted, however
+    new.
+    """
     found = _ARCHITECTURE.fullmatch(arch)
     if found is None:
         raise ValueError(f"{arch!r} is no CUDA architecture; give one such as {DEFAULT_ARCH}")
@@ -274,7 +285,9 @@ def _check_architecture(arch: str) -> None:
 
 
 def _is_valid(cpu: str, triple: str) -> bool:
-    """Does LLVM take a CPU's name, where TVM can tell? It takes more than it lists, such as apple-m1."""
+    """Return whether LLVM accepts a CPU's name, if TVM reports it. LLVM accepts more than it lists, such as
+    apple-m1.
+    """
     codegen = tvm.target.codegen
     is_valid = getattr(codegen, "llvm_is_valid_cpu", lambda *_: False)
     return bool(is_valid(cpu, triple or codegen.llvm_get_system_triple()))
@@ -286,7 +299,7 @@ def _own_cpu(known: list[str]) -> str:
 
 
 def _is_known(triple: str) -> bool:
-    """Return whether LLVM has code for a triple's architecture, as far as its name tells."""
+    """Return whether LLVM has code for a triple's architecture, judged by its name."""
     arch = triple.split("-", 1)[0]
     arch = _OTHER_NAMES.get(arch, arch)
     return any(arch.startswith(str(known)) for known in tvm.target.codegen.llvm_get_targets())

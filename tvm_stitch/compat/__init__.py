@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that knows how the supported TVMs differ: capabilities, names and constructors, repairs.
+"""The differences between supported TVMs: capabilities, names and constructors.
 
-Everything else in the package speaks of TIR through the names defined here, and asks for a capability where kernels
-differ.
+The rest of the package uses the names for TIR defined here, and checks a capability if kernels differ.
 """
 
 from .capabilities import (

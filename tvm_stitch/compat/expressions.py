@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TIR's modules and scalar expressions by one set of names, whichever TVM is installed.
+"""TIR's modules and scalar expressions under one set of names for all supported TVMs.
 
-TVMs with Relay hold floats that differ by less than 1e-9 for equal, and loads of any two buffers; so expressions are
-compared here.
+TVMs with Relay treat floats that differ by less than 1e-9 as equal, and loads of any two buffers. So expressions
+are compared here.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_TIRX else "tvm.ir")
 _structural_key: Any = getattr(_STRUCTURE, "StructuralKey", None)
 structural_map: Any = getattr(_STRUCTURE, "structural_map", None)
 structural_walk: Any = getattr(_STRUCTURE, "structural_walk", None)
-"""TVM's own maps and walks over nodes by their class, of a TVM with Relax."""
+"""TVM's maps and walks over nodes by class, for a TVM with Relax."""
 _map: Any = tvm.get_global_func("ffi.StructuralMap") if HAS_TIRX else None
 _VARIABLES: int = _STRUCTURE.core.TypeSchema.from_annotation(tir.Var).origin_type_index if HAS_TIRX else 0
 _BEHIND = 1
-"""An order that has a node behind its parts, as TVM's map takes it."""
+"""TVM's code for the order in which a node follows its operands."""
 Expr = Any
 Buffer = Any
 Var = Any
@@ -56,7 +56,7 @@ LEAVES = _CONSTANTS | {"Var", "SizeVar"}
 
 
 def kind(node: Any) -> str:
-    """Return the class name of an IR node: the key that this package dispatches on."""
+    """Return the class name of an IR node, the key that this package dispatches on."""
     return type(node).__name__
 
 
@@ -68,7 +68,7 @@ def dtype_of(expr: Expr) -> str:
 
 
 def is_load(expr: Expr) -> bool:
-    """Return True for a read of a buffer element."""
+    """Return whether an expression reads a buffer element."""
     return kind(expr) in ("TensorLoad", "BufferLoad")
 
 
@@ -83,7 +83,9 @@ def load(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
 
 
 def call_name(expr: Expr) -> str:
-    """The bare name of a call's operator (``"exp"`` for ``tirx.exp`` or ``tir.exp``), ``""`` when it has none."""
+    """Return the bare name of a call's operator (``"exp"`` for ``tirx.exp`` or ``tir.exp``), or ``""`` if it has
+    none.
+    """
     return _bare(getattr(expr.op, "name", ""))
 
 
@@ -93,38 +95,38 @@ def _bare(name: str) -> str:
 
 
 def is_expr(value: Any) -> bool:
-    """Return True for a scalar expression (or a string constant), False for what else a call may take."""
+    """Return whether a value is a scalar expression (or a string constant), and not another argument of a call."""
     return isinstance(value, tvm.ir.Expr if HAS_TIRX else tvm.ir.PrimExpr)
 
 
 def is_choice(expr: Expr) -> bool:
-    """Return True for an ``if_then_else``, of which one branch is evaluated."""
+    """Return whether an expression is an ``if_then_else``, which evaluates one branch."""
     return kind(expr) == "Call" and call_name(expr) == "if_then_else"
 
 
 def is_operator_call(expr: Expr) -> bool:
-    """Return True for a call of a registered operator (not of a function)."""
+    """Return whether an expression calls a registered operator (not a function)."""
     return kind(expr) == "Call" and isinstance(expr.op, tvm.ir.Op)
 
 
 def structural_hash(node: Any) -> int:
-    """Return a hash that nodes of equal structure share."""
+    """Return a hash that is equal for nodes of equal structure."""
     return int(_STRUCTURE.structural_hash(node))
 
 
 def hash_in_order(nodes: Sequence[Any]) -> int:
-    """Return a hash that sequences of nodes share which differ at most in what their variables and buffers are called.
+    """Return a hash of a sequence of nodes that ignores the names of variables and buffers.
 
-    On a TVM with Relax.
+    For TVMs with Relax only.
     """
     return int(_STRUCTURE.structural_hash(_STRUCTURE.convert(list(nodes)), map_free_vars=True))
 
 
 def structural_equal(a: Any, b: Any) -> bool:
-    """Return True for scalar expressions of equal structure over the same variables and buffers.
+    """Return whether scalar expressions have equal structure over the same variables and buffers.
 
-    A Relay-era TVM's own comparison takes loads of any two buffers alike for equal, and floats that differ by less
-    than 1e-9.
+    The comparison of a TVM with Relay takes loads of any two buffers for equal, and floats that differ by less than
+    1e-9.
     """
     return bool(_STRUCTURE.structural_equal(a, b)) if HAS_TIRX else _equal(a, b)
 
@@ -148,16 +150,15 @@ def _equal(a: Expr, b: Expr) -> bool:
 
 
 def expression_key(expr: Expr) -> Hashable:
-    """What scalar expressions share if they have one structure over the same variables and buffers, and others do not.
+    """Return a key that is equal for expressions of equal structure over the same variables and buffers only.
 
-    Names tell no variables apart: two symbols of a module may have one name.
+    Names do not distinguish variables, because two symbols of a module may have the same name.
     """
     if not HAS_TIRX:
-        # A step from Python into this TVM takes long. It prints variables of one name apart within an expression.
+        # A call from Python into this TVM is slow. The text distinguishes variables of one name within an
+        # expression.
         return str(expr), *elements(tir.analysis.undefined_vars(expr, []))
-    key: Hashable = _structural_key(
-        expr
-    )  # tells variables and buffers apart by what they are, floats by their bits
+    key: Hashable = _structural_key(expr)  # compares variables and buffers by identity, floats by their bits
     return key
 
 
@@ -172,10 +173,10 @@ def const(value: float | int | bool, dtype: str) -> Expr:
 
 
 def float_const(value: float, dtype: str) -> Expr:
-    """Return a float32 or float64 constant that TVM does not take for another one.
+    """Return a float32 or float64 constant that TVM does not replace by another one.
 
-    A Relay-era TVM's simplifier replaces a choice between two constants by one of them if they differ by less than
-    1e-9. There small ones are written in their bits.
+    The simplifier of a TVM with Relay replaces a choice between two constants by one of them if they differ by less
+    than 1e-9. Small constants are therefore written as their bits.
     """
     if HAS_TIRX or not 0 < abs(value) < 1e-8:
         return const(value, dtype)
@@ -185,7 +186,7 @@ def float_const(value: float, dtype: str) -> Expr:
 
 
 def same_var(expr: Expr, var: Var) -> bool:
-    """Return whether the expression is that very variable."""
+    """Return whether the expression is this variable."""
     return kind(expr) in ("Var", "SizeVar") and bool(expr.same_as(var))
 
 
@@ -195,7 +196,7 @@ def string(value: str) -> Expr:
 
 
 def int_value(expr: Expr) -> int | None:
-    """Return the value of an integer constant (or a Python int), None for anything else."""
+    """Return the value of an integer constant (or a Python int), or None for anything else."""
     if isinstance(expr, int):
         return int(expr)
     if kind(expr) == "IntImm":
@@ -204,10 +205,10 @@ def int_value(expr: Expr) -> int | None:
 
 
 def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
-    """Apply ``visit`` to the operands of ``expr`` and construct the same kind of node of the results.
+    """Return the expression with ``visit`` applied to its operands.
 
     Raises:
-        NotImplementedError: for a node kind this package does not know.
+        NotImplementedError: for an unknown kind of node.
     """
     before = operands(expr)
     after = [visit(e) for e in before]
@@ -215,7 +216,7 @@ def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
 
 
 def with_operands(expr: Expr, after: Sequence[Expr]) -> Expr:
-    """Return the same kind of node with other direct sub-expressions, in the order of :func:`operands`."""
+    """Return the same kind of node with other operands, in the order of :func:`operands`."""
     name = kind(expr)
     if is_load(expr):
         return load(load_buffer(expr), after)
@@ -229,10 +230,10 @@ def with_operands(expr: Expr, after: Sequence[Expr]) -> Expr:
 
 
 def operands(expr: Expr) -> list[Expr]:
-    """Return the direct sub-expressions of a scalar expression (indices for a load).
+    """Return the direct sub-expressions of a scalar expression (the indices of a load).
 
     Raises:
-        NotImplementedError: for a node kind this package does not know.
+        NotImplementedError: for an unknown kind of node.
     """
     name = kind(expr)
     if name in BINARY:
@@ -255,7 +256,7 @@ def operands(expr: Expr) -> list[Expr]:
 
 
 def elements(array: Any) -> list[Any]:
-    """Return the elements of a TVM array; its own iteration asks for the length before every one."""
+    """Return the elements of a TVM array. TVM's iteration asks for the length before every element."""
     return [_item(array, i) for i in range(len(array))]
 
 
@@ -279,7 +280,7 @@ def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
 
 
 def unfolded_or(a: Expr, b: Expr) -> Expr:
-    """``a | b`` of integers, left as it is where both are constants."""
+    """Return ``a | b`` for integers, without folding two constants."""
     return tir.BitwiseOr(a, b) if HAS_TIRX else intrinsic(dtype_of(a), "bitwise_or", a, b)
 
 
@@ -298,27 +299,28 @@ def shuffle_xor(dtype: str, value: Expr, offset: int) -> Expr:
 
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """Replace variables in an expression (loads' indices included)."""
+    """Return the expression with variables replaced (in loads' indices too)."""
     if not values or kind(expr) in _CONSTANTS:
         return expr
     if not HAS_TIRX:
         return tir.stmt_functor.substitute(expr, dict(values))
-    # What ``structural_map`` calls: that takes longer over its arguments than this over an index.
+    # The function behind ``structural_map``, which takes longer over its arguments than this function over an
+    # index.
     done = _map(expr, [(_VARIABLES, lambda var: values.get(var, var))], (), _BEHIND)
     return expr if done.same_as(expr) else done
 
 
 def parts(expr: Expr) -> Iterator[Expr]:
-    """Yield an expression and all that it is made of, indices of loads included, each before its own parts.
+    """Yield an expression and all its sub-expressions, including indices of loads, each before its operands.
 
     Raises:
-        NotImplementedError: at a node kind this package does not know.
+        NotImplementedError: for an unknown kind of node.
     """
     waiting = [expr]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += reversed(operands(found))
+        current = waiting.pop()
+        yield current
+        waiting += reversed(operands(current))
 
 
 def free_vars(expr: Expr) -> set[Var]:
@@ -359,12 +361,14 @@ def has_load(expr: Expr) -> bool:
 
 
 def llvm_intrinsic(dtype: str, name: str, *args: Expr) -> Expr | None:
-    """Return a call of one of LLVM's intrinsics by its name alone, None on a TVM that wants its signature with it."""
+    """Return a call of an LLVM intrinsic by name, or None on a TVM that requires its signature."""
     return tir.call_llvm_pure_intrin(dtype, name, *args) if HAS_TIRX else None
 
 
 def device_function_call(dtype: str, name: str, source: str, *args: Expr) -> Expr:
-    """A call of a device function of our own, with its CUDA C where TVM takes that (``DECLARES_DEVICE_FUNCTIONS``)."""
+    """Return a call of this package's device function, with its CUDA C if TVM accepts it
+    (``DECLARES_DEVICE_FUNCTIONS``).
+    """
     if DECLARES_DEVICE_FUNCTIONS:
         return T.cuda.func_call(name, *args, source_code=source, return_type=dtype)
     return tir.call_pure_extern(dtype, name, *args)

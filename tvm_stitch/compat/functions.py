@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrimFuncs, their parameters and bodies, by one set of names, whichever TVM is installed."""
+"""PrimFuncs, their parameters and bodies, under one set of names for all supported TVMs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
 def with_body_and_params(
     func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
 ) -> Any:
-    """The PrimFunc with another body, other buffers in the place of some parameters', and further ones behind."""
+    """Return the PrimFunc with another body, with some parameters' buffers replaced, and with further parameters
+    appended.
+    """
     if HAS_TIRX:
         params = [replaced.get(p, p) for p in func.params]
         return tir.PrimFunc([*params, *more], body, func.ret_type, func.attrs)
@@ -32,37 +34,37 @@ def with_body_and_params(
 
 
 def is_block_realize(stmt: Any) -> bool:
-    """Return True for a block's realize node."""
+    """Return whether a statement is a block's realize node."""
     return kind(stmt) in ("SBlockRealize", "BlockRealize")
 
 
 def open_frame(frame: Any) -> Any:
-    """Enter a frame of a Relay-era TVM's IR builder for the rest of the enclosing one; returns what it makes."""
+    """Enter a frame of a Relay TVM's IR builder until the enclosing frame ends. Return the frame's result."""
     frame.add_callback(partial(frame.__exit__, None, None, None))
     return frame.__enter__()
 
 
 def bind_scalar(value: Expr, name: str) -> Var:
-    """While a function is built: bind a scalar for the rest of the enclosing scope."""
+    """Bind a scalar until the enclosing scope of the function under construction ends. Return its variable."""
     var = T.Bind(value) if HAS_TIRX else open_frame(T.LetStmt(value))
     IRBuilder.name(name, var)
     return var
 
 
 def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer:
-    """While a function is built: allocate a buffer for the rest of the enclosing scope."""
+    """Allocate a buffer until the enclosing scope of the function under construction ends."""
     if HAS_TIRX:
         buffer = T.alloc_buffer(list(shape), dtype, scope=scope, layout=None)
         IRBuilder.name(name, buffer)
         return buffer
-    held = "int8" if dtype == "bool" else dtype  # as TVM itself keeps booleans in memory
+    held = "int8" if dtype == "bool" else dtype  # TVM itself keeps booleans as int8 in memory
     data = open_frame(T.allocate(list(shape), held, scope))
     IRBuilder.name(name, data)
     return tir.decl_buffer(list(shape), dtype, name, data=data, scope=scope)
 
 
 def view(buffer: Buffer, shape: Sequence[Expr], name: str, dtype: str | None = None) -> Buffer:
-    """While a function is built: the memory of a compact buffer as one of another shape, or dtype."""
+    """Return a buffer of another shape or dtype over a compact buffer's memory, in the function under construction."""
     dtype = dtype or buffer_dtype(buffer)
     if HAS_TIRX:
         result = T.decl_buffer(list(shape), dtype, data=buffer.data, scope=buffer.scope(), layout=None)
@@ -73,7 +75,7 @@ def view(buffer: Buffer, shape: Sequence[Expr], name: str, dtype: str | None = N
 
 @contextmanager
 def built_body() -> Iterator[list[Any]]:
-    """Build the body of a scheduled function, a root block; it is in the list once the context is left."""
+    """Build the body of a scheduled function, a root block. The list holds it after the context."""
     result: list[Any] = []
     with IRBuilder() as builder:
         with T.prim_func():
@@ -88,7 +90,7 @@ def built_body() -> Iterator[list[Any]]:
 
 
 def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> Any:
-    """The PrimFunc with other expressions in the place of float constants: None from ``replaced`` lets one stay."""
+    """Return the PrimFunc with float constants replaced. A constant stays if ``replaced`` returns None for it."""
     if not HAS_TIRX:
         return func.with_body(tir.stmt_functor.ir_transform(func.body, None, replaced, ["FloatImm"]))
 
@@ -101,7 +103,7 @@ def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> 
 
 
 def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
-    """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
+    """Return a statement with buffers replaced, at least one. In a TVM with Relax, buffers are variables."""
 
     def change(var: Any) -> Any:
         return buffers.get(var, var)
@@ -110,7 +112,7 @@ def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
 
 
 def changed_block(block: Any, **changes: Any) -> Any:
-    """Return a block of a TVM with Relax, with other fields in the place of some."""
+    """Return a block of a TVM with Relax with some fields changed."""
     from tvm import s_tir
 
     fields = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations span".split()

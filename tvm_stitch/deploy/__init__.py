@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models as files: export, embedded C++ functions, linking, and what another machine needs to run them."""
+"""Compiled models as files: export, embedded C++ functions, linking, and the requirements of the running machine."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What code for a CPU target needs of the machine that runs it, by the names that Linux gives to CPU features.
+"""CPU features that code for a target requires of the running machine, by Linux's names of them.
 
-A library for a newer CPU than the machine's ends its process by an illegal instruction. Features are those of x86 that
-the code of kernels may use; of other architectures nothing is told.
+A library for a newer CPU than the machine's ends its process with an illegal instruction. The features are those of
+x86 that code of kernels may use. For other architectures nothing is known.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _FLAGS = {
     "avx512bf16": "avx512_bf16",
     "avx512fp16": "avx512_fp16",
 }
-"""Features as LLVM names them, and as ``/proc/cpuinfo`` does."""
+"""LLVM's names of features, with those of ``/proc/cpuinfo``."""
 
 
 def needed_flags(target: Any) -> list[str]:
-    """The flags that code for a target may use, sorted: those of the CPU that it names, on the host's side for a GPU.
+    """Return the CPU flags that code for a target may use, sorted. For a GPU, the host's CPU counts.
 
     Args:
         target: a TVM Target.
@@ -66,7 +66,7 @@ def needed_flags(target: Any) -> list[str]:
 
 
 def missing_flags(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> list[str]:
-    """Return those of the flags that this machine's CPU does not have; none where that cannot be told."""
+    """Return the flags that this machine's CPU lacks. The list is empty if that is unknown."""
     if platform.machine() != "x86_64" or not cpuinfo.is_file():
         return []
     for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -78,7 +78,9 @@ def missing_flags(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> list[str]:
 
 
 def why_not_here(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> str:
-    """Why code that needs such flags does not run on this machine, and what to do; "" where it does."""
+    """Return the reason why code with such flags does not run on this machine, and advice. It is "" if the code
+    runs.
+    """
     missing = missing_flags(needed, cpuinfo)
     if not missing:
         return ""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions in C++ that a model calls: compiled once, run in this process, and linked into the model's library.
+"""C++ functions that a model calls: compiled once, run in this process, and linked into the model's library.
 
-The C++ exports its functions as a library of TVM's does and calls TVM's FFI through its C interface only. It is
-compiled to an object; a library is linked from that for the process, and TVM's ``export_library`` links the object
-into the model's. (``static_library``, TVM's module of an object, does not run: each ``VirtualMachine`` would first
-link the whole model, weights included.) The virtual machine looks for a function in the model's own library first, so
-each model has its own copy; ``exec_mode="compiled"`` looks in the registry alone, where the first copy that a process
-loads puts itself, and stays loaded for that.
+The C++ exports its functions like a library of TVM, and calls TVM's FFI through its C interface only. It is
+compiled to an object. From that a library is linked for the process, and TVM's ``export_library`` links the object
+into the model's library. (``static_library``, TVM's module of an object, does not run. Each ``VirtualMachine``
+would first link the whole model, weights included.) The virtual machine first looks for a function in the model's
+library, so each model has its copy. ``exec_mode="compiled"`` looks only in the registry. The first copy that a
+process loads registers itself there, and therefore stays loaded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MODULE_SOURCE = Path(__file__).with_suffix(".cc")
 
 @dataclass(frozen=True)
 class Embedded:
-    """One C++ file that defines functions as a library of TVM's does, and needs nothing but TVM's FFI.
+    """One C++ file that defines functions like a library of TVM, and needs only TVM's FFI.
 
     Attributes:
         source: the file.
-        what: it holds, for messages.
-        headers: those of ours that it includes.
+        what: its contents, for messages.
+        headers: this package's headers that it includes.
     """
 
     source: Path
@@ -43,7 +43,7 @@ class Embedded:
     headers: tuple[Path, ...] = ()
 
     def needs(self) -> str | None:
-        """Why it cannot be compiled here, in one line; None where it can, or is in the cache."""
+        """Return the reason why it cannot be compiled here, in one line, or None if it can or is in the cache."""
         if all(path.exists() for path in (self._object(), self._library(), _module_library())):
             return None
         try:
@@ -53,11 +53,12 @@ class Embedded:
         return None
 
     def module(self) -> Any:
-        """The functions as a module: they run in this process, and ``export_library`` of an executable that imports
-        the module links them into its library.
+        """Return the functions as a module that runs in this process.
+
+        If an executable imports the module, ``export_library`` links the functions into the executable's library.
 
         Raises:
-            RuntimeError: where no C++ compiler is, or it rejects the source.
+            RuntimeError: if there is no C++ compiler, or it rejects the source.
             OSError: if the cache folder cannot be used.
         """
         return _module(self)
@@ -73,36 +74,36 @@ class Embedded:
 
     def _build(self) -> tuple[Path, Path]:
         """Return the object, and the library that is linked from it."""
-        found, library = self._object(), self._library()
-        if not found.exists():
+        object_file, library = self._object(), self._library()
+        if not object_file.exists():
             flags = [*_compile_flags(self.source), "-c", str(self.source)]
-            compile_whole([self._compiler(), *flags], found, self.what)
+            compile_whole([self._compiler(), *flags], object_file, self.what)
         if not library.exists():
-            compile_whole([self._compiler(), "-shared", str(found), *_link_flags()], library, self.what)
-        return check_own_file(found), check_own_file(library)
+            compile_whole([self._compiler(), "-shared", str(object_file), *_link_flags()], library, self.what)
+        return check_own_file(object_file), check_own_file(library)
 
 
 @functools.cache
 def _module(embedded: Embedded) -> Any:
-    found, library = embedded._build()
-    return _function("create")(tvm_ffi.load_module(str(library)), found.read_bytes())
+    object_file, library = embedded._build()
+    return _function("create")(tvm_ffi.load_module(str(library)), object_file.read_bytes())
 
 
 def serialize(module: Any) -> bytes:
-    """What TVM writes of a module into a model's library.
+    """Return the bytes that TVM writes of a module into a model's library.
 
     Raises:
-        RuntimeError: where no C++ compiler is, or the module has no such form.
+        RuntimeError: if there is no C++ compiler, or the module has no such form.
         OSError: if the cache folder cannot be used.
     """
     return bytes(_function("serialize")(module))
 
 
 def serialized(kind: str, data: bytes) -> Any:
-    """Return a module that is written into a model's library as another one of that kind, and cannot run before.
+    """Return a module from bytes of that kind, for writing into a model's library. It cannot run in this process.
 
     Raises:
-        RuntimeError: where no C++ compiler is.
+        RuntimeError: if there is no C++ compiler.
         OSError: if the cache folder cannot be used.
     """
     return _function("serialized")(kind, data)
@@ -126,24 +127,27 @@ def _module_library() -> Path:
 
 @functools.cache
 def _cached(sources: tuple[Path, ...], suffix: str) -> Path:
-    # Not the compiler's version: what was compiled serves machines that have none.
-    parts = (
+    # The compiler's version is left out, so that a compiled file serves machines without a compiler.
+    contents = (
         *(source.read_bytes() for source in sources),
         repr(_FLAGS).encode(),
         tvm_ffi.__version__.encode(),
     )
-    digest = hashlib.sha256(b"".join(parts)).hexdigest()[:24]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:24]
     return cache_folder(sources[0].stem) / f"{sources[0].stem}-{digest}{suffix}"
 
 
 def _compile_flags(source: Path) -> list[str]:
-    """Where headers lie, and that no folder of this machine is written into messages, which travel with models."""
+    """Return flags with the folders of headers, and flags that keep this machine's folders out of messages.
+
+    Messages travel with models.
+    """
     includes = sorted({tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()})
     hidden = [f"-fmacro-prefix-map={folder}/=" for folder in (*includes, source.parent)]
     return [*_FLAGS, *hidden, *(f"-I{folder}" for folder in includes)]
 
 
 def _link_flags() -> list[str]:
-    """TVM's FFI by name: the process has it loaded already."""
+    """Return flags that link TVM's FFI by name: the process has it loaded already."""
     ffi = Path(tvm_ffi.libinfo.find_libtvm_ffi()).parent
     return [f"-L{ffi}", "-ltvm_ffi", f"-Wl,-rpath,{ffi}", "-ldl"]

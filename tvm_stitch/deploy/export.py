@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of compiled models that run without Python on a GPU too: with CUDA kernels that are compiled already.
+"""Libraries of compiled models that run without Python, on GPUs too: they hold CUDA kernels as machine code.
 
 TVM writes CUDA C into a model's library, and compiles it through Python when a kernel is first launched. Here it is
-compiled when the library is written, and the library has the result in its place.
+compiled when the library is written, and the result replaces it.
 
 TVM 0.27 serializes a CUDA module as a format, the kernels' signatures and CUDA C. While a library is written, such
-modules are replaced by ones with another format and compiled code, a form that TVM's runtime loads as it is.
+modules are replaced by ones with another format and compiled code, which TVM's runtime loads directly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import embedded
 from .linking import check_linker, linking
 
 COMPILER_VARIABLE = "TVM_CUDA_COMPILE_MODE"
-"""TVM's environment variable that says what compiles CUDA C: ``nvcc`` or ``nvrtc``."""
+"""TVM's environment variable that selects the compiler of CUDA C: ``nvcc`` or ``nvrtc``."""
 
 HOW_TO_GET_IT = (
     "nvcc of the CUDA toolkit on the PATH, or NVRTC: pip install cuda-bindings and nvidia-cuda-nvrtc"
@@ -39,27 +39,27 @@ _SOURCE_FORMAT = b"cuda"
 def export_library(
     executable: Any, path: str | os.PathLike[str], target: Any = "native", **options: Any
 ) -> None:
-    """``executable.export_library(path)``, with CUDA kernels as machine code.
+    """Run ``executable.export_library(path)``, with CUDA kernels as machine code.
 
-    The library runs on devices of the target's architecture; written with nvcc, on later ones too. For targets without
-    CUDA kernels this is TVM's own export.
+    The library runs on devices of the target's architecture, and if written with nvcc, on later ones too. For
+    targets without CUDA kernels this is TVM's export.
 
     Args:
-        executable: what ``tvm_stitch.compile``, ``tvm.compile`` or ``relax.build`` returned.
-        path: of the library.
-        target: what it was compiled for.
+        executable: the result of ``tvm_stitch.compile``, ``tvm.compile`` or ``relax.build``.
+        path: path of the library.
+        target: the target of the executable.
         options: passed on to TVM's ``export_library``.
 
     Raises:
         TypeError: if ``executable`` is not a compiled model.
         OSError: if the path's folder does not exist, or cannot be written to.
         ValueError: if there are CUDA kernels, and the target is no CUDA device.
-        RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them; if no C++
-            compiler links the library.
+        RuntimeError: if no compiler for CUDA kernels is installed, or it rejects them, or no C++ compiler links the
+            library.
     """
     target = resolve_target(target)
     _check(executable, Path(path))
-    if not options:  # which may name another linker
+    if not options:  # options may name another linker
         check_linker(target)
     if target.kind.name != "cuda" and _parents(executable.mod):
         said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
@@ -82,7 +82,7 @@ def _check(executable: Any, path: Path) -> None:
 
 
 def kernel_compiler() -> str | None:
-    """What compiles CUDA C here: ``nvcc`` or ``nvrtc``; None if nothing does."""
+    """Return the installed compiler of CUDA C: ``nvcc`` or ``nvrtc``, or None."""
     if named := os.environ.get(COMPILER_VARIABLE):
         return named.lower()
     if shutil.which("nvcc"):
@@ -95,7 +95,7 @@ def kernel_compiler() -> str | None:
 
 @contextlib.contextmanager
 def _compiled_kernels(root: Any, target: Any) -> Iterator[None]:
-    """While it lasts, CUDA modules below this one hold compiled kernels, and cannot run in this process."""
+    """Replace the CUDA modules below ``root`` by ones with compiled kernels, which cannot run in this process."""
     changed: list[tuple[Any, list[Any]]] = []
     try:
         for parent in _parents(root):
@@ -110,7 +110,7 @@ def _compiled_kernels(root: Any, target: Any) -> Iterator[None]:
 
 
 def _parents(module: Any) -> list[Any]:
-    """Return the modules, this one and those below it, that import CUDA kernels."""
+    """Return the modules that import CUDA kernels: this module and those below it."""
     below = [found for inner in module.imports for found in _parents(inner)]
     return below + ([module] if any(inner.kind == "cuda" for inner in module.imports) else [])
 
@@ -122,9 +122,10 @@ def _set_imports(module: Any, imports: list[Any]) -> None:
 
 
 def _compiled(module: Any, target: Any) -> Any:
-    """Return a module of CUDA C with the kernels compiled.
+    """Return a module of CUDA C with its kernels compiled.
 
-    TVM writes one as the format and the code, each behind its length, and between them the kernels' signatures.
+    TVM writes the format, the kernels' signatures and the code. The format and the code are each preceded by their
+    length.
     """
     source, data = module.inspect_source().encode(), embedded.serialize(module)
     start, end = _text(_SOURCE_FORMAT), _text(source)
@@ -162,7 +163,7 @@ def _compile(source: str, target: Any) -> tuple[str, bytes]:
 
 
 def _complaint(text: str, source: str) -> str:
-    """What the compiler says is wrong, out of an error in which TVM puts all the source before that."""
+    """Return the compiler's complaint from an error in which TVM puts the whole source before it."""
     told = text.replace(source, "").replace("Compilation error:", "")
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]

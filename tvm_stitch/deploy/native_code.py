@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ that is compiled where it is needed: the compiler, and the private cache folder of what it makes."""
+"""C++ that is compiled on demand: the compiler, and the private cache folder of its output."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from ..support.private_files import private_folder
 
 
 def cache_folder(name: str) -> Path:
-    """The folder of compiled libraries of one kind, which only this user may write: libraries are loaded from it.
+    """Return the folder of compiled libraries of one kind. Only this user may write to it, because libraries are
+    loaded from it.
 
-    It lies in $TVM_STITCH_CACHE_DIR, else below the user's cache folder. Where the latter cannot be used, a warning
-    says why, and a temporary one serves this process.
+    It lies in $TVM_STITCH_CACHE_DIR, else below the user's cache folder. If the latter cannot be used, a warning
+    gives the reason, and a temporary folder serves this process.
 
     Raises:
         PermissionError: if $TVM_STITCH_CACHE_DIR names a folder that others may write.
-        OSError: if it names one that cannot be made.
+        OSError: if $TVM_STITCH_CACHE_DIR names a folder that cannot be created.
     """
     if root := os.environ.get("TVM_STITCH_CACHE_DIR"):
         return private_folder(Path(root) / name)
@@ -37,7 +38,7 @@ def cache_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary_folder(name: str, why: str) -> Path:
-    """Return a folder that lasts as long as this process."""
+    """Return a folder that is removed when this process ends."""
     warnings.warn(
         f"compiled kernels are not kept: {why}; TVM_STITCH_CACHE_DIR names another folder", stacklevel=3
     )
@@ -48,10 +49,10 @@ def _temporary_folder(name: str, why: str) -> Path:
 
 @functools.cache
 def compiler(purpose: str) -> tuple[str, str]:
-    """Path and version of the C++ compiler ($CXX or g++).
+    """Return the path and the version of the C++ compiler ($CXX or g++).
 
     Args:
-        purpose: what needs it, for the message.
+        purpose: the reason why it is needed, for the message.
 
     Raises:
         RuntimeError: if there is none.
@@ -67,15 +68,15 @@ def compiler(purpose: str) -> tuple[str, str]:
 
 
 def compile_whole(command: Sequence[str], output: Path, what: str) -> None:
-    """Run a compiler; the output appears at once and whole, so that processes may share the cache.
+    """Run a compiler. Its output appears at once and complete, so that processes may share the cache.
 
     Args:
-        command: all but the output.
-        output: a path in a folder that is private.
-        what: is compiled, for the message.
+        command: the command without the output.
+        output: a path in a private folder.
+        what: the compiled code, for the message.
 
     Raises:
-        RuntimeError: if it does not compile, with what the compiler says.
+        RuntimeError: if it does not compile, with the compiler's message.
     """
     with tempfile.NamedTemporaryFile(
         dir=output.parent, prefix=output.stem, suffix=".tmp", delete=False
@@ -92,7 +93,7 @@ def compile_whole(command: Sequence[str], output: Path, what: str) -> None:
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error:" in line), "")
             raise RuntimeError(f"the C++ compiler rejected {what}: {first}\n{done.stderr[:6000]}")
-        os.chmod(scratch.name, 0o700)  # the linker makes the file anew, as the umask has it
+        os.chmod(scratch.name, 0o700)  # the linker creates the file anew, with the umask's mode
         os.replace(scratch.name, output)
     finally:
         if os.path.exists(scratch.name):

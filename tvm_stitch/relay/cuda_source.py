@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completes the CUDA C that TVMs with Relay generate, and compiles it where there is no nvcc.
+"""Complete the CUDA C that TVMs with Relay generate, and compile it without nvcc if necessary.
 
-Their code generator cannot set a launch bound, and defines functions that newer CUDA headers define as well. Both are
-put right in the text, by the callback that TVM keeps for this.
+Their code generator cannot set a launch bound, and defines functions that newer CUDA headers also define. TVM's
+callback for the source text corrects both.
 """
 
 from __future__ import annotations
@@ -48,24 +48,25 @@ _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
 
 def fix_source(code: str, target: Any = None) -> str:
-    """Return the CUDA C of a module, fit for compilers from CUDA 11 to 13, with the launch bounds that plans rely on.
+    """Return the CUDA C of a module, valid for CUDA 11 to 13, with the launch bounds that plans rely on.
 
-    - Functions on float16 that the code defines itself because CUDA lacked them (``htanh``; newer headers have it) get
-      names of their own, and so do their calls.
-    - A kernel's note that so many of its blocks fit a multiprocessor (``RESIDENT_BLOCKS``) becomes the second number of
-      its ``__launch_bounds__``.
-    - A constant written in its bits, of which the code takes the address, becomes one that has none.
-    - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
-    - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.repairs.tir.nan_extrema``).
-    - Functions of float32 are defined where kernels call them (``tvm_stitch.repairs.tir.device_math``).
-    - Negation of int32 is defined where kernels call it (``tvm_stitch.repairs.tir.negation``).
-    - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
+    - Functions on float16 that the code defines because CUDA lacked them (``htanh``, which newer headers have) are
+      renamed, with their calls.
+    - A kernel's note on how many of its blocks fit a multiprocessor (``RESIDENT_BLOCKS``) becomes the second number
+      of its
+      ``__launch_bounds__``.
+    - A constant written as its bits, whose address the code takes, becomes one without an address.
+    - Arrays in shared memory and registers are aligned like the vectors that read them.
+    - Maxima and minima that keep NaN are defined if kernels call them (``tvm_stitch.repairs.tir.nan_extrema``).
+    - Functions of float32 are defined if kernels call them (``tvm_stitch.repairs.tir.device_math``).
+    - Negation of int32 is defined if kernels call it (``tvm_stitch.repairs.tir.negation``).
+    - The barrier across the grid is defined if kernels call it (``tvm_stitch.relay.grid_barrier``).
 
-    Code in which there is nothing to do comes back as it is; applying it twice does no more than once.
+    Other code is returned unchanged. A second application changes nothing.
 
     Args:
         code: CUDA C.
-        target: what it is for; not used, but part of TVM's callback.
+        target: the target. It is not used, but part of TVM's callback.
     """
     del target
     fixed = _bound(_ARRAY.sub(r"\1__align__(16) \2", _constants(_own_half_math(code))))
@@ -76,7 +77,9 @@ def fix_source(code: str, target: Any = None) -> str:
 
 
 def defined(code: str, name: str, function: str) -> str:
-    """The CUDA C with ``function`` in front of its first kernel, if ``name`` is called and it is not there yet."""
+    """Return the CUDA C with ``function`` before its first kernel, if ``name`` is called and the function is
+    missing.
+    """
     if function in code or not re.search(rf"\b{name}\s*\(", code):
         return code
     first = _FIRST_KERNEL.search(code)
@@ -97,7 +100,7 @@ def _constants(code: str) -> str:
 
 
 def _bound(code: str) -> str:
-    """Launch bounds from notes; a note belongs to the last kernel whose body begins before it."""
+    """Return the code with launch bounds from notes. A note belongs to the last kernel whose body begins before it."""
     starts = list(_KERNEL.finditer(code))
     blocks = {}
     for here, following in zip(starts, [*starts[1:], None]):
@@ -114,11 +117,11 @@ def _bound(code: str) -> str:
 
 @contextmanager
 def fixed_cuda_source() -> Iterator[None]:
-    """While active, TVM's CUDA modules are compiled from fixed source, with NVRTC where nvcc is not found.
+    """Compile TVM's CUDA modules from fixed source in this context, with NVRTC if nvcc is not found.
 
-    A callback that was registered before (``tvm_callback_cuda_postproc``, ``tvm_callback_cuda_compile``) still has its
-    say, on the fixed source; what was registered is registered again in the end. May be nested, and threads share it:
-    the first one to come registers, the last one to go restores.
+    Callbacks registered before (``tvm_callback_cuda_postproc``, ``tvm_callback_cuda_compile``) still run, on the
+    fixed source, and are restored at the end. Contexts may be nested, and threads share them. The first one
+    registers, the last one restores.
     """
     with _callbacks.shared():
         yield
@@ -143,7 +146,7 @@ _callbacks = SharedContext(_registered_callbacks)
 
 
 def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:
-    """What the registered compiler makes of the code; NVRTC's cubin where that one misses nvcc."""
+    """Return the output of the registered compiler, or NVRTC's cubin if that compiler misses nvcc."""
     if build is not None:
         try:
             return build(code, target)
@@ -156,8 +159,8 @@ def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:
 def compile_with_nvrtc(code: str, arch: str = DEFAULT_ARCH) -> bytearray:
     """Return the cubin of CUDA C for an architecture such as ``"sm_90"``.
 
-    NVRTC is the library that TVM itself is linked to, or one on the library path; CUDA's headers are those of NVIDIA's
-    wheels, or of a toolkit (``CUDA_PATH``, ``CUDA_HOME``, ``/usr/local/cuda``).
+    NVRTC is the library that TVM is linked to, or one on the library path. CUDA's headers come from NVIDIA's
+    wheels, or from a toolkit (``CUDA_PATH``, ``CUDA_HOME``, ``/usr/local/cuda``).
 
     Raises:
         RuntimeError: with NVRTC's messages if the code does not compile, or if there is no NVRTC.
@@ -215,7 +218,7 @@ def _nvrtc() -> ctypes.CDLL:
 
 
 def _include_folders() -> list[str]:
-    """Folders that have CUDA's headers: the first that has them, so that versions do not mix."""
+    """Return the first folder that has CUDA's headers, so that versions do not mix. Empty if there is none."""
     wheels = [p for folder in sys.path for p in glob.glob(f"{folder}/nvidia/cuda_runtime/include")]
     toolkits = [os.path.join(os.environ[v], "include") for v in ("CUDA_PATH", "CUDA_HOME") if v in os.environ]
     for path in (*wheels, *toolkits, "/usr/local/cuda/include"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""See a Relay expression as the nodes that scope identification works on."""
+"""Convert a Relay expression into the nodes that scope identification works on."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .traverse import children, post_order
 Expr = Any
 
 FUSIBLE = 4
-"""The highest ``TOpPattern`` of operators with which TVM's schedules compute element-wise ones."""
+"""The highest ``TOpPattern`` of operators whose schedules in TVM can include element-wise operators."""
 
 
 @dataclass
 class Region:
-    """Nodes of an expression without branches, and what stands for each value.
+    """Nodes of an expression without branches, and the representation of each value.
 
-    A value is the Relay expression that makes it, or ``(call, index)`` for one result of a call with several. Tuples
-    and variables bound by ``let`` stand for what they hold. ``lets`` are the bound variables in order, ``result`` is
-    what the last of them leads to; ``named`` are variables that code which is not looked into refers to. ``computed``
-    says of compute-intensive nodes that no template serves why not.
+    A value is the Relay expression that computes it, or ``(call, index)`` for one result of a call with several.
+    Tuples and variables bound by ``let`` are replaced by their contents. ``lets`` are the bound variables in order,
+    and ``result`` is the body of the last one. ``named`` are variables used by code that is not analysed.
+    ``computed`` says why no template serves a compute-intensive node.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Region:
     computed: dict[Node, str] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Any:
-        """What an expression other than a tuple stands for."""
+        """Return the value that an expression other than a tuple refers to."""
         while True:
             if isinstance(expr, relay.Var) and expr in self.lets:
                 expr = self.lets[expr]
@@ -56,7 +56,7 @@ class Region:
                 return expr
 
     def leaves(self, expr: Expr) -> list[Value]:
-        """Return the values in an expression, a tuple's fields one by one."""
+        """Return the values in an expression, with a tuple's fields one by one."""
         value = self.value(expr)
         if isinstance(value, relay.Tuple):
             return [v for f in value.fields for v in self.leaves(f)]
@@ -73,12 +73,12 @@ def results_of(call: Expr) -> list[Value]:
 
 
 def view(root: Expr, reader: OpReader, templates: Templates | None = None) -> Region:
-    """Return the nodes of an expression; branches and function literals are not looked into.
+    """Return the nodes of an expression. Branches and function literals are not analysed.
 
-    What ``templates`` serve are nodes with the graphs that these give.
+    Calls that ``templates`` serve become nodes with the graphs of the templates.
     """
     region = Region()
-    chain: set[Expr] = set()  # the bindings that the region begins with; others are not looked into
+    chain: set[Expr] = set()  # the bindings at the beginning of the region, the only ones to be analysed
     tail = root
     while isinstance(tail, relay.Let):
         chain.add(tail)
@@ -120,7 +120,7 @@ def _is_operator_call(expr: Expr) -> bool:
 def _node(
     expr: Expr, region: Region, reader: OpReader, chain: set[Expr], templates: Templates | None
 ) -> Node | None:
-    """Return the node that makes the expression's value, if any does."""
+    """Return the node that computes the expression's value, if there is one."""
     if _is_operator_call(expr):
         return _operator(expr, region, reader, templates)
     if isinstance(expr, relay.TupleGetItem):
@@ -143,7 +143,7 @@ def _node(
 
 
 def _hidden_variables(expr: Expr) -> set[Any]:
-    """Variables that an expression's parts refer to which are not looked into."""
+    """Return variables used by the parts of an expression that are not analysed."""
     if isinstance(expr, relay.Call):
         inside = [expr.op] if isinstance(expr.op, relay.Function) else []
     elif isinstance(expr, relay.If):
@@ -168,13 +168,13 @@ def _operator(call: Expr, region: Region, reader: OpReader, templates: Templates
 
 
 def _shape(value: Value) -> Any:
-    """Return the shape of a tensor, as text; None for several tensors."""
+    """Return the shape of a tensor as text, or None for several tensors."""
     ty = type_of(value)
     return str(ty.shape) if isinstance(ty, relay.TensorType) else None
 
 
 def _of_template(call: Expr, region: Region, templates: Templates) -> tuple[Node | None, str]:
-    """Return the node of a call that a template computes; None, and why, for others."""
+    """Return the node of a call that a template computes, or None and the reason."""
     name = short_name(call.op.name)
     try:
         _readable(call)
@@ -210,8 +210,8 @@ def _read(call: Expr, region: Region, reader: OpReader) -> Node:
 
 
 def _pattern(op: Any) -> int:
-    found = op.get_attr("TOpPattern")
-    return 8 if found is None else int(found)
+    pattern = op.get_attr("TOpPattern")
+    return 8 if pattern is None else int(pattern)
 
 
 def _readable(call: Expr) -> None:
@@ -231,14 +231,16 @@ def _readable(call: Expr) -> None:
 
 
 def _argument(expr: Expr, region: Region, inputs: list[Value]) -> Any:
-    """An argument for :meth:`OpReader.graph`: scalar constants stay, other values are collected in ``inputs``."""
+    """Return an argument for :meth:`OpReader.graph`. Scalar constants stay, other values are collected in
+    ``inputs``.
+    """
     value = region.value(expr)
     if isinstance(value, relay.Tuple):
         return [_argument(f, region, inputs) for f in value.fields]
     if value in region.several:
         return [_number(v, inputs) for v in results_of(value)]
     if isinstance(value, relay.Constant) and not value.checked_type.shape:
-        if value.checked_type.dtype != "bfloat16":  # of which TVM makes no constant in a tensor expression
+        if value.checked_type.dtype != "bfloat16":  # TVM makes no constant of bfloat16 in a tensor expression
             return value
     if not isinstance(value, tuple) and isinstance(value.checked_type, relay.TupleType):
         raise Unreadable("an argument is a tuple made elsewhere")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The external compiler ``tvm_stitch``: builds the kernels that scheduled stitch ops carry along.
+"""The external compiler ``tvm_stitch``: builds the kernels that scheduled stitch ops carry.
 
-TVM compiles functions whose attribute ``Compiler`` names a registered compiler outside its own lowering, and calls them
-like its own from the graph executor, the VM and the AOT executor. That is all we need of it: everything else is
-compiled exactly as without stitching.
+A function's attribute ``Compiler`` may name a registered compiler. TVM then compiles the function outside its own
+lowering. The graph executor, the VM and the AOT executor call it like any other. Everything else is compiled
+exactly as without stitching.
 
-Kernels are built when they are scheduled, not when TVM asks for them: an error that leaves an external compiler ends
-the process, where an earlier one only gives the operators back to TVM.
+Kernels are built when they are scheduled, not when TVM asks for them. An error that leaves an external compiler
+ends the process. An earlier error only gives the operators back to TVM.
 
-A MetaSchedule database could hold the kernels as well. But the option that makes TVM ask it gives naive schedules to
-all matmuls and convolutions that the database lacks. With external functions any tuner serves the rest.
+A MetaSchedule database could hold the kernels as well. But the option that makes TVM ask it gives naive schedules
+to all matmuls and convolutions that the database lacks. With external functions any tuner serves the rest.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ COMPILER = "tvm_stitch"
 KERNEL_ATTR = "tvm_stitch.kernel"
 """Function attribute: the scheduled PrimFunc."""
 TARGET_ATTR = "tvm_stitch.target"
-"""Function attribute: the target it was scheduled for."""
+"""Function attribute: the target of the kernel."""
 
 MOST_BUILT = 1024
-"""Modules that are kept for TVM to ask for; older ones are built again if it does."""
+"""Most modules that are kept until TVM asks for them. Older ones are built again on demand."""
 
 _built: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
 _lock = threading.Lock()
@@ -39,11 +39,11 @@ _lock = threading.Lock()
 def build(kernel: Any, target: Any) -> Any:
     """Build a scheduled PrimFunc under its global symbol, and keep the runtime module until TVM asks for it.
 
-    Shapes of arguments are not checked when it is called: they are the graph's own, and the AOT executor passes
-    tensors without any.
+    Calls do not check the shapes of arguments. The graph fixes them, and the AOT executor passes tensors without
+    shapes.
 
     Raises:
-        TVMError, RuntimeError: when TVM, or the compiler of its CUDA C, rejects the kernel.
+        TVMError, RuntimeError: if TVM, or the compiler of its CUDA C, rejects the kernel.
     """
     name = str(kernel.attrs["global_symbol"])
     context = tvm.transform.PassContext.current()
@@ -63,18 +63,18 @@ def build(kernel: Any, target: Any) -> Any:
 
 
 def _leave_scopes_above(target: Any) -> None:
-    """Leave target scopes that an error left open: TVM's CUDA builder enters one and does not guard it."""
+    """Leave target scopes that an error left open, because TVM's CUDA builder enters one without a guard."""
     while not tvm.target.Target.current().same_as(target):
         tvm.target.Target.current().__exit__(None, None, None)
 
 
 def external_function(func: Any, kernel: Any, target: Any) -> Any:
-    """Return the function for which TVM asks our compiler, in the place of one that a kernel computes.
+    """Return the function for which TVM calls the external compiler. It replaces a function that a kernel computes.
 
     Args:
-        func: what it computes, of the kernel's parameters.
+        func: the computation, over the kernel's parameters.
         kernel: a scheduled PrimFunc with a global symbol.
-        target: what it was scheduled for.
+        target: the target of the kernel.
     """
     func = typed(relay.Function(func.params, func.body, func.ret_type, func.type_params))
     attrs = {
@@ -102,8 +102,9 @@ def module_of(func: Any) -> Any:
 
 @tvm.register_func(f"relay.ext.{COMPILER}.constant_updater", override=True)
 def constants(_func: Any, _name: str) -> dict[str, Any]:
-    """Return the constants that an external function needs at run time: none, its kernel holds their values.
+    """Return the constants that an external function needs at run time: none, because its kernel holds their
+    values.
 
-    Without this TVM makes each a parameter of the model, which the AOT executor then does not find.
+    Otherwise TVM turns each into a parameter of the model, which the AOT executor then does not find.
     """
     return {}

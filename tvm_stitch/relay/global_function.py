@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM looks up by name, other than it was for a while: functions of its registry, and attributes of modules."""
+"""Temporarily replace objects that TVM looks up by name: functions of its registry, and attributes of modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tvm
 
 @contextmanager
 def registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, ``name`` is ``function``; then what it was before, or nothing."""
+    """Register ``function`` as ``name`` in this context, then restore the former function, or none."""
     before = tvm.get_global_func(name, allow_missing=True)
     tvm.register_func(name, function, override=True)
     try:
@@ -26,7 +26,7 @@ def registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """While this lasts, attributes of a module or class are others."""
+    """Replace attributes of a module or class in this context."""
     before = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)

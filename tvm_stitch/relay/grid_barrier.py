@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device function behind ``tvm_stitch.codegen.gpu.grid_barrier`` where kernels are launched plainly.
+"""The device function behind ``tvm_stitch.codegen.gpu.grid_barrier`` for kernels with plain launches.
 
-Each key (the address of a workspace) has an entry of a table in device memory, for as long as the module is loaded; the
-table is zero when a module is loaded, and needs no other initialisation. An entry counts the blocks that have arrived,
-and the barriers that were passed. The block that arrives last sets the count back to zero and then lets the others go
-by counting the barrier. So between launches, and between the barriers of a launch, every count is zero, whatever the
-size of the next grid; a number of barriers that wraps around does no harm, for it is only compared with itself.
+Each key (the address of a workspace) has an entry in a table in device memory, as long as the module is loaded. The
+table is zero when a module is loaded, and needs no other initialisation. An entry counts the blocks that have
+arrived, and the barriers that were passed. The last block to arrive resets the count, and then releases the others
+by counting the barrier. So every count is zero between launches, and between the barriers of a launch. The size of
+the next grid does not matter. The number of barriers may wrap around, because it is only compared with itself.
 
-Two launches at a time have different workspaces, hence entries of their own: a workspace belongs to the host thread
-that runs a function until its stream is done with it, as the values do that a kernel leaves in scratch.
+Two simultaneous launches have different workspaces, and hence different entries. A workspace belongs to the host
+thread that runs a function until its stream is done with it. The same holds for values that a kernel leaves in
+scratch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from __future__ import annotations
 from ..codegen.gpu.grid_barrier import GRID_BARRIER
 
 ENTRIES = 4096
-"""Keys that a module can have: addresses of workspaces, which TVM's pools give out again and again."""
+"""Most keys of a module: addresses of workspaces, which TVM's pools hand out repeatedly."""
 
 INSTEAD = "CUDA_EMULATOR_GRID_BARRIER"
-"""A macro that takes the place of the function if it is defined: an emulator's barrier."""
+"""A macro that replaces the function if it is defined: an emulator's barrier."""
 
 FUNCTION = f"""
 #ifdef {INSTEAD}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""enable: stitching for every relay.build inside a context, the user's calls unchanged.
+"""The context ``enable``, in which every relay.build stitches, without changes to the user's calls.
 
-``relay.build``, ``relay.optimize``, ``relay.vm.compile`` and ``relay.create_executor`` all go through two classes of
-TVM's Python package. While a context is open their methods run under a pass instrument that rewrites the module right
-before ``PlanDevices``: after every simplification and layout change, before TVM's own fusion, which leaves functions
-alone that are primitive already.
+``relay.build``, ``relay.optimize``, ``relay.vm.compile`` and ``relay.create_executor`` all go through two classes
+of TVM's Python package. In the context their methods run under a pass instrument. It rewrites the module right
+before ``PlanDevices``, after every simplification and layout change. TVM's fusion follows, and does not touch
+functions that are primitive already.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .templates.choice import Templates
 from .templates.layouts import template_layouts, tophub_marked
 
 ENTRY = "PlanDevicesRewrite"
-"""The first pass before which the module is final but for fusion and lowering."""
+"""The first pass before which the module is final except for fusion and lowering."""
 
 METHODS: tuple[tuple[type, str], ...] = (
     (BuildModule, "build"),
@@ -44,7 +44,7 @@ METHODS: tuple[tuple[type, str], ...] = (
     (VMCompiler, "lower"),
     (VMCompiler, "optimize"),
 )
-"""Methods that run Relay's passes; all take a module and a target first."""
+"""Methods that run Relay's passes. All take a module and a target first."""
 
 
 class _Active(threading.local):
@@ -60,17 +60,18 @@ _active = _Active()
 
 @contextmanager
 def enable(config: StitchConfig | None = None) -> Iterator[Recorder]:
-    """Stitch what ``relay.build``, ``relay.vm.compile`` and the like compile inside this context.
+    """Stitch the models that ``relay.build``, ``relay.vm.compile`` and the like compile inside this context.
 
-    It holds for the thread that opened it; of nested contexts the innermost one holds. On leaving it, also by an
-    exception, TVM is as it was. Models for several devices at once, and for targets other than CUDA and llvm, compile
-    as without stitching; the reason is recorded.
+    It affects the thread that opened it. The innermost of nested contexts counts. On exit, also by an exception,
+    TVM is restored. Models for several devices at once, and for targets other than CUDA and llvm, compile without
+    stitching, and the reason is recorded.
 
     Args:
-        config: options; the defaults suit most models.
+        config: options. The defaults suit most models.
 
-    Yields: a Recorder of what was decided in the builds since the context was opened: plans, boundaries, refusals.
-        Its ``report()`` is a :class:`tvm_stitch.Report` of them.
+    Yields:
+        A Recorder of the decisions in the builds since the context was opened: plans, boundaries, refusals. Its
+        ``report()`` is a :class:`tvm_stitch.Report` of them.
     """
     with stitching(checked_config(config)) as recorder:
         yield recorder
@@ -78,14 +79,16 @@ def enable(config: StitchConfig | None = None) -> Iterator[Recorder]:
 
 @contextmanager
 def stitching(config: StitchConfig, build: bool = True) -> Iterator[Recorder]:
-    """:func:`enable`; with ``build=False`` for Relay's passes alone, and kernels are not compiled."""
+    """Open the context of :func:`enable`. With ``build=False`` it serves Relay's passes alone, and kernels are not
+    compiled.
+    """
     recorder = Recorder()
     opened = (config, recorder, build)
     _active.open.append(opened)
     try:
         with _methods.shared():
             yield recorder
-    finally:  # another one may be the last: contexts in generators close in any order
+    finally:  # it may not be the last: contexts in generators close in any order
         _active.open = [other for other in _active.open if other is not opened]
 
 
@@ -102,7 +105,7 @@ _methods = SharedContext(_methods_replaced)
 
 
 def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method, run under our instrument in threads with an open context."""
+    """Return the method, run under the instrument in threads with an open context."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -110,14 +113,14 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _active.open or _active.building:
             return original(self, *args, **kwargs)
         config, recorder, build = _active.open[-1]
-        asked = signature.bind(self, *args, **kwargs).arguments
-        chosen, why = _one_target(asked)
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        chosen, why = _one_target(arguments)
         if chosen is None:
             recorder.note_target(why)
             recorder.declined["all"] = f"the model is compiled for {why}"
             return original(self, *args, **kwargs)
-        prefix = asked.get("mod_name") or "default"
-        # TVM's own lowering asks its operator definitions too, which serve one thread at a time.
+        prefix = arguments.get("mod_name") or "default"
+        # TVM's own lowering also uses its operator definitions, which serve one thread at a time.
         with watched(), operator_definitions, ExitStack() as stack:
             templates = Templates(chosen, config) if has_templates(chosen, config) else None
             entry = _Entry(chosen, config, f"tvmgen_{prefix}", build, templates)
@@ -136,28 +139,28 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _one_target(asked: Mapping[str, Any]) -> tuple[Any, str]:
-    """The one target with its host that a model is compiled for; None, and what for, where we have no kernels."""
-    target = asked.get("target") or tvm.target.Target.current(allow_none=True)
-    found = tvm.target.Target.canon_multi_target_and_host(target, asked.get("target_host"))
-    if len(found) != 1:
+def _one_target(arguments: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the only target of a model, with its host, or None and the kind of model that has no kernels here."""
+    target = arguments.get("target") or tvm.target.Target.current(allow_none=True)
+    targets = tvm.target.Target.canon_multi_target_and_host(target, arguments.get("target_host"))
+    if len(targets) != 1:
         return None, "several devices"
-    runtime = asked.get("runtime")
+    runtime = arguments.get("runtime")
     if runtime is not None and (str(runtime) != "cpp" or ("system-lib" in runtime and runtime["system-lib"])):
         return (
             None,
             f"the runtime {runtime}, which calls functions in another way or finds them in another place",
         )
-    return found[0], ""
+    return targets[0], ""
 
 
 @pass_instrument
 class _Entry:
     """Rewrites the module in place when the entry pass is about to run.
 
-    The layout rewriters of Ansor and MetaSchedule take all primitive functions apart once more (``DefuseOps``), ours
-    among them, and TVM folds constants, packed weights too: then the module is stitched again, before the fusion that
-    follows.
+    The layout rewriters of Ansor and MetaSchedule take all primitive functions apart once more (``DefuseOps``),
+    stitched ones included. TVM then folds constants, packed weights included. So the module is stitched again,
+    before the fusion that follows.
     """
 
     def __init__(
@@ -166,12 +169,12 @@ class _Entry:
         self.target, self.config, self.prefix, self.build = target, config, prefix, build
         self.templates = templates
         self.recorder = Recorder()
-        self.folding = 0  # FoldConstant fuses and lowers modules of its own
+        self.folding = 0  # FoldConstant fuses and lowers separate modules
         self.taken_apart = False
 
     @carrying
     def run_before_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        """Stitch the module, if it is time; end the build, if there was an interrupt."""
+        """Stitch the module before the entry pass. Raise a pending interrupt."""
         check()
         if info.name == "FoldConstant":
             self.folding += 1
@@ -185,7 +188,7 @@ class _Entry:
 
     @carrying
     def run_after_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        """Follow what other passes do; end the build, if there was an interrupt."""
+        """Track what other passes do. Raise a pending interrupt."""
         check()
         if info.name == "FoldConstant":
             self.folding -= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Relay functions compute, as unscheduled PrimFuncs and StitchGraphs, through TVM's own operator definitions."""
+"""Relay functions as unscheduled PrimFuncs and StitchGraphs, through TVM's operator definitions."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ def typed(func: Any) -> Any:
 LONGEST_REASON = 200
 NO_EXPRESSION = "TVM has no tensor expression for it"
 GENERIC = "llvm -keys=generic"
-"""A target that takes every operator's plain definition."""
+"""A target that selects every operator's plain definition."""
 
 
 def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
-    """A Relay function of operators as an unscheduled PrimFunc, one block or more for each, and what it computes.
+    """Return a Relay function as an unscheduled PrimFunc, with one or more blocks for each operator, and as a
+    graph.
 
     Args:
-        func: a function of tensors (tuples are flattened); scalar constants in it become blocks without inputs.
-        target: says which definition of an operator is taken, where there are several. Where that is no tensor
-            expression (a library's function, a loop nest written by hand), the plain definition is.
-        name: of the graph.
+        func: a function of tensors (tuples are flattened). Scalar constants in it become blocks without inputs.
+        target: selects the definition of an operator if there are several. If that is no tensor expression (a
+            library's
+            function, a loop nest written by hand), the plain definition is used.
+        name: name of the graph.
 
     Raises:
-        Unreadable: when there is no definition that can be read.
+        Unreadable: if there is no definition that can be read.
     """
     convert = tvm.get_global_func("relay.backend.LowerToPrimFunc", allow_missing=True)
     if convert is None:
@@ -54,37 +56,40 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
     for chosen in (target, tvm.target.Target(GENERIC)):
         try:
             with operator_definitions, chosen, _facts_asked_once.shared(), _unwarned(chosen):
-                found = convert(func, chosen)
-            if found is None:
+                lowered = convert(func, chosen)
+            if lowered is None:
                 raise Unreadable(NO_EXPRESSION)
-            graph = read(found, name)
+            graph = read(lowered, name)
             _check_shapes(func.ret_type, graph)
-            return found, graph
+            return lowered, graph
         except Unreadable as err:
             reasons.append(str(err))
-        except Exception as err:  # whatever an operator's definition does, the model compiles without us
+        except Exception as err:  # whatever an operator's definition does, the model must compile
             reraise_fatal(err)
             if fault_at(err) is not None:
                 raise
-            said = error_text(err, LONGEST_REASON)
-            bare = said.startswith("Failed to convert the Relay function")
-            reasons.append(NO_EXPRESSION if bare else f"TVM does not lower it: {type(err).__name__}: {said}")
+            message = error_text(err, LONGEST_REASON)
+            bare = message.startswith("Failed to convert the Relay function")
+            reasons.append(
+                NO_EXPRESSION if bare else f"TVM does not lower it: {type(err).__name__}: {message}"
+            )
     raise Unreadable(reasons[0])
 
 
 def _check_shapes(ret_type: Any, graph: StitchGraph) -> None:
-    """Refuse a definition whose results have other shapes than Relay's types: its kernel would write past its outputs.
+    """Raise Unreadable if a definition's results have other shapes than Relay's types. Its kernel would write out
+    of bounds.
 
-    Stock TVM finds that out when the kernel is called. A reduction over no axes is one.
+    Stock TVM fails when the kernel is called. A reduction over no axes is an example.
     """
     expected = tensor_types(ret_type)
     if len(expected) != len(graph.outputs):
         return
     for wanted, output in zip(expected, graph.outputs):
-        shape, made = [str(e) for e in wanted.shape], [str(e) for e in output.shape]
-        if shape != made:
+        shape, result = [str(e) for e in wanted.shape], [str(e) for e in output.shape]
+        if shape != result:
             raise Unreadable(
-                f"TVM's definition gives a result of shape ({', '.join(made)}), its type says ({', '.join(shape)})"
+                f"TVM's definition gives a result of shape ({', '.join(result)}), its type says ({', '.join(shape)})"
             )
 
 
@@ -92,7 +97,7 @@ def tensor_types(ty: Any) -> list[Any]:
     """Return the tensor types in a type, in order.
 
     Raises:
-        Unreadable: for a type that holds others.
+        Unreadable: for a type that holds other types.
     """
     if isinstance(ty, relay.TupleType):
         return [t for field in ty.fields for t in tensor_types(field)]
@@ -108,7 +113,9 @@ def _library_facts() -> Any:
 
 @contextmanager
 def _facts_kept() -> Iterator[None]:
-    """TVM asks how it was built for every shape that it lowers, which takes longer than the lowering."""
+    """Cache TVM's build information in this context. TVM asks for it at every lowering, which takes longer than the
+    lowering.
+    """
     with replaced(te_compiler, libinfo=_library_facts) if hasattr(te_compiler, "libinfo") else nullcontext():
         yield
 
@@ -117,13 +124,15 @@ _facts_asked_once = SharedContext(_facts_kept)
 
 
 def _unwarned(target: Any) -> AbstractContextManager[None]:
-    """TVM warns of every plain definition that its schedule is slow; ours is another one."""
+    """Return a context without TVM's warning that the schedule of a plain definition is slow, which is not used
+    here.
+    """
     logger = logging.getLogger("strategy")
     return replaced(logger, disabled=logger.disabled or str(target.keys[0]) == "generic")
 
 
 def exact_key(func: Any) -> str:
-    """Equal for equal functions only: structural equality takes floats for equal that differ by less than 1e-9."""
+    """Return a key of equal functions. Structural equality also accepts floats that differ by less than 1e-9."""
     return str(tvm.ir.save_json(func))
 
 
@@ -135,12 +144,12 @@ class OpReader:
         self.cache: dict[str, StitchGraph | str] = {}
 
     def graph(self, call: Any, inputs: Sequence[Any], args: Sequence[Any]) -> StitchGraph:
-        """What a call computes.
+        """Return the graph of a call.
 
         Args:
             call: a call of an operator.
-            inputs: the expressions that the graph's inputs are to stand for, in order.
-            args: the call's arguments, with an index into ``inputs`` for each of those; tuples are lists.
+            inputs: the expressions of the graph's inputs, in order.
+            args: the call's arguments, with an index into ``inputs`` for each of the inputs. Tuples are lists.
 
         Raises:
             Unreadable: with the reason.
@@ -156,7 +165,7 @@ class OpReader:
         return self.of_function(relay.Function(params, body), short_name(call.op.name))
 
     def of_function(self, func: Any, name: str) -> StitchGraph:
-        """What a function of one operator computes; ``name`` is for messages.
+        """Return the graph of a function of one operator. ``name`` is for messages.
 
         Raises:
             Unreadable: with the reason.
@@ -164,10 +173,10 @@ class OpReader:
         key = exact_key(func)
         if key not in self.cache:
             self.cache[key] = self._read(func, name)
-        found = self.cache[key]
-        if isinstance(found, str):
-            raise Unreadable(found)
-        return found
+        graph = self.cache[key]
+        if isinstance(graph, str):
+            raise Unreadable(graph)
+        return graph
 
     def _read(self, func: Any, name: str) -> StitchGraph | str:
         try:
@@ -187,5 +196,7 @@ def type_of(value: Any) -> Any:
 
 
 def short_name(name: str) -> str:
-    """Return an operator's name without its dialect, fit for a function's name: ``"nn.softmax"`` is ``"softmax"``."""
+    """Return an operator's name without its dialect, for use in a function's name: ``"softmax"`` for
+    ``"nn.softmax"``.
+    """
     return name.rsplit(".", 1)[-1]

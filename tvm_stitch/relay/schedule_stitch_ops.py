@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ScheduleStitchOps: plan and emit every stitch op of a Relay module, and hand it over as external code."""
+"""The pass ScheduleStitchOps: plan and emit every stitch op of a Relay module, and pass it on as external code."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from .traverse import post_order, with_calls
 class ScheduleStitchOps:
     """Give every stitch op its scheduled kernel, and build it.
 
-    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``. They become external functions of
-    the compiler ``tvm_stitch``, which carry their kernel along (``tvm_stitch.relay.external``); equal functions share
-    one. ``plans`` and ``declined``, if given, receive each function's plan by its name, and by its scope the reason why
-    it has none.
+    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``. They become external functions
+    of the compiler ``tvm_stitch``, which carry their kernel (``tvm_stitch.relay.external``). Equal functions share
+    one.
 
     Args:
-        target: what the module is compiled for.
-        config: options; the defaults suit most models.
-        prefix: begins the names of all kernels.
-        build: whether to build the kernels at once, so that one that TVM rejects is left to it. Without, each is built
-            when TVM asks for it, and an error then ends the process: fit for looking at the module only.
+        target: the module's target.
+        config: options. The defaults suit most models.
+        plans: receives each function's plan by its name.
+        declined: receives by scope the reason why it has no plan.
+        prefix: beginning of the names of all kernels.
+        build: whether to build the kernels at once, so that one that TVM rejects is left to TVM. Without it, each
+            is
+            built when TVM asks for it, and an error then ends the process. That suits only a look at the module.
 
     Raises:
-        StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
+        StitchError: under ``StitchConfig(strict=True)``, if a stitch op cannot be scheduled.
     """
 
     def __init__(
@@ -65,12 +67,12 @@ class ScheduleStitchOps:
         self.build = build
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Schedule the marked functions."""
+        """Return the module with the marked functions scheduled."""
         known: dict[str, Any] = {}
         names = {str(gvar.name_hint) for gvar in mod.functions}
 
         def schedule(func: Any) -> Any:
-            """Return the external function for a marked one."""
+            """Return the external function of a marked one, or the marked one if that fails."""
             scope = str(func.attrs[STITCH_ATTR])
             key = exact_key(func.without_attr(STITCH_ATTR))
             if known.get(key) is None and scope not in self.declined:
@@ -95,7 +97,7 @@ class ScheduleStitchOps:
             if self.build:
                 with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():
                     build(kernel, self.target)
-        except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+        except Exception as err:  # a fault here or in TVM must not cost the user a working model
             raise_where_strict(err, scope, self.config.strict)
             self.declined[scope] = reason_of(err, name)
             return None
@@ -105,11 +107,11 @@ class ScheduleStitchOps:
 
 
 def function_name(func: Any, first: str = "stitch") -> str:
-    """``first`` and the names of the function's operators, the middle ones of many only counted."""
-    found = [
+    """Return ``first`` and the names of the function's operators. Of many, the middle ones are only counted."""
+    names = [
         short_name(e.op.name)
         for e in post_order([func.body])
         if isinstance(e, relay.Call) and hasattr(e.op, "name")
     ]
-    shown = found if len(found) <= 5 else [*found[:3], f"x{len(found) - 4}", found[-1]]
+    shown = names if len(names) <= 5 else [*names[:3], f"x{len(names) - 4}", names[-1]]
     return re.sub(r"\W", "_", "_".join([first, *shown]))

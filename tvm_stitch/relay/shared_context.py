@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change to the process that all who need it at a time share, in any order and from any thread."""
+"""A change to the process that several users share at a time, in any order and from any thread."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..support.interrupts import deferred
 
 
 class SharedContext:
-    """A context that the first one to come enters and the last one to go leaves.
+    """A context that its first user enters and its last user leaves.
 
     Args:
-        make: makes the context, anew each time that nobody is inside.
+        make: creates the context, each time that nobody is inside.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
@@ -25,7 +25,7 @@ class SharedContext:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """While this lasts, the context is entered."""
+        """Keep the shared context entered."""
         with deferred(), self._lock:
             if not self._users:
                 self._entered.enter_context(self._make())

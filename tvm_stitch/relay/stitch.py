@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a Relay module: outline, schedule, and give back to TVM what cannot be scheduled."""
+"""Stitch a Relay module: outline, schedule, and leave to TVM the operators that cannot be scheduled."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def stitch(
     build: bool = True,
     templates: Templates | None = None,
 ) -> tvm.IRModule:
-    """The module with its stitch ops scheduled for ``target``; scopes that fail are left to TVM, with the reason.
+    """Return the module with its stitch ops scheduled for ``target``. Failing scopes are left to TVM, with the
+    reason.
 
-    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them. ``templates`` are
-    those that layouts were chosen for; by default there are such as the configuration has.
+    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them. ``templates``
+    are those for which layouts were chosen. By default they follow from the configuration.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``.
@@ -51,7 +52,7 @@ def stitch(
         ]  # fmt: skip
 
     stitched = stitch_module(mod, target, config, recorder, passes)
-    for scope, name in refused.items():  # it is TVM's, as other products are that no template serves
+    for scope, name in refused.items():  # TVM computes them, like other products without a template
         if scope in recorder.declined:
             recorder.computed[fresh(name, recorder.computed)] = f"TVM: {recorder.declined.pop(scope)}"
     return stitched

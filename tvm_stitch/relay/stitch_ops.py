@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StitchOps: outline every stitch scope of a Relay module into one Primitive function."""
+"""The pass StitchOps: outline every stitch scope of a Relay module into one Primitive function."""
 
 from __future__ import annotations
 
@@ -27,37 +27,43 @@ from .templates.choice import Templates
 from .traverse import children, remake, with_bodies
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
-"""Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
+"""Function attribute that marks a stitch op. Its value names the scope within the module."""
 
 TEMPLATE_ATTR = "tvm_stitch.template"
-"""Function attribute of a compute-intensive operator, with its epilogue, that a template computes; like the former."""
+"""Function attribute that marks a template's operator with its epilogue. Its value names the scope within the
+module.
+"""
 
 RESHAPE_ONLY = "relay.reshape_only"
-"""TVM's own attribute of primitive functions that move nothing."""
+"""TVM's attribute of primitive functions that move nothing."""
 
 Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[Region, Identified]]
-"""What was found in a region, by its root and the scopes that were excluded."""
+"""Analysed regions, by root and excluded scopes."""
 
 
 @module_pass
 class StitchOps:
     """Replace TVM's fusion for memory-intensive operators.
 
-    Runs on a typed module before ``FuseOps``, which leaves functions alone that are primitive and fuses the rest. Every
-    stitch scope (AStitch 4.1) becomes a primitive function literal marked with ``tvm_stitch.stitch_op``; matmul
-    epilogues become such functions, unmarked. ``boundaries`` between kernels are appended, if given; scopes in
-    ``exclude`` are left to TVM, and so is one that cannot be outlined; ``left``, if given, receives the calls that no
-    scope could take and these scopes, with the reasons, ``scopes`` the names of those that are outlined.
-
-    What ``templates`` compute, with its epilogue, becomes a function marked with ``tvm_stitch.template``, which
-    ``ComputeTemplates`` takes; ``computed`` receives for other compute-intensive calls why they are none.
+    Runs on a typed module before ``FuseOps``, which does not touch functions that are primitive, and fuses the
+    rest. Every stitch scope (AStitch 4.1) becomes a primitive function literal marked with
+    ``tvm_stitch.stitch_op``. Matmul epilogues become primitive functions without the mark. Operators that
+    ``templates`` compute, with their epilogues, become functions marked with ``tvm_stitch.template``, which
+    ``ComputeTemplates`` processes. A scope that cannot be outlined is left to TVM.
 
     Args:
-        config: options; the defaults suit most models.
-        target: what the module is compiled for; by default the current target, else llvm.
+        config: options. The defaults suit most models.
+        target: the module's target. By default the current target, else llvm.
+        boundaries: receives the boundaries between kernels.
+        exclude: names of scopes that are left to TVM.
+        left: receives the calls and scopes that are left to TVM, with the reasons.
+        reader: reads operators.
+        scopes: receives the names of outlined scopes.
+        templates: the operators that templates compute.
+        computed: receives the reason why a compute-intensive call has no template.
 
     Raises:
-        StitchError: under ``StitchConfig(strict=True)``, when there is such a call or scope.
+        StitchError: under ``StitchConfig(strict=True)``, if a call or scope is left to TVM.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class StitchOps:
         self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Outline the scopes of every function of the module."""
+        """Return the module with the scopes of every function outlined."""
         mod = relay.transform.InferType()(mod)
         failed: dict[str, str] = {}
         known: Known = {}
@@ -148,7 +154,7 @@ def _is_outlined(func: Any) -> bool:
 
 @dataclass
 class _Outliner:
-    """Writes a region anew, unit by unit in an executable order."""
+    """Rebuilds a region, unit by unit in an executable order."""
 
     region: Region
     found: Identified
@@ -158,7 +164,7 @@ class _Outliner:
     templates: Templates | None
 
     def __post_init__(self) -> None:
-        self.new: dict[Value, Any] = {}  # what each value has become
+        self.new: dict[Value, Any] = {}  # the new expression of each value
         self.bound = {v: var for var in self.region.lets for v in [self.region.value(var)]}
         self.lets: list[tuple[Any, Any]] = []
         self.written: set[Any] = set()  # variables that are bound again
@@ -195,7 +201,7 @@ class _Outliner:
         return Scope(nodes, *self.found.interface(nodes), graph)
 
     def _has_template(self, nodes: list[Node]) -> bool:
-        """Does a template compute one of some nodes?"""
+        """Return whether a template computes one of the nodes."""
         templates = self.templates
         return templates is not None and any(n.graph is not None and templates.serves(n.graph) for n in nodes)
 
@@ -220,7 +226,10 @@ class _Outliner:
         self._define(old, new)
 
     def _view(self, reshape: Any) -> Any:
-        """A reshape of one result of several. TVM would fuse it with the access, and copy; alone it costs nothing."""
+        """Return a reshape of one result of several as a primitive function.
+
+        TVM would fuse the reshape with the access, and copy. Alone it costs nothing.
+        """
         param = relay.Var("p0", reshape.args[0].checked_type)
         args = [param, *reshape.args[1:]]
         func = relay.Function([param], relay.Call(reshape.op, args, reshape.attrs, reshape.type_args))
@@ -275,7 +284,7 @@ class _Outliner:
 
     # -- values -------------------------------------------------------------------------------------------------
     def rebuilt(self, expr: Any) -> Any:
-        """What an expression, or value, has become."""
+        """Return the new expression for an expression or value."""
         value = expr if isinstance(expr, tuple) else self.region.value(expr)
         if value in self.new:
             return self.new[value]
@@ -286,7 +295,7 @@ class _Outliner:
         return value
 
     def _define(self, old: Any, new: Any) -> None:
-        """A kept expression has become ``new``."""
+        """Record ``new`` as the new form of a kept expression."""
         self.new[old] = new
         self._bind(old)
         if old in self.region.several:
@@ -294,7 +303,7 @@ class _Outliner:
             self.new |= {value: relay.TupleGetItem(self.new[old], i) for i, value in items}
 
     def _bind(self, value: Value) -> None:
-        """Bind the variable again that named the value in a chain of ``let``."""
+        """Bind the variable of a ``let`` that named the value again."""
         var = self.bound.get(value)
         if var is not None and var not in self.written:
             self.lets.append((var, self.new[value]))
@@ -302,12 +311,12 @@ class _Outliner:
             self.new[value] = var
 
     def _bind_again(self, var: Any) -> None:
-        """Code that is not looked into refers to the variable: bind it, whatever it stood for."""
+        """Bind a variable that code which is not analysed refers to."""
         if var in self.region.lets and var not in self.written:
             self.lets.append((var, self.rebuilt(var)))
             self.written.add(var)
 
 
 def is_marked(expr: Any) -> bool:
-    """Return True for a function literal that :class:`StitchOps` outlined as a stitch op."""
+    """Return whether an expression is a function literal that :class:`StitchOps` outlined as a stitch op."""
     return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs

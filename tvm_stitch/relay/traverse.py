@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over Relay expressions that need no Python stack: models are deeper than its recursion limit."""
+"""Walks over Relay expressions without recursion: models are deeper than Python's recursion limit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _PARTS: dict[Any, Callable[[Expr], list[Expr]]] = {
 
 
 def children(expr: Expr) -> list[Expr]:
-    """Return the direct sub-expressions; a function literal is a leaf, and so are the clauses of a match."""
+    """Return the direct sub-expressions. A function literal is a leaf, and so are the clauses of a match."""
     parts = _PARTS.get(type(expr))
     return [] if parts is None else parts(expr)
 
 
 def remake(expr: Expr, new: list[Expr]) -> Expr:
-    """Return the expression over other sub-expressions, in the order of :func:`children`."""
+    """Return the expression with other sub-expressions, in the order of :func:`children`."""
     if all(a.same_as(b) for a, b in zip(children(expr), new)):
         return expr
     if isinstance(expr, relay.Call):
@@ -51,7 +51,7 @@ def remake(expr: Expr, new: list[Expr]) -> Expr:
 
 
 def post_order(roots: Iterable[Expr], below: Callable[[Expr], list[Expr]] = children) -> Iterator[Expr]:
-    """Yield every expression under the roots once, after those that it is made of."""
+    """Yield every expression under the roots once, after its sub-expressions."""
     done: set[Expr] = set()
     for root in roots:
         stack = [(root, False)]
@@ -68,7 +68,7 @@ def post_order(roots: Iterable[Expr], below: Callable[[Expr], list[Expr]] = chil
 
 
 def rewrite(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Return the expression with ``change`` applied to all that it is made of, from the leaves up."""
+    """Return the expression with ``change`` applied to all sub-expressions and itself, from the leaves up."""
     new: dict[Expr, Expr] = {}
     for expr in post_order([root]):
         new[expr] = change(remake(expr, [new[c] for c in children(expr)]))
@@ -76,7 +76,9 @@ def rewrite(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def with_calls(mod: tvm.IRModule, change: Callable[[Expr], Expr]) -> tvm.IRModule:
-    """The module with ``change`` applied to all calls in its functions; not to those within function literals."""
+    """Return the module with ``change`` applied to all calls in its functions, except calls within function
+    literals.
+    """
 
     def at(expr: Expr) -> Expr:
         return change(expr) if isinstance(expr, relay.Call) else expr
@@ -85,7 +87,7 @@ def with_calls(mod: tvm.IRModule, change: Callable[[Expr], Expr]) -> tvm.IRModul
 
 
 def with_bodies(mod: tvm.IRModule, change: Callable[[str, Any], Expr]) -> tvm.IRModule:
-    """Return the module with ``change(name, func)`` for the bodies of its functions, typed anew."""
+    """Return the module with ``change(name, func)`` as the bodies of its functions, with types inferred again."""
     new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
     for gvar, func in mod.functions.items():
         if isinstance(func, relay.Function) and func.body is not None:

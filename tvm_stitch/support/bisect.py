@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find which of many units make a step fail that works on all of them at once."""
+"""Bisection: find the units that make a step fail which runs on all of them at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ Unit = TypeVar("Unit")
 def bisect(
     units: Sequence[Unit], attempt: Callable[[Sequence[Unit]], Exception | None]
 ) -> dict[Unit, Exception]:
-    """Return the units that have to be left out for a step to work, each with the error that it makes.
+    """Return the units that have to be left out for a step to succeed, each with its error.
 
-    Units are added to those that work, all at once, then in halves where that fails: for few culprits the step is tried
-    about twice the logarithm of ``len(units)`` times for each.
+    All units are tried at once, then halves of the failing groups. Units that succeed stay in. A single culprit
+    takes about twice the logarithm of ``len(units)`` attempts.
 
     Args:
-        units: in the order in which they are tried.
-        attempt: tries the step with some of the units, in that order; gives the error, or None where it worked. It must
-            work with none of them.
+        units: the units, in the order in which they are tried.
+        attempt: runs the step with some of the units, in that order. It returns the error, or None on success. It
+            must
+            succeed without any unit.
     """
     working: list[Unit] = []
     culprits: dict[Unit, Exception] = {}

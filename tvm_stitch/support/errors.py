@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class StitchError(RuntimeError):
-    """Something that could not be stitched under ``StitchConfig(strict=True)``.
+    """An operator or scope could not be stitched under ``StitchConfig(strict=True)``.
 
-    It keeps its type on the way through a pass: ``interrupts`` tells TVM of it.
+    It keeps its type on the way through a pass, because ``interrupts`` registers it with TVM.
     """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupts come out of a compile as what they are.
+"""Interrupts leave a compile with their type and identity.
 
-A compile is Python that calls C++ that calls Python. Where an exception leaves such a callback, TVM's FFI makes another
-one of it: the FFI of Apache TVM 0.27 an empty ``RuntimeError`` of a ``KeyboardInterrupt``, while that of older TVMs
-catches subclasses of ``Exception`` only: Python prints what is not one, and C++ goes on with no result. Exceptions
-raised in finalizers are dropped everywhere. So an interrupt is *noted* when the signal arrives, whatever becomes of the
-exception, and raised again as the same object at the next :func:`check` or where :func:`watched` ends.
+A compile is Python that calls C++ that calls Python. If an exception leaves such a callback, TVM's FFI replaces it.
+Apache TVM 0.27 turns a ``KeyboardInterrupt`` into an empty ``RuntimeError``. Older TVMs catch only subclasses of
+``Exception``: Python prints any other exception, and C++ continues without a result. Exceptions raised in
+finalizers are always dropped. So an interrupt is *noted* when the signal arrives, whatever happens to the
+exception. The same object is raised again at the next :func:`check`, or at the end of :func:`watched`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .errors import StitchError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_CARRIED = 8
-"""Exceptions that are kept for the way through TVM."""
+"""Most exceptions that are kept on the way through TVM."""
 
 
 class _State(threading.local):
-    """Of one thread: how deep it is in :func:`watched` and :func:`deferred`, and what its signal handler raised.
+    """Per thread: the nesting of :func:`watched` and :func:`deferred`, and the exception of its signal handler.
 
-    ``carried`` are the exceptions that are kept for the way through TVM, by what names them.
+    ``carried`` maps keys to the exceptions that are on their way through TVM.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,11 @@ _state = _State()
 
 
 class Carried(Exception):
-    """Another exception on its way through TVM's FFI, which makes it that exception again.
+    """Another exception on its way through TVM's FFI.
 
-    TVM makes an exception anew from its type's name and its message. The message of this one names an exception that is
-    kept, and making a ``Carried`` from the message gives that one back, with its type, attributes and cause.
+    TVM re-creates an exception from its type's name and its message. The message of this one is the key of a kept
+    exception. Creating a ``Carried`` from that message returns the kept exception, with its type, attributes and
+    cause.
     """
 
     original: BaseException
@@ -63,7 +64,7 @@ class Carried(Exception):
 
     @classmethod
     def of(cls, err: BaseException) -> Carried:
-        """Return the exception that stands for ``err``."""
+        """Return the exception that carries ``err`` through TVM."""
         if isinstance(err, Carried):
             return err
         key = f"tvm_stitch carries {type(err).__name__} {id(err):x}"
@@ -81,7 +82,7 @@ def _kept(message: object) -> BaseException | None:
 
 
 def original(err: BaseException) -> BaseException:
-    """What ``err`` was before TVM carried it; itself, where it was nothing else."""
+    """Return the exception that TVM carried as ``err``, or ``err`` itself."""
     if isinstance(err, Carried):
         return err.original
     kept = _kept(err) if isinstance(err, RuntimeError) else None
@@ -89,7 +90,7 @@ def original(err: BaseException) -> BaseException:
 
 
 def carrying(function: Function) -> Function:
-    """For functions that TVM calls: what they raise comes out of TVM as the same exception."""
+    """Wrap a function that TVM calls, so that its exceptions leave TVM unchanged."""
     _register()
 
     @functools.wraps(function)
@@ -103,17 +104,17 @@ def carrying(function: Function) -> Function:
 
 
 def check() -> None:
-    """Raise what an interrupt raised, if one has come since :func:`watched` began and was lost on the way."""
+    """Raise the exception of an interrupt that came since :func:`watched` began and was lost on the way."""
     if _state.depth and _state.noted is not None and not _state.deferring:
         raise _crossing(_state.noted)
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """While this lasts, what a handler of SIGINT raises is not lost: at the latest it is raised where this ends.
+    """Keep the exception of a SIGINT handler from being lost. It is raised at the end of the context at the latest.
 
-    The handler is Python's, or whichever the program has installed; one that raises nothing has dealt with the signal.
-    Python delivers signals to the main thread; in other threads this only gives carried exceptions back.
+    The handler is Python's, or the one that the program has installed. A handler that raises nothing has dealt with
+    the signal. Python delivers signals to the main thread. In other threads this only unwraps carried exceptions.
     """
     if "tvm" in sys.modules:
         _register()
@@ -134,7 +135,7 @@ def watched() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """While this lasts, an interrupt waits: for steps that must be done as one, such as renaming two files."""
+    """Delay interrupts in this context, for steps that belong together, such as renaming two files."""
     with watched():
         _state.deferring += 1
         try:
@@ -148,15 +149,15 @@ def _begin(base: FrameType) -> None:
     _state.noted, _state.base = None, base
     if threading.current_thread() is not threading.main_thread():
         return
-    found = signal.getsignal(signal.SIGINT)
-    if found is not _noting:  # which may be left from a context that an interrupt kept from beginning
-        _state.handler = found if callable(found) else None
-        if callable(found):
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not _noting:  # _noting may be left from a context that an interrupt kept from beginning
+        _state.handler = handler if callable(handler) else None
+        if callable(handler):
             signal.signal(signal.SIGINT, _noting)
 
 
 def _leave() -> BaseException | None:
-    """Leave :func:`watched`; what is to be raised behind it. Signals go to the program's own handler from here on."""
+    """Leave :func:`watched`, restore the program's signal handler, and return the exception to raise."""
     if _state.depth > 1:
         _state.depth -= 1
         noted = None if _state.deferring else _state.noted
@@ -169,13 +170,13 @@ def _leave() -> BaseException | None:
 
 
 def _crossing(err: BaseException) -> BaseException:
-    """Return an exception as it is to be raised where TVM may be between here and the end of :func:`watched`."""
+    """Return an exception in the form that passes through TVM on the way to the end of :func:`watched`."""
     return Carried.of(err) if _only_exceptions_cross() else err
 
 
 def _noting(signum: int, frame: FrameType | None) -> None:
-    """The handler of SIGINT inside :func:`watched`."""
-    if not _state.depth:  # it begins or ends right now
+    """Handle SIGINT inside :func:`watched`."""
+    if not _state.depth:  # watched is just beginning or ending
         (_state.handler or signal.default_int_handler)(signum, frame)
         return
     if _state.noted is None:
@@ -187,16 +188,16 @@ def _noting(signum: int, frame: FrameType | None) -> None:
     if _state.deferring or (frame is not None and frame.f_code.co_filename == __file__):
         return
     if _is_lost_in(frame):
-        _thread.interrupt_main()  # the signal again, a little later
+        _thread.interrupt_main()  # sends the signal again, a little later
         return
     raise _crossing(_state.noted)
 
 
 def _is_lost_in(frame: FrameType | None) -> bool:
-    """Would an exception raised in this frame be dropped, or leave something of TVM's half done?
+    """Return whether an exception raised in this frame would be dropped, or leave TVM in an inconsistent state.
 
-    That is so in finalizers, where context managers are entered and left, and in the FFI of older TVMs outside the
-    function that C++ called.
+    That holds in finalizers, and in the entry and exit of context managers. It also holds in the FFI of older TVMs,
+    outside of the function that C++ called.
     """
     below = None
     while frame is not None and frame is not _state.base:
@@ -211,13 +212,13 @@ def _is_lost_in(frame: FrameType | None) -> bool:
 
 
 def _only_exceptions_cross() -> bool:
-    """True for TVMs whose callbacks let nothing through but subclasses of ``Exception``; False where none is loaded."""
+    """Return whether the loaded TVM's callbacks pass only subclasses of ``Exception``. False if no TVM is loaded."""
     return "tvm._ffi.base" in sys.modules
 
 
 @functools.cache
 def _register() -> None:
-    """Tell TVM which exceptions to make again of those that it carries."""
+    """Register the exceptions that TVM re-creates."""
     import tvm
 
     tvm.error.register_error(StitchError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over modules, which TVM calls: what they raise comes out of TVM as it is."""
+"""Module passes whose exceptions leave TVM unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .interrupts import carrying
 
 
 def module_pass(kind: Any) -> Any:
-    """A class whose ``rewritten(mod)`` gives the module with what the class is for, as a pass of TVM's of that name."""
+    """Return a class with a method ``rewritten(mod)`` as a pass of TVM, named after the class."""
 
     @carrying
     def transform_module(self: Any, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

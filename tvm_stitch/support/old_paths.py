@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import documented modules by the paths that they had before they moved; each use warns of deprecation."""
+"""Support the former import paths of documented modules. Each use raises a deprecation warning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOVED = {
     "tvm_stitch.relax.stitch_ops": "tvm_stitch.relax.stitch.stitch_ops",
     **{f"tvm_stitch.torch_{name}": f"tvm_stitch.importers.torch.{name}" for name in _CONVERTERS},
 }
-"""New paths of modules that the API page named, by their old paths."""
+"""New paths of documented modules, by their old paths."""
 
 
 class _OldPaths(MetaPathFinder, Loader):
@@ -50,6 +50,6 @@ class _OldPaths(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let Python's import find the old paths; calling it twice changes nothing."""
+    """Register the old paths with Python's import. A second call changes nothing."""
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(_OldPaths())

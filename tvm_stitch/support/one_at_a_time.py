@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock for what TVM can do in one thread at a time.
+"""A lock for TVM's functions that only one thread may run at a time.
 
-TVM's operator definitions name what they make through ``tvm.te.tag_scope``, whose current scope belongs to the process:
-a second thread inside one gets "nested op_tag is not allowed for now".
+TVM's operator definitions name their results through ``tvm.te.tag_scope``, whose current scope belongs to the
+process. A second thread inside one gets "nested op_tag is not allowed for now".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tvm
 from .interrupts import carrying
 
 operator_definitions = threading.RLock()
-"""Held while TVM's operator definitions run on our behalf."""
+"""Held while this package runs TVM's operator definitions."""
 
 
 def exclusively(passes: Sequence[Any], name: str) -> Any:

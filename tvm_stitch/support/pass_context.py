@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The current pass context of TVM, with changes."""
+"""TVM's current pass context, with changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
-"""TVM's option that has calls of static shapes captured and replayed as CUDA graphs."""
+"""TVM's option that captures calls of static shapes and replays them as CUDA graphs."""
 
 
 def instruments() -> list[Any]:
@@ -22,7 +22,7 @@ def changed(
     config: Mapping[str, Any] | None = None,
     without: Sequence[str] = (),
 ) -> tvm.transform.PassContext:
-    """The current pass context with other instruments, if given, some options as given, and ``without`` some passes."""
+    """Return the current pass context with other instruments (if given), changed options, and some passes disabled."""
     now = tvm.transform.PassContext.current()
     return tvm.transform.PassContext(
         opt_level=now.opt_level,

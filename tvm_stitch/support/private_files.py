@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders and files that no other user of the machine can have prepared: what is loaded from them is our own."""
+"""Folders and files that no other user of the machine can have prepared, so that loading them is safe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def _flaw(path: Path, above: bool) -> str | None:
-    """Why others decide what ``path`` holds; ``above``: it only leads to the folder in question."""
+    """Return the reason why others control the contents of ``path``, or None.
+
+    ``above``: the path only leads to the folder in question.
+    """
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         return f"{path} is not a folder"
@@ -23,21 +26,21 @@ def _flaw(path: Path, above: bool) -> str | None:
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made (mode 700) if it is missing, once nobody else can write into it or put another in its place.
+    """Return the folder's real path if nobody else can write to it or replace it. Create it (mode 700) if missing.
 
-    The path is followed to where it leads; what counts are the folders there. Those above belong to this user or to
-    root, and only those with the sticky bit may be written by others.
+    Symbolic links are followed, and the folders at the real path count. The folders above belong to this user or to
+    root. Others may write to them only with the sticky bit.
 
     Raises:
-        PermissionError: if others can; it names the folder that lets them.
-        OSError: if the folder cannot be made.
+        PermissionError: if others can write. It names the folder that lets them.
+        OSError: if the folder cannot be created.
     """
     real = Path(os.path.realpath(path))
     missing = [p for p in (real, *real.parents) if not os.path.lexists(p)]
     for folder in reversed(missing):
         try:
             folder.mkdir(mode=0o700)
-        except FileExistsError:  # another process was faster; what it made is judged below
+        except FileExistsError:  # another process was faster, and its folder is checked below
             pass
     for folder in (real, *real.parents):
         if flaw := _flaw(folder, above=folder != real):
@@ -46,10 +49,10 @@ def private_folder(path: Path) -> Path:
 
 
 def check_own_file(path: Path) -> Path:
-    """Return the path of a regular file that this user alone may write.
+    """Return the path of a regular file that only this user may write.
 
     Raises:
-        PermissionError: if it is anything else, a symbolic link for example.
+        PermissionError: if it is anything else, for example a symbolic link.
     """
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silence: without what native code writes to stderr, where it says nothing that users can use."""
+"""Suppress the native code's output to stderr if it tells users nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_native_stderr() -> Iterator[None]:
-    """Drop what is written to the process's stderr meanwhile. Where there is none, there is nothing to drop."""
+    """Drop all output to the process's stderr in this context. Without a stderr, do nothing."""
     sys.stderr.flush()
     try:
         kept = os.dup(2)

@@ -16,15 +16,15 @@ from .interrupts import deferred
 
 @contextmanager
 def written_whole(output: Path) -> Iterator[Path]:
-    """A temporary folder whose files move to ``output`` at the end, over those of the same names.
+    """Provide a temporary folder whose files move to ``output`` at the end, over files of the same names.
 
-    When what is inside raises, ``output`` is as it was: earlier files stay, and folders that were made for it go. An
-    interrupt while the files are moved waits until all are.
+    If the context raises, ``output`` stays as it was. Earlier files stay, and folders created for it are removed.
+    An interrupt during the move is delayed until all files are moved.
 
     Raises:
-        OSError: when ``output`` is no folder that can be made or written to.
+        OSError: if ``output`` is no folder that can be created or written to.
     """
-    made = _made(output)
+    created = _made(output)
     temporary = None
     try:
         with deferred():
@@ -33,18 +33,18 @@ def written_whole(output: Path) -> Iterator[Path]:
         with deferred():
             for path in sorted(temporary.iterdir()):
                 os.replace(path, output / path.name)
-            made = []
+            created = []
     finally:
         with deferred():
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
-            for folder in reversed(made):
-                with contextlib.suppress(OSError):  # somebody else has put something there
+            for folder in reversed(created):
+                with contextlib.suppress(OSError):  # another process has put something there
                     folder.rmdir()
 
 
 def _made(output: Path) -> list[Path]:
-    """Make a folder with its parents; those that were not there, from the outside in."""
+    """Create a folder with its parents. Return the created ones, outermost first."""
     missing = [p for p in [output, *output.parents] if not p.exists()][::-1]
     with deferred():
         try:

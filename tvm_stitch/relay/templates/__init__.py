@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products and convolutions of Relay modules by the CPU templates."""
+"""Matrix products and convolutions of Relay modules by the CPU templates."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls of a Relay module templates of ours compute: a rule that is known before anything is emitted.
+"""Select the calls of a Relay module that templates compute, before anything is emitted.
 
-Templates stand back where the option, the context or the target asks for a tuner or a library, for the whole build;
-``compute="templates"`` overrules. TopHub's records, which TVM opens by itself around every build, are not asked for.
+If an option, the context or the target requests a tuner or a library, no template is used in the whole build.
+``compute="templates"`` overrides this. TopHub's records, which TVM opens automatically around every build, do not
+count as a request.
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ TUNERS = {
     "relay.backend.use_auto_scheduler": "Ansor's",
     "relay.backend.use_meta_schedule": "MetaSchedule's",
 }
-"""Options of a pass context that ask for a tuner's schedules, and whose these are."""
+"""Options of a pass context that request a tuner's schedules, with the tuner."""
 
 FEW_PLACES, LARGE_WEIGHT = 64, 1 << 20
-"""Places of an image's windows, and elements of a weight that no second-level cache holds: of fewer with a larger one
-TVM's convolution is faster (7x7 places, 512 channels: 60 against 45 GFLOP/s; 14x14, 256 channels: 75 against 94)."""
+"""TVM's convolution is faster for fewer positions with a larger weight.
+
+The limits are output positions of an image, and elements of a weight that no second-level cache holds. Measured: 60
+against 45 GFLOP/s for 7x7 positions and 512 channels, 75 against 94 for 14x14 positions and 256 channels.
+"""
 
 TOPHUB = "tvm_stitch_tophub"
-"""Attribute of the contexts with AutoTVM's records that TVM itself opens around every build."""
+"""Attribute that marks the contexts with AutoTVM's records that TVM itself opens around every build."""
 
 
 def asked_instead(target: Any, config: StitchConfig) -> str:
-    """What the user's own request has compute products and convolutions in the place of templates; "" for nothing.
+    """Return the user's request that replaces templates for products and convolutions, or "".
 
-    A tuner's schedules are asked for by the options of the current pass context, or by a context with AutoTVM's records
-    that is open; a library by the target. ``compute="templates"`` says that templates come first all the same.
+    The options of the current pass context, or an open context with AutoTVM's records, request a tuner's schedules.
+    The target requests a library. ``compute="templates"`` gives templates the priority.
     """
     if config.compute_of("matmul") == config.compute_of("convolution") == "templates":
         return ""
@@ -55,25 +59,25 @@ def asked_instead(target: Any, config: StitchConfig) -> str:
 
 
 class Templates:
-    """Knows the calls of a module that templates compute.
+    """The calls of a module that templates compute.
 
     Attributes:
-        served: what those calls compute, as graphs of their own.
-        altered: for operators of which TVM chose another layout, why no template serves them.
+        served: the graphs of those calls.
+        altered: for operators whose layout TVM changed, the reasons why no template serves them.
     """
 
     def __init__(self, target: Any, config: StitchConfig):
         self.instead, self.config = asked_instead(target, config), config
         self.altered: dict[str, list[str]] = {}
         self.served: set[StitchGraph] = set()
-        # Definitions as schedules for CPUs want them have operands packed within the operator.
+        # The definitions selected for CPUs pack operands within the operator.
         self._plain = OpReader(tvm.target.Target(GENERIC))
 
     def graph(self, call: Any, inputs: Sequence[Any], args: Sequence[Any]) -> StitchGraph:
-        """What a call computes that a template serves; the arguments are those of :meth:`OpReader.graph`.
+        """Return the graph of a call that a template serves. The arguments are those of :meth:`OpReader.graph`.
 
         Raises:
-            Refusal: when none serves it, or something else was asked for.
+            Refusal: if no template serves it, or something else was requested.
         """
         for name, reasons in self.altered.items():
             if short_name(call.op.name).startswith(f"contrib_{name}"):
@@ -82,10 +86,11 @@ class Templates:
         return self._checked(self._plain.graph(call, inputs, args), constant)
 
     def of_function(self, func: Any, name: str, constant: Sequence[bool]) -> StitchGraph:
-        """What a function of one operator, so named, computes that a template serves, if some arguments are constants.
+        """Return the graph of a function of one operator, if a template serves it. ``constant`` marks constant
+        arguments.
 
         Raises:
-            Refusal: when none serves it, or something else was asked for.
+            Refusal: if no template serves it, or something else was requested.
         """
         return self._checked(self._plain.of_function(func, name), constant)
 
@@ -104,21 +109,21 @@ class Templates:
         return graph
 
     def alter(self, name: str, reason: str) -> None:
-        """TVM chooses another layout for an operator, since no template serves it."""
+        """Record that TVM changes the layout of an operator, because no template serves it."""
         reasons = self.altered.setdefault(name, [])
         if reason not in reasons:
             reasons.append(reason)
 
     def serves(self, graph: StitchGraph) -> bool:
-        """Is a graph one of those that :meth:`graph` gave?"""
+        """Return whether :meth:`graph` returned this graph."""
         return graph in self.served
 
 
 def _check_places(found: Anchored) -> None:
-    """Refuse a convolution that reads a large weight for a few places."""
+    """Raise a Refusal for a convolution that reads a large weight for few positions."""
     product = found.product
     if not isinstance(product, Convolution) or product.is_depthwise:
         return
-    places = math.prod(window.outputs for window in product.windows)
-    if places < FEW_PLACES and product.depth * product.columns > LARGE_WEIGHT:
-        raise Refusal(f"a weight of {product.depth} x {product.columns} for {places} places")
+    positions = math.prod(window.outputs for window in product.windows)
+    if positions < FEW_PLACES and product.depth * product.columns > LARGE_WEIGHT:
+        raise Refusal(f"a weight of {product.depth} x {product.columns} for {positions} places")

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts as templates take them, where Relay's pass AlterOpLayout asks TOPI for those of its schedules.
+"""Layouts for templates, in place of those that Relay's pass AlterOpLayout takes from TOPI's schedules.
 
-At ``opt_level=3`` that pass replaces a product by one of a packed weight, and a convolution by one of blocked channels.
-Inside this context it leaves the products to templates that these serve, and puts the channels of such convolutions
-innermost; what is between them follows, as it does for TOPI's layouts.
+At ``opt_level=3`` that pass replaces a product by one of a packed weight, and a convolution by one of blocked
+channels. In this context, products that templates serve stay, and convolutions that they serve get their channels
+innermost. The operators in between follow, as they do for TOPI's layouts.
 
-A product is read by its plain definition: TOPI's for x86 packs operands within the operator, and before
-``PlanDevices`` ``AlterOpLayout`` packs weights in TOPI's layout. Its rules for dense and conv2d are asked after ours,
-which leave a dense as it is, and make a convolution one with the channels innermost. A weight that TVM had packed
-could be unpacked again, but the layout (``NC16n`` and the like) divides the columns, and panels are of other widths.
+A product is read by its plain definition, because TOPI's definition for x86 packs operands within the operator.
+``AlterOpLayout`` runs before ``PlanDevices`` and packs weights in TOPI's layout. The rules here come before its
+rules for dense and conv2d. They keep a dense, and put the channels of a convolution innermost. A weight packed by
+TVM could be unpacked again. But its layout (``NC16n`` and the like) divides the columns, and panels have other
+widths.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .choice import TOPHUB, Templates
 
 
 class _Current(threading.local):
-    """What decides in this thread."""
+    """The templates that decide in this thread."""
 
     def __init__(self) -> None:
         self.templates: Templates | None = None
@@ -40,14 +41,16 @@ _current = _Current()
 
 @contextmanager
 def template_layouts(templates: Templates | None) -> Iterator[None]:
-    """While this lasts, AlterOpLayout in this thread leaves to templates what they serve; with None it is TVM's own."""
+    """Let AlterOpLayout keep the operators that templates serve, in this thread and context. None restores TVM's
+    behaviour.
+    """
     with replaced(_current, templates=templates), _rules.shared():
         yield
 
 
 @contextmanager
 def tophub_marked() -> Iterator[None]:
-    """While this lasts, contexts with AutoTVM's records that TVM opens by itself are marked as such."""
+    """Mark the contexts with AutoTVM's records that TVM opens by itself."""
     before = autotvm.tophub.context
 
     @functools.wraps(before)
@@ -74,7 +77,7 @@ Rule = Callable[[Templates, Any, Any, Any], Any]
 
 
 def _first(name: str, ours: Rule, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """TVM's rule behind ours, which raises Refusal for what no template serves."""
+    """Return a rule that tries ``ours``, and TVM's rule if ``ours`` raises a Refusal."""
 
     @functools.wraps(theirs)
     @carrying
@@ -82,7 +85,7 @@ def _first(name: str, ours: Rule, theirs: Callable[..., Any]) -> Callable[..., A
         if _current.templates is not None:
             try:
                 return ours(_current.templates, attrs, inputs, tinfos)
-            except Exception as err:  # whatever an operator's definition does, the model compiles without us
+            except Exception as err:  # whatever an operator's definition does, the model must compile
                 _current.templates.alter(name, reason_of(err, name, quiet=True))
         return theirs(attrs, inputs, tinfos, out_type)
 
@@ -90,14 +93,14 @@ def _first(name: str, ours: Rule, theirs: Callable[..., Any]) -> Callable[..., A
 
 
 def _dense(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> None:
-    """No other layout, for a product that a template serves."""
+    """Keep the layout of a product that a template serves. Raise a Refusal for others."""
     data, weight = (relay.Var(f"p{i}", relay.TensorType(t.shape, t.dtype)) for i, t in enumerate(tinfos))
     product = relay.nn.dense(data, weight, attrs["units"], str(attrs["out_dtype"]))
     templates.of_function(relay.Function([data, weight], product), "dense", _constants(inputs))
 
 
 def _conv2d(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> Any:
-    """Return a convolution with the channels innermost, for one that a template serves then."""
+    """Return a convolution with the channels innermost, if a template serves it then."""
     options = {key: attrs[key] for key in attrs.keys()}
     layouts = [str(options[key]) for key in ("data_layout", "kernel_layout", "out_layout")]
     if layouts not in (["NCHW", "OIHW", ""], ["NCHW", "OIHW", "NCHW"]):
@@ -123,5 +126,5 @@ def _conv2d(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> Any:
 
 
 def _constants(inputs: Any) -> list[bool]:
-    """Of arguments, whether folding makes a constant of each."""
+    """Return for each argument whether folding turns it into a constant."""
     return [not relay.analysis.free_vars(argument) for argument in inputs]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed weights in Relay: the constant in panels, and the expression that is the weight again.
+"""Packed weights in Relay: the constant in panels, and the expression that unpacks it.
 
-A function of a packed weight computes with it: its body, which is never compiled, unpacks the panels by operators.
-When a layout rewriter takes the function apart, what is left is right, and TVM, which folds constants then, has the
-weight again.
+The body of a function of a packed weight unpacks the panels by operators, and is never compiled. If a layout
+rewriter takes the function apart, the result is correct. TVM then folds constants, and has the weight again.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ Product = Contraction | Convolution
 
 
 class PackedWeights:
-    """Constants in panels: one for all products that share it."""
+    """Constants in panels, one for all products that share it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, Hashable, int], Any] = {}
 
     def of(self, weight: Any, product: Product, width: int) -> Any:
-        """Return a constant in panels of ``width`` columns, as a constant."""
+        """Return a constant in panels of ``width`` columns."""
         key = weight, layout(product), width
         if key not in self._known:
             self._known[key] = relay.const(packed(product, weight.data.numpy(), width))
@@ -48,12 +47,14 @@ def unpacked(panels: Any, product: Product, width: int) -> Any:
 
 
 def _rows(panels: Any, groups: int, depth: int, columns: int, width: int) -> Any:
-    """Return the matrix <depth, columns> whose columns are in panels, those of each group padded."""
+    """Return the matrix <depth, columns> from panels, in which the columns of each group are padded."""
     each = columns // groups
     wide = -(-each // width) * width
-    found = relay.reshape(panels, (groups, wide // width, depth, width))
-    found = relay.reshape(relay.transpose(found, (2, 0, 1, 3)), (depth, groups, wide))
-    return relay.reshape(relay.strided_slice(found, [0, 0, 0], [depth, groups, each]), (depth, columns))
+    panel_columns = relay.reshape(panels, (groups, wide // width, depth, width))
+    panel_columns = relay.reshape(relay.transpose(panel_columns, (2, 0, 1, 3)), (depth, groups, wide))
+    return relay.reshape(
+        relay.strided_slice(panel_columns, [0, 0, 0], [depth, groups, each]), (depth, columns)
+    )
 
 
 def _shape(weight: Any) -> list[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ComputeTemplates: products and convolutions of a Relay module by our templates, weights packed at compile time."""
+"""The pass ComputeTemplates: products and convolutions of a Relay module by templates, with weights packed early."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from .packed_weights import PackedWeights, unpacked
 
 @module_pass
 class ComputeTemplates:
-    """Give every function marked ``tvm_stitch.template`` a kernel of our own, and build it.
+    """Give every function marked ``tvm_stitch.template`` a template's kernel, and build it.
 
-    Such functions become external functions of the compiler ``tvm_stitch``, as stitch ops do. A weight that is a
-    constant is packed: the function takes it in panels, and its calls give it so.
+    The functions become external functions of the compiler ``tvm_stitch``, as stitch ops do. A constant weight is
+    packed. The function then takes it in panels, and its calls pass it in panels.
 
     Args:
-        target: a CPU, which the module is compiled for.
-        config: options; the defaults suit most models.
-        computed: receives for each kernel what is told of it.
-        declined: receives by scope why it has no kernel.
+        target: a CPU, the module's target.
+        config: options. The defaults suit most models.
+        computed: receives the text for reports of each kernel.
+        declined: receives by scope the reason why it has no kernel.
         refused: receives by such a scope the name of its function.
-        prefix: begins the names of all kernels.
+        prefix: beginning of the names of all kernels.
         build: whether to build the kernels at once.
     """
 
@@ -63,14 +63,14 @@ class ComputeTemplates:
         self.prefix, self.build = prefix, build
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Replace the marked functions and their calls."""
+        """Return the module with the marked functions and their calls replaced."""
         maker = _Maker(self, {str(gvar.name_hint) for gvar in mod.functions})
         return with_calls(mod, maker.replaced)
 
 
 @dataclass(frozen=True)
 class _Made:
-    """An external function, and its weight: which parameter it is, and whether it takes it in panels."""
+    """An external function, the parameter of its weight, and whether it takes the weight in panels."""
 
     function: Any
     found: Anchored
@@ -88,7 +88,7 @@ class _Maker:
         self.types: dict[tuple[Any, ...], Any] = {}
 
     def replaced(self, call: Any) -> Any:
-        """Return the call of an external function, for one of a marked function."""
+        """Return the call of an external function instead of a marked one."""
         func = call.op
         if not isinstance(func, relay.Function) or not func.attrs or TEMPLATE_ATTR not in func.attrs:
             return call
@@ -107,12 +107,12 @@ class _Maker:
         return relay.Call(made.function, args, None, None, call.span)
 
     def _alike(self, func: Any) -> Any:
-        """Return the function over types that equal functions share: in a model these are one object, or several."""
+        """Return the function over types that equal functions share as one object."""
         params = []
         for param in func.params:
-            found = param.checked_type
-            key = (*map(int, found.shape), str(found.dtype))
-            params.append(relay.Var(param.name_hint, self.types.setdefault(key, found)))
+            tensor_type = param.checked_type
+            key = (*map(int, tensor_type.shape), str(tensor_type.dtype))
+            params.append(relay.Var(param.name_hint, self.types.setdefault(key, tensor_type)))
         return typed(relay.Function(params, relay.bind(func.body, dict(zip(func.params, params)))))
 
     def _made(self, func: Any, scope: str, constant: tuple[bool, ...]) -> _Made | None:
@@ -123,7 +123,7 @@ class _Maker:
             made, kernel = self._kernel(func, constant, name)
             if owner.build:
                 build(kernel, owner.target)
-        except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+        except Exception as err:  # a fault here or in TVM must not cost the user a working model
             reraise_fatal(err)
             owner.declined[scope] = reason_of(err, name)
             owner.refused[scope] = first
@@ -133,21 +133,21 @@ class _Maker:
         return made
 
     def _kernel(self, func: Any, constant: tuple[bool, ...], name: str) -> tuple[_Made, Any]:
-        """What takes the place of a function, and its kernel."""
+        """Return the replacement of a function, and its kernel."""
         lowered, graph = read_function(func, tvm.target.Target(GENERIC), name)
         found = anchored(graph)
         product, tiles = found.product, tiles_of(self.owner.target, found.product)
         buffers = [lowered.buffer_map[param] for param in lowered.params]
-        place = [buffer.same_as(found.weight.buffer) for buffer in buffers].index(True)
-        packs, panels = constant[place] and found.takes_packed, None
+        position = [buffer.same_as(found.weight.buffer) for buffer in buffers].index(True)
+        packs, panels = constant[position] and found.takes_packed, None
         if packs:
             shape = packed_shape(product, tiles.columns)
             panels = tvm.tir.decl_buffer(shape, "float32", f"{found.weight.name}_packed")
-            param = relay.Var(func.params[place].name_hint, relay.TensorType(shape, "float32"))
+            param = relay.Var(func.params[position].name_hint, relay.TensorType(shape, "float32"))
             weight = unpacked(param, product, tiles.columns)
-            params = [*func.params[:place], param, *func.params[place + 1 :]]
-            func = relay.Function(params, relay.bind(func.body, {func.params[place]: weight}))
+            params = [*func.params[:position], param, *func.params[position + 1 :]]
+            func = relay.Function(params, relay.bind(func.body, {func.params[position]: weight}))
         kernel = emit_anchored(lowered, found, tiles, panels, self.device, self.owner.config)
         kernel = kernel.with_attr("global_symbol", name)
         made = external_function(func, kernel, self.owner.target)
-        return _Made(made, found, tiles, place, packs), kernel
+        return _Made(made, found, tiles, position, packs), kernel
