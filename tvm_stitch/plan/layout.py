@@ -77,13 +77,14 @@ class CopiedPatch:
     """A patch of a transposed input that cp.async fills, in ``pieces``.
 
     The threads of a block copy one piece each of ``columns_at_once`` columns; each thread begins ``copies`` copies for
-    a group of rows.
+    a group of rows, ``early`` of them before it evaluates the group in front.
     """
 
     buffer: SharedBuffer
     pieces: Pieces
     columns_at_once: int
     copies: int
+    early: int
 
     @property
     def piece_bytes(self) -> int:

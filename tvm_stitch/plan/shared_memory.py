@@ -159,7 +159,10 @@ def _loaded_patch(stage: Stage, leaf: Leaf, unused: int) -> LoadedPatch:
 def _copied_patch(stage: Stage, leaf: Leaf) -> CopiedPatch:
     m, tensor = stage.row_mapping, leaf[0]
     buffer = SharedBuffer(f"{tensor.name}_patch", patch_elements(m, leaf), tensor.dtype)
-    return CopiedPatch(buffer, pieces(m, leaf), copied_at_once(m, leaf), copies(m, leaf))
+    count, last = copies(m, leaf), stage.schedule.passes[-1]
+    # All at once would fill the queue of the first-level cache: the other half is begun among a thread's stores.
+    early = count if last.reduces or not last.outputs else -(-count // 2)
+    return CopiedPatch(buffer, pieces(m, leaf), copied_at_once(m, leaf), count, early)
 
 
 def _copies(stage: Stage) -> Iterator[tuple[Leaf, SharedBuffer]]:

@@ -91,6 +91,8 @@ def _copied(stage: Stage, leaf: Leaf, patch: CopiedPatch) -> Iterator[str]:
         yield f"pieces of {patch.buffer.name} overlap, or leave their columns"
     if patch.columns_at_once * patch.copies < columns:
         yield f"{patch.copies} copies of {patch.columns_at_once} columns are to fill {columns}"
+    if not 0 <= patch.early <= patch.copies:
+        yield f"{patch.early} of {patch.copies} copies begin early"
     yield from _holds(patch.buffer, m.rows_per_block * patch.columns_at_once * patch.copies)
 
 

@@ -60,7 +60,7 @@ class PersistentEmitter(RowEmitter):
             copy.read(self.load_tiles[leaf])
         B.block_barrier()
         for copy in self.patches.values():
-            self._begin(copy, self._early(copy), self.next_group, self.another)
+            self._begin(copy, copy.layout.early, self.next_group, self.another)
         for passes in self.stage.levels:
             self._level(passes)
         self._row_outputs()
@@ -71,18 +71,13 @@ class PersistentEmitter(RowEmitter):
         with B.loop("unroll", count, "copy") as number:
             copy.copy(group, number, wanted)
 
-    def _early(self, copy: PatchCopy) -> int:
-        """How many of a thread's copies are begun before rows are evaluated: the others among its stores."""
-        last = self.stage.schedule.passes[-1]
-        return copy.layout.copies if last.reduces or not last.outputs else -(-copy.layout.copies // 2)
-
     def _chunk(
         self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
         tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
         if p is self.stage.schedule.passes[-1]:
             for copy in self.patches.values():
-                early = self._early(copy)
+                early = copy.layout.early
                 each = -(-(copy.layout.copies - early) // cm.chunks)
                 for i in range(each):
                     number = B.i64(early + i) + chunk * B.i64(each)

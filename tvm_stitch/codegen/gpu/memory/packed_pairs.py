@@ -2,21 +2,14 @@
 """bfloat16 in registers as float32: two elements lie in a word, one is shifted up, of the other the rest is cleared.
 
 That is one instruction an element. NVIDIA's compiler takes the upper element out of the word first, which makes it
-three for two elements. Rows that are only reduced are left to it: cross-entropy of 8,192 columns took 1.02 of the time
-with words, on an H100 and on an H200; an RMS norm of 131,072 columns 0.98 (``scripts/bench_rows.py``).
+three for two elements.
 """
 
 from __future__ import annotations
 
 from .... import compat
 from ....compat import Buffer, Expr, tir
-from ....plan.iteration.loops import LoopNest
 from ... import builder as B
-
-
-def reads_words(dtype: str, piece: int, sched: LoopNest) -> bool:
-    """Whether an input of a dtype, of which ``piece`` elements are loaded at once, is read so."""
-    return dtype == "bfloat16" and piece % 2 == 0 and any(p.outputs for p in sched.passes)
 
 
 def widened(words: Buffer, element: Expr) -> Expr:

@@ -13,7 +13,6 @@ from ... import builder as B
 from ...buffers import Buffers
 from ...evaluator import input_indices
 from .cache_policy import load_resident, loads_words
-from .packed_pairs import reads_words
 from .row_position import RowPosition
 from .transposed_loads import load_crossed
 from .vector_address import vector_address
@@ -37,7 +36,7 @@ class RowMemory(RowPosition):
         """A tile for elements of an input."""
         dtype = self.buffers.dtype(leaf[0])
         tile = B.local([size], dtype, leaf[0].name + "_in")
-        if reads_words(dtype, self.input_piece(leaf), self.stage.schedule):
+        if self.stage.reads_pairs(leaf, dtype):
             self.pairs[tile] = B.words_of(tile)
         return tile
 
