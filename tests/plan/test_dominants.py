@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dominant candidates: what is placed, and what says how long rows are where nothing is reduced."""
+"""Dominant groups of graphs that are not mapped yet, and the dominants that say what a row is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, graph
-from tvm_stitch.plan.dominants import broadcast_sizes, roots
+from tvm_stitch.plan.dominants import costly_broadcasts, dominant_groups, leads, placing_order, roots
 
 F32 = "float32"
 
@@ -33,4 +33,53 @@ def test_heavy_values_that_are_broadcast_along_rows_say_how_long_rows_are() -> N
         return [R.multiply(emit(R.add(emit(R.exp(scale)), x)), emit(R.multiply(shifted, wide)))]
 
     found = graph(build(body, ((4, 1, 1), F32), ((4, 3, 1), F32), ((5,), F32), ((4, 3, 5), F32)))
-    assert broadcast_sizes(found) == [12]
+    assert [op.output.size for op in costly_broadcasts(found)] == [12]
+    assert [(lead.rows, lead.flat) for lead in leads(found)] == [(12, False), (1, True)]
+
+
+def softmax(emit: Any, x: Any) -> Any:
+    scaled = emit(R.multiply(x, x))
+    e = emit(R.exp(emit(R.subtract(scaled, emit(R.max(scaled, -1, True))))))
+    return [R.divide(e, emit(R.sum(e, -1, True)))]
+
+
+def test_local_operators_merge_candidates_and_a_reduction_dominates() -> None:
+    """Both reductions and the quotients read the product element by element."""
+    found = graph(build(softmax, ((6, 20), F32)))
+    (only,) = dominant_groups(found)
+    assert only.dominant is found.reduces[0] and only.members == tuple(found.operators)
+    assert only.sub_dominants == (found.reduces[1], found.operators[-1])
+    assert [(lead.dominant, lead.rows) for lead in leads(found)] == [(found.reduces[0], 6)]
+
+
+def test_groups_meet_at_one_to_many_dependencies_of_candidates() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return [R.add(emit(R.exp(x)), y)]
+
+    found = graph(build(body, ((6, 1), F32), ((6, 20), F32)))
+    exp, add = found.operators
+    assert [(g.dominant, g.members) for g in dominant_groups(found)] == [(exp, (exp,)), (add, (add,))]
+    assert [lead.dominant for lead in leads(found)] == [exp, add]
+    assert [lead.dominant for lead in leads(found, [add.name])][0] is add
+
+
+def test_a_preferred_candidate_dominates_its_group() -> None:
+    found = graph(build(softmax, ((6, 20), F32)))
+    second = found.reduces[1]
+    (only,) = dominant_groups(found, [second.name])
+    assert only.dominant is second and found.reduces[0] in only.sub_dominants
+    assert leads(found, [second.name])[0].dominant is second
+
+
+def test_a_preferred_dominant_is_placed_before_the_candidates_that_it_does_not_need() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        doubled = emit(R.add(x, x))
+        return [emit(R.negative(doubled)), emit(R.sum(doubled, 1))]
+
+    found = graph(build(body, ((6, 20), F32)))
+    placed = list(roots(found))
+    assert [op.is_reduce for op in placed] == [False, True]
+    assert placing_order(found) == placed
+    assert placing_order(found, [found.reduces[0].name]) == placed[::-1]
+    needing = graph(build(softmax, ((6, 20), F32)))
+    assert placing_order(needing, [needing.reduces[1].name]) == list(roots(needing))

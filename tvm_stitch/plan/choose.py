@@ -9,7 +9,7 @@ row, on all blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..config import StitchConfig
 from ..device import DeviceModel
@@ -27,11 +27,19 @@ from .memory import traffic
 from .verify import verified
 
 
-def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
+def choose_plan(
+    graph: StitchGraph,
+    device: DeviceModel,
+    config: StitchConfig | None = None,
+    preferred: Collection[str] = (),
+) -> KernelPlan:
     """Plan a graph for a device, as :func:`choose` says, and verify the plan.
 
     A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
     it is the same plan without the barrier, of a kernel for each phase, with no stage evaluated by every block.
+
+    ``preferred`` names operators to choose as the dominants of their groups. The mapping is then propagated from them
+    if it serves all operators. By default the planner chooses all dominants.
 
     Raises:
         Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
@@ -39,17 +47,19 @@ def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | 
     """
     config = config or StitchConfig()
     device = device.configured(config)
-    found = choose(graph, device, config) if device.is_gpu else None
+    found = choose(graph, device, config, preferred) if device.is_gpu else None
     if isinstance(found, Partition):
         return verified(map_partition(found, device, config.grid_barriers))
-    return verified(plan_in_block(graph, device, config))
+    return verified(plan_in_block(graph, device, config, preferred))
 
 
-def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Alignment | Partition:
+def choose(
+    graph: StitchGraph, device: DeviceModel, config: StitchConfig, preferred: Collection[str] = ()
+) -> Alignment | Partition:
     """What a graph is on a GPU, for fusion and for the plan: rows of one domain, or phases of stages.
 
     Rows come first unless they would lie across memory. One long row which its blocks cannot share or keep is given up
-    for phases.
+    for phases. ``preferred`` names operators to choose as dominants.
 
     Raises:
         Misaligned: when neither serves it, with the reasons of both.
@@ -57,8 +67,8 @@ def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Ali
     device = device.configured(config)
     phases_first = wants_partition(graph, device)
     ways: list[Callable[[], Alignment | Partition]] = [
-        lambda: busy(align(graph, device.choices), device),
-        lambda: grid_partition(graph, device, config.grid_barriers),
+        lambda: busy(align(graph, device.choices, preferred=preferred), device),
+        lambda: grid_partition(graph, device, config.grid_barriers, preferred),
     ]
     first, second = reversed(ways) if phases_first else ways
     try:
@@ -73,17 +83,19 @@ def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Ali
         raise Misaligned(f"{row}; grid-wide: {grid}") from None
     if isinstance(found, Partition) or found.domain.flat or not same(found.domain.rows, 1):
         return found
-    return _phases_of_a_row(graph, device, config) or found
+    return _phases_of_a_row(graph, device, config, preferred) or found
 
 
-def _phases_of_a_row(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Partition | None:
+def _phases_of_a_row(
+    graph: StitchGraph, device: DeviceModel, config: StitchConfig, preferred: Collection[str]
+) -> Partition | None:
     """Phases for a graph of one row, where its plan leaves the device idle or reads again and they do better."""
-    plan = plan_in_block(graph, device, config)
+    plan = plan_in_block(graph, device, config, preferred)
     idle = _leaves_device_idle(plan)
     if not idle and not _reads_again(plan):
         return None
     try:
-        found = grid_partition(graph, device, config.grid_barriers)
+        found = grid_partition(graph, device, config.grid_barriers, preferred)
     except Misaligned:
         return None
     fewer = (1 - device.choices.phases_gain) * _bytes(plan)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
+from .finalise import finalised
 from .gpu.early_loads import with_early_loads
 from .gpu.l2_residency import with_resident_inputs
 from .gpu.mapping import CrossBlockReduction, Storage
@@ -25,39 +28,49 @@ from .strategies.split import choose_mapping, partial_scratch
 from .strategies.transposed_loads import plan_crossed
 
 
-def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
+def plan_in_block(
+    graph: StitchGraph,
+    device: DeviceModel,
+    config: StitchConfig | None = None,
+    preferred: Collection[str] = (),
+) -> KernelPlan:
     """Plan a graph for a device.
 
     Args:
         graph: a stitch op's graph.
         device: the device that the kernel is for.
         config: options; by default all are as StitchConfig has them.
+        preferred: names of operators to choose as the dominants of their groups.
 
     Raises:
         Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
     """
-    return with_layout(_plan(graph, device, config))
+    return with_layout(finalised(_plan(graph, device, config, preferred), preferred))
 
 
-def _plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
+def _plan(
+    graph: StitchGraph, device: DeviceModel, config: StitchConfig | None, preferred: Collection[str]
+) -> KernelPlan:
     if not device.is_gpu:
-        alignment = align(graph, device.choices)
+        alignment = align(graph, device.choices, preferred=preferred)
         sched = schedule(alignment)
         mapping = choose_cpu_mapping(alignment, sched, device)
         return KernelPlan(graph, device, ((Stage(whole(alignment), sched, mapping),),))
     config = config or StitchConfig()
     device = device.configured(config)
-    plan = _plan_gpu(graph, device, config)
+    plan = _plan_gpu(graph, device, config, preferred)
     if plan.stage.row_mapping.storage is not Storage.STEPS and not plan.stage.row_mapping.keep:
         # Rows that are read again for every reduction: let mean and variance share one reading.
         merged = with_one_pass_variance(graph)
         if merged is not graph:
-            return _plan_gpu(merged, device, config)
+            return _plan_gpu(merged, device, config, preferred)
     return plan
 
 
-def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
-    alignment = align(graph, device.choices)
+def _plan_gpu(
+    graph: StitchGraph, device: DeviceModel, config: StitchConfig, preferred: Collection[str]
+) -> KernelPlan:
+    alignment = align(graph, device.choices, preferred=preferred)
     sched = schedule(alignment)
     if has_symbolic_rows(alignment, sched):
         stage, variants = stages_by_length(alignment, sched, device)

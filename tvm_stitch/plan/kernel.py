@@ -16,11 +16,13 @@ from ..device import DeviceModel
 from ..graph.extent import Extent, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .cpu.tile import CpuMapping
+from .dominants import Group
 from .gpu.mapping import CrossBlockReduction, RowMapping
 from .iteration.alignment import Alignment, Key
 from .iteration.contiguity import access_elements
 from .iteration.loops import Leaf, LoopNest, RowLoop, is_streamed
 from .layout import SharedBuffer, SharedMemory, StageLayout
+from .schemes import Scheme
 from .slices import Slice
 
 
@@ -46,7 +48,8 @@ class Stage:
     the caches hold the end of what an earlier phase read. ``resident`` are inputs that all rows share, of which a
     thread keeps its columns for all of its tasks, and ``early`` are those that passes behind a reduction read, and that
     are loaded before the first pass. ``rescaled`` are sums that are taken beside their warp's maximum, each with the
-    maximum's operator. ``layout`` is the stage's shared memory, filled once the plan is complete.
+    maximum's operator. ``groups`` are the dominant groups whose operators, of the whole graph, the stage evaluates.
+    ``layout`` is the stage's shared memory, filled once the plan is complete.
     """
 
     slice: Slice
@@ -63,6 +66,7 @@ class Stage:
     l2_resident: tuple[Leaf, ...] = ()
     rescaled: Mapping[Operator, Operator] = field(default_factory=dict)
     layout: StageLayout = field(default_factory=StageLayout)
+    groups: tuple[Group, ...] = ()
 
     @property
     def graph(self) -> StitchGraph:
@@ -212,7 +216,8 @@ class KernelPlan:
     ``grid`` is None where one stage is all there is: its mapping says how many blocks rows take. ``place`` gives the
     scratch buffer of each value that crosses in device memory and is no output. ``variants`` of the only stage are for
     some lengths of its rows, which are known when it is launched: the first that serves is taken, and the stage if none
-    does. ``shared`` is the size of a block's shared memory, filled once the plan is complete.
+    does. ``schemes`` says of every operator of the graph where its result lives. ``shared`` is the size of a block's
+    shared memory, filled once the plan is complete.
     """
 
     graph: StitchGraph
@@ -225,6 +230,7 @@ class KernelPlan:
     retention: InterPhaseReuse | None = None
     variants: tuple[Variant, ...] = ()
     shared: SharedMemory = SharedMemory()
+    schemes: Mapping[Operator, Scheme] = field(default_factory=dict)
 
     @property
     def stages(self) -> list[Stage]:

@@ -30,6 +30,8 @@ class Slice:
     ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``cross_row``
     are reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
     slice's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
+    ``dominant`` is the operator that the rows of the domain come from. It is another slice's where this one takes over
+    the mapping of that one (AStitch's proactive adaptation), and None for a graph without operators.
     """
 
     phase: int
@@ -41,6 +43,7 @@ class Slice:
     copies: Mapping[Operator, Operator]
     tensors: Mapping[Tensor, Tensor]
     replicated: bool = False
+    dominant: Operator | None = None
 
     @property
     def graph(self) -> StitchGraph:
@@ -108,8 +111,9 @@ def whole(alignment: Alignment) -> Slice:
     operators = {op: op for op in graph.operators}
     tensors = {t: t for t in graph.tensors()}
     return Slice(
-        0, alignment.domain, tuple(dominants.roots(graph)), frozenset(), stored, alignment, operators, tensors
-    )
+        0, alignment.domain, tuple(dominants.roots(graph)), frozenset(), stored, alignment, operators, tensors,
+        dominant=alignment.dominant,
+    )  # fmt: skip
 
 
 def aligned_slice(
@@ -121,8 +125,9 @@ def aligned_slice(
     cross_row: Collection[Operator] = (),
     stored: Collection[Operator] = (),
     replicated: bool = False,
+    dominant: Operator | None = None,
 ) -> Slice:
-    """The slice of a phase that computes these roots over a domain.
+    """The slice of a phase that computes these roots over a domain, whose rows come from ``dominant``.
 
     Raises:
         Misaligned: when the domain does not serve them all.
@@ -131,7 +136,7 @@ def aligned_slice(
     graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
     alignment = align(graph, choices, domain, [copies[op] for op in cross_row])
     folded, kept = frozenset(cross_row), frozenset(stored)
-    return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
+    return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated, dominant)
 
 
 def partial_tensor(op: Operator, blocks: Extent, dtype: str) -> Tensor:

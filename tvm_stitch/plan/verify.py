@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every plan must hold, checked on the plan itself before a kernel is made of it.
+"""Check that a plan may become a kernel, on the plan itself.
 
-Order: values, totals of blocks and reductions of a row are there before they are read. Memory: each output is written
-once, and scratch never holds two values at once. Launch: blocks that wait for each other are resident, and rows,
-columns and partial results are all taken care of. The checks work out again, from stages, loops and tasks, what the
-planner decided; they share no code with it.
+Order: values, totals of blocks and reductions of a row are there before they are read. Groups: see ``verify_groups``.
+Memory: each output is written once, and scratch never holds two values at once. Launch: blocks that wait for each other
+are resident, and rows, columns and partial results are all taken care of. The checks work out again, from stages, loops
+and tasks, the planner's decisions; they share no code with it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .iteration.alignment import Key
 from .iteration.loops import LoopNest
 from .kernel import KernelPlan, Stage
 from .shared_memory import shared_bytes, shared_parts
+from .verify_groups import group_problems
 from .verify_layout import layout_problems
 
 
@@ -43,7 +44,9 @@ def verified(plan: KernelPlan) -> KernelPlan:
 
 def problems(plan: KernelPlan) -> list[str]:
     """Everything that is wrong with a plan, one line each."""
-    checks = _order, _outputs, _loops, _scratch, _partials, _launch, _retention, layout_problems
+    checks = (
+        _order, _outputs, _loops, group_problems, _scratch, _partials, _launch, _retention, layout_problems
+    )  # fmt: skip
     return list(dict.fromkeys(line for check in checks for line in check(plan)))
 
 

@@ -16,7 +16,6 @@ from ..plan.gpu.mapping import CrossBlockReduction, RowMapping
 from ..plan.iteration.loops import LoopNest
 from ..plan.kernel import KernelPlan, Scratch, Stage, Variant
 from ..plan.memory import stage_traffic, traffic
-from ..plan.schemes import groups, schemes
 from ..plan.shared_memory import shared_bytes
 from ..report.kernel import Kernel
 from ..report.report import Report
@@ -44,9 +43,8 @@ def _device(device: DeviceModel) -> str:
 
 def describe(name: str, plan: KernelPlan) -> Kernel:
     """Return a plan as plain data."""
-    scheme = schemes(plan)
     operators = [
-        {"operator": repr(op), "class": op.op_class.value, "scheme": scheme[op].value}
+        {"operator": repr(op), "class": op.op_class.value, "scheme": plan.schemes[op].value}
         for op in plan.graph.operators
     ]
     found = [
@@ -58,7 +56,7 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
         }
         for number, stages in enumerate(plan.phases)
         for stage in stages
-        for g in groups(stage)
+        for g in stage.groups
     ]
     moved = traffic(plan)
     stage = None if plan.grid_wide else plan.stage

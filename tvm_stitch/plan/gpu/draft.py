@@ -59,8 +59,9 @@ class Draft:
         Raises:
             Misaligned: when its domain does not serve them all.
         """
+        choices, dominant = self.made.alignment.choices, self.made.dominant
         return aligned_slice(
-            cut, self.made.alignment.choices, self.phase, self.domain, roots, cross_row, stored
+            cut, choices, self.phase, self.domain, roots, cross_row, stored, dominant=dominant
         )
 
     def replicate(self) -> None:

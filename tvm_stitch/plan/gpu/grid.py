@@ -8,7 +8,7 @@ got the last task of the stage before it, so that small stages of a phase run si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...cost.choices import Choices
@@ -18,6 +18,7 @@ from ...graph.dtype import compute_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, extent_key
 from ...graph.ir import Operator, StitchGraph, Tensor
 from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
+from ..finalise import finalised
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
@@ -33,20 +34,23 @@ from .tile import tile_words, vector_length
 from .workspace import with_workspace
 
 
-def grid_partition(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> Partition:
+def grid_partition(
+    graph: StitchGraph, device: DeviceModel, barriers: bool = True, preferred: Collection[str] = ()
+) -> Partition:
     """Partition the graph into phases of stages for which some shape of block is large enough.
 
     Args:
         graph: a stitch op's graph.
         device: the device that the kernel is for.
         barriers: put barriers between the phases, where the device can; otherwise each phase is a kernel.
+        preferred: names of operators to choose as the dominants of their groups.
 
     Raises:
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
     twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
-    found = partition(with_one_pass_variance(graph, twice), device, replicate=barriers)
+    found = partition(with_one_pass_variance(graph, twice), device, barriers, preferred)
     next(_mapped(found, device, barriers))
     return found
 
@@ -61,7 +65,7 @@ def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) 
     plan = with_workspace(plan)
     grid = plan.shared_grid
     words = _registers_of(device, grid.threads, grid.blocks_per_sm)
-    return with_layout(replace(plan, retention=retain(plan, words)))
+    return with_layout(finalised(replace(plan, retention=retain(plan, words)), found.preferred))
 
 
 def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:
@@ -183,6 +187,7 @@ class _Mapper:
         return aligned_slice(
             self.cut, self.device.choices, piece.phase, piece.domain, new(piece.roots), new(piece.cross_row),
             new(piece.stored), piece.replicated,
+            self.finals.get(piece.dominant, piece.dominant) if piece.dominant else None,
         )  # fmt: skip
 
     # -- mapping ------------------------------------------------------------------------------------------------

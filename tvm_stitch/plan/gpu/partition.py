@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition a stitch op into phases of stages: the Global scheme, chosen edge by edge (AStitch 4.2, 4.3).
 
-The dominant candidates, reductions and outputs, are placed one by one, producers first. Each joins the stage that holds
-the row values it reads, if that stage's rows serve it as well (the passive locality check: Regional); else those values
-become global, and it goes into a stage of a later phase. Reductions across a stage's rows are accumulated
+The candidates of the dominant groups, reductions and outputs, are placed one by one, producers first. A stage is opened
+by its dominant, which says what a row is. Each candidate joins the stage that holds the row values it reads, if that
+stage's rows serve it as well (the passive locality check: Regional). Otherwise those values become global, and the
+candidate goes into a stage of a later phase. Reductions across a stage's rows are accumulated
 block by block; the partial results are global values, and the rest of the reduction belongs to the next phase.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...device import DeviceModel
@@ -27,16 +28,22 @@ from .orientation import Orientation, as_int, has_many_results, is_strided, orie
 
 @dataclass(frozen=True)
 class Partition:
-    """Phases of stages for a grid of ``blocks`` blocks, and what crosses between them."""
+    """Phases of stages for a grid of ``blocks`` blocks, and the values that cross between them.
+
+    ``preferred`` names the operators that were to be dominants.
+    """
 
     graph: StitchGraph
     blocks: int
     phases: Sequence[Sequence[Slice]]
     crossing: Crossing
     cut: Cut
+    preferred: Collection[str] = ()
 
 
-def partition(graph: StitchGraph, device: DeviceModel, replicate: bool = True) -> Partition:
+def partition(
+    graph: StitchGraph, device: DeviceModel, replicate: bool = True, preferred: Collection[str] = ()
+) -> Partition:
     """Partition a graph for a grid with one block for each multiprocessor.
 
     Args:
@@ -44,6 +51,7 @@ def partition(graph: StitchGraph, device: DeviceModel, replicate: bool = True) -
         device: the GPU that the kernel is for.
         replicate: let every block evaluate small stages whole, which saves a barrier; their results do not outlive a
             kernel.
+        preferred: names of operators to choose as the dominants of their groups.
 
     Raises:
         Misaligned: when it has symbolic extents or takes more phases or stages than a kernel should have.
@@ -51,12 +59,12 @@ def partition(graph: StitchGraph, device: DeviceModel, replicate: bool = True) -
     for t in graph.touched():
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
             raise Misaligned(f"{t.name} has a symbolic or empty shape, which a grid-wide plan does not serve")
-    return _Partitioner(graph, device, replicate).run()
+    return _Partitioner(graph, device, replicate, preferred).run()
 
 
 class _Partitioner:
-    def __init__(self, graph: StitchGraph, device: DeviceModel, replicate: bool):
-        self.graph, self.device, self.replicate = graph, device, replicate
+    def __init__(self, graph: StitchGraph, device: DeviceModel, replicate: bool, preferred: Collection[str]):
+        self.graph, self.device, self.replicate, self.preferred = graph, device, replicate, preferred
         self.blocks = device.sms
         self.cut = Cut({op.output: op for op in graph.operators})
         self.drafts: list[Draft] = []
@@ -69,7 +77,7 @@ class _Partitioner:
         self.outputs = {t.producer for t in graph.outputs}
 
     def run(self) -> Partition:
-        for op in dominants.roots(self.graph):
+        for op in dominants.placing_order(self.graph, self.preferred):
             if op.is_reduce:
                 self._reduce(op)
             else:
@@ -103,6 +111,7 @@ class _Partitioner:
                 {t: number[f] for t, f in self.shared.items()},
             ),
             Cut(self.cut.producer, {t: after(f) for t, f in self.cut.ready.items()}),
+            self.preferred,
         )
 
     # -- reductions ---------------------------------------------------------------------------------------------
@@ -283,16 +292,11 @@ class _Partitioner:
         if len(self.drafts) >= self.device.choices.most_stages:
             raise Misaligned(f"more than {self.device.choices.most_stages} stages with rows of their own")
         reasons = []
-        for domain in self._domains(root, phase, across):
+        crossing, kept = [root] if across else [], [root] if stored else []
+        for dominant, domain in self._domains(root, phase, across):
             try:
                 made = aligned_slice(
-                    self.cut,
-                    self.device.choices,
-                    phase,
-                    domain,
-                    [root],
-                    [root] if across else [],
-                    [root] if stored else [],
+                    self.cut, self.device.choices, phase, domain, [root], crossing, kept, dominant=dominant
                 )
             except Misaligned as err:
                 reasons.append(str(err))
@@ -304,14 +308,17 @@ class _Partitioner:
             return draft
         raise Misaligned(reasons[0] if reasons else f"no domain for {root.name}")
 
-    def _domains(self, root: Operator, phase: int, across: bool) -> list[Domain]:
+    def _domains(self, root: Operator, phase: int, across: bool) -> list[tuple[Operator | None, Domain]]:
+        """The domains worth trying for the stage that a root opens, each with the dominant that asks for it."""
         if across and as_int(root.output.size) > 1:
-            return [Domain(product(a.extent for a in root.reduce))]
+            return [(root, Domain(product(a.extent for a in root.reduce)))]
         if root.is_reduce and not across:
-            return [Domain(root.output.size)]
+            return [(root, Domain(root.output.size))]
         if across:
-            return [Domain(1, flat=True)]
-        return row_domains(slice_graph(self.cut, [root], {root}, phase, "root")[0])
+            return [(root, Domain(1, flat=True))]
+        graph, copies, _ = slice_graph(self.cut, [root], {root}, phase, "root")
+        original: dict[Operator | None, Operator] = {copy: op for op, copy in copies.items()}
+        return [(original.get(lead), domain) for lead, domain in row_domains(graph, preferred=self.preferred)]
 
     def _absorb(self, draft: Draft) -> None:
         """Move reductions to one result from flat stages that read the same data into a new stage with rows."""

@@ -81,7 +81,14 @@ def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: 
         rows = Domain(model.alignment.domain.rows)
         try:
             like = aligned_slice(
-                cut, piece.alignment.choices, piece.phase, rows, piece.roots, piece.cross_row, piece.stored
+                cut,
+                piece.alignment.choices,
+                piece.phase,
+                rows,
+                piece.roots,
+                piece.cross_row,
+                piece.stored,
+                dominant=model.slice.dominant,
             )
         except Misaligned:
             continue

@@ -8,7 +8,7 @@ evaluated anywhere; a reduction's result is available in its own row only, so ev
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ... import compat
 from ...compat import Buffer, has_load
@@ -32,7 +32,8 @@ class Alignment:
     ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
     point of each of its accesses (None for a gather's data, which is indexed by values). ``cross_row`` are the
     reductions across rows: their results are known only when every row is done, so nothing here reads them.
-    ``stand_ins`` are the buffers that points read for inputs which hold indices.
+    ``stand_ins`` are the buffers that points read for inputs which hold indices. ``dominant`` is the operator that the
+    domain's rows come from, None where they were given.
     """
 
     graph: StitchGraph
@@ -43,6 +44,7 @@ class Alignment:
     cross_row: frozenset[Operator]
     stand_ins: Mapping[Tensor, Buffer]
     choices: Choices
+    dominant: Operator | None = None
 
     @property
     def row_point(self) -> Point:
@@ -61,12 +63,14 @@ def align(
     cross_row: Collection[Operator] = (),
     pinned: Collection[Tensor] = (),
     spaces: IndexSpaces | None = None,
+    preferred: Collection[str] = (),
 ) -> Alignment:
-    """Find a domain for the graph (or take the one given) and evaluate its points.
+    """Propagate a mapping through a graph: from one of its dominants, or over a domain that is given.
 
     ``cross_row`` names reductions that run across the rows instead of along them: one result a column, or one in all.
     ``pinned`` are inputs of which only the elements at the current row and column are there. ``spaces``, where many
-    graphs of the same operators are aligned, keep what is found of their accesses.
+    graphs of the same operators are aligned, keep what is found of their accesses. ``preferred`` names operators to
+    choose as dominants.
 
     Raises:
         Misaligned: when there is none (rows differ, an access to another row's reduction...).
@@ -75,37 +79,37 @@ def align(
         if any(is_number(s, 0) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []
-    for candidate in [domain] if domain is not None else row_domains(graph, spaces):
+    for dominant, rows in [(None, domain)] if domain is not None else row_domains(graph, spaces, preferred):
         try:
-            return _Aligner(graph, choices, candidate, frozenset(cross_row), frozenset(pinned)).run()
+            found = _Aligner(graph, choices, rows, frozenset(cross_row), frozenset(pinned)).run()
+            return replace(found, dominant=dominant)
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
 
 
-def row_domains(graph: StitchGraph, spaces: IndexSpaces | None = None) -> list[Domain]:
-    """The domains worth trying for all of a graph, best first: its dominant candidates say what a row is."""
+def row_domains(
+    graph: StitchGraph, spaces: IndexSpaces | None = None, preferred: Collection[str] = ()
+) -> list[tuple[Operator | None, Domain]]:
+    """Return the domains worth trying for all of a graph, best first, each with the dominant that asks for it.
+
+    Raises:
+        Misaligned: when reductions have different rows, so that no domain serves all of them.
+    """
     spaces = spaces or IndexSpaces()
-
-    def domain_of(rows: Extent, flat: bool = False) -> Domain:
-        return Domain(rows, flat, given=spaces.of(rows, flat))
-
-    reduces = graph.reduces
-    if reduces:
-        rows = domain_of(reduces[0].output.size)
-        for op in reduces[1:]:
-            if not same(op.output.size, rows.rows, rows.analyzer):
+    found = []
+    for lead in dominants.leads(graph, preferred):
+        rows = Domain(lead.rows, lead.flat, given=spaces.of(lead.rows, lead.flat))
+        found.append((lead.dominant, rows))
+    if graph.reduces:
+        first, domain = found[-1]
+        for op in graph.reduces:
+            if first is not None and not same(op.output.size, domain.rows, domain.analyzer):
                 raise Misaligned(
-                    f"reductions {reduces[0].name} and {op.name} have {text_of(rows.rows)} and "
+                    f"reductions {first.name} and {op.name} have {text_of(domain.rows)} and "
                     f"{text_of(op.output.size)} rows"
                 )
-        return [rows]
-    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row). Those of symbolic
-    # length may turn out to be short: they are the last resort.
-    found = dominants.broadcast_sizes(graph)
-    known = [e for e in found if all(isinstance(quotient(t.size, e), int) for t in graph.outputs)]
-    symbolic = [e for e in found if not any(e is k for k in known)]
-    return [*map(domain_of, known), domain_of(1, flat=True), *map(domain_of, symbolic)]
+    return found
 
 
 class _Aligner:

@@ -77,7 +77,8 @@ def _aligned(graph: StitchGraph, alignment: Alignment) -> Iterator[Alignment]:
         if shape[axes] == 1:
             continue
         try:
-            yield align(graph, alignment.choices, Domain(product(shape[:axes])))
+            found = align(graph, alignment.choices, Domain(product(shape[:axes])))
+            yield replace(found, dominant=alignment.dominant)
         except Misaligned:
             continue
 

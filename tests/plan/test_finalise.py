@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups and schemes of plans, for the graph of AStitch's Fig. 7 and for others."""
+"""The groups and schemes that plans hold, for the graph of AStitch's Fig. 7 and for others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import tvm_ffi
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, operator, stitch_functions
+from tests.plan.iteration.test_alignment import composed
 from tvm_stitch.codegen.emit import emit
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.finalise import crossing_tensors
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.schemes import Scheme, crossing_tensors, groups, schemes
+from tvm_stitch.plan.schemes import Scheme
 from tvm_stitch.records.describe import describe
-from tvm_stitch.report.kernel import Kernel
 from tvm_stitch.report.report import Report
 from tvm_stitch.target import resolve_target
 from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
@@ -73,7 +74,7 @@ def shown(plan: KernelPlan, name: dict[Any, str]) -> list[dict[str, tuple[list[s
     return [
         {
             name[g.dominant]: ([name[op] for op in g.sub_dominants], {name[op] for op in g.members})
-            for g in groups(stage)
+            for g in stage.groups
         }
         for stage in plan.stages
     ]
@@ -97,7 +98,7 @@ def test_figure_7_schemes() -> None:
     """In-block: what is shared is Regional, the output is Independent, all others Local."""
     plan = choose_plan(figure7(), H200)
     name = named(plan.graph)
-    scheme = {name[op]: s for op, s in schemes(plan).items()}
+    scheme = {name[op]: s for op, s in plan.schemes.items()}
     assert {n for n, s in scheme.items() if s is Scheme.REGIONAL} == {"reduce.1", "power.1", "reduce.2"}
     assert scheme["multiply.1"] is Scheme.INDEPENDENT
     assert sum(s is Scheme.LOCAL for s in scheme.values()) == 6
@@ -113,7 +114,7 @@ def softmax() -> StitchGraph:
 
 def test_softmax_has_two_groups() -> None:
     plan = choose_plan(softmax(), H200)
-    found = {g.dominant.name: [op.name for op in g.sub_dominants] for g in groups(plan.stage)}
+    found = {g.dominant.name: [op.name for op in g.sub_dominants] for g in plan.stage.groups}
     assert found == {"x0_red": [], operator(plan.graph, "lv2_red").name: ["T_divide"]}
 
 
@@ -122,11 +123,11 @@ def test_a_light_value_that_is_broadcast_is_local() -> None:
         return [R.add(emit(R.add(x, x)), y)]
 
     plan = choose_plan(graph(build(body, ((6, 1), F32), ((6, 20), F32))), H200)
-    (only,) = groups(plan.stage)
+    (only,) = plan.stage.groups
     assert (only.dominant.output, only.sub_dominants) == (plan.graph.outputs[0], ()) and len(
         only.members
     ) == 2
-    assert list(schemes(plan).values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
+    assert list(plan.schemes.values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
 
 
 def test_a_heavy_value_that_is_not_broadcast_is_local() -> None:
@@ -134,8 +135,8 @@ def test_a_heavy_value_that_is_not_broadcast_is_local() -> None:
         return [R.add(emit(R.exp(x)), x)]
 
     plan = choose_plan(graph(build(body, ((6, 20), F32))), H200)
-    assert list(schemes(plan).values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
-    assert len(groups(plan.stage)) == 1
+    assert list(plan.schemes.values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
+    assert len(plan.stage.groups) == 1
 
 
 @pytest.mark.parametrize("case", [*cases("test"), *grid_cases.grid_cases("test")], ids=lambda case: case.name)
@@ -149,7 +150,7 @@ def test_the_groups_of_a_stage_are_all_that_it_computes(case: Any, device: Devic
             assert not device.is_gpu
             continue
         for stage in plan.stages:
-            made = groups(stage)
+            made = stage.groups
             home = {op: g for g in made for op in g.members}
             assert sorted(op.name for g in made for op in g.members) == sorted(
                 op.name for op in stage.slice.copies
@@ -170,34 +171,51 @@ def test_what_nothing_needs_is_in_no_group() -> None:
         return [R.exp(emit(R.split(x, 2, 0))[0])]
 
     plan = choose_plan(graph(build(body, ((4, 3), F32))), H200)
-    (only,) = groups(plan.stage)
+    (only,) = plan.stage.groups
     assert len(plan.graph.operators) == 3 and len(only.members) == 2
 
 
-# -- groups and schemes are the plan's ------------------------------------------------------------------------
+# -- the dominant says what is emitted -----------------------------------------------------------------------
 @pytest.mark.parametrize("target", [CUDA, "llvm"], ids=["cuda", "llvm"])
-def test_a_change_of_the_plan_changes_the_kernel_and_what_is_told_of_it(target: Any) -> None:
-    """A power that a row evaluates once is Regional; left to the columns it is Local, in the kernel and the report."""
+def test_another_dominant_changes_mapping_code_and_report(target: Any) -> None:
+    """A power that dominates is computed once a row. If the output dominates, all elements are a row and compute it."""
     ((name, func),) = stitch_functions(power_broadcast_add(64, 128).build()).items()
-    plan = choose_plan(read(func, name), device_model(resolve_target(target)))
-    (p,) = plan.stage.schedule.passes
-    everywhere = replace(plan.stage.schedule, passes=[replace(p, row_values=[])])
-    changed = replace(plan, phases=((replace(plan.stage, schedule=everywhere),),))
+    found, device = read(func, name), device_model(resolve_target(target))
+    plan, changed = choose_plan(found, device), choose_plan(found, device, preferred=["T_add"])
+    assert [g.dominant.name for g in plan.stage.groups] == ["T_power", "T_add"]
+    assert [(g.dominant.name, len(g.members)) for g in changed.stage.groups] == [("T_add", 3)]
+    domain, other = plan.stage.alignment.domain, changed.stage.alignment.domain
+    assert (domain.rows, domain.flat, other.flat) == (64, False, True)
+    assert plan.stage.mapping != changed.stage.mapping
     before, after = describe("kernel", plan), describe("kernel", changed)
-
-    def told(kernel: Kernel) -> tuple[list[str], list[str]]:
-        (power,) = [o["scheme"] for o in kernel.operators if o["class"] == "heavy element-wise"]
-        return [power], [g["dominant"] for g in kernel.groups]
-
-    assert told(before) == (["Regional"], ["T_power", "T_add"])
-    assert told(after) == (["Local"], ["T_add"])
+    power = [[o["scheme"] for o in k.operators if "T_power" in o["operator"]] for k in (before, after)]
+    assert power == [["Regional"], ["Local"]]
+    assert [[g["dominant"] for g in k.groups] for k in (before, after)] == [["T_power", "T_add"], ["T_add"]]
     assert Report("", [before]).verbose() != Report("", [after]).verbose()
     once, again = (emit(func, each) for each in (plan, changed))
     assert not tvm_ffi.structural_equal(once, again, map_free_vars=True)
 
 
+def test_another_dominant_changes_the_stages_of_a_grid() -> None:
+    """A sum along rows that dominates opens the stage of its group, which the output before it joins."""
+
+    def body(emit: Any, x: Any) -> Any:
+        doubled = emit(R.add(x, x))
+        return [emit(R.negative(doubled)), emit(R.sum(doubled, 1)), emit(R.sum(doubled, 0))]
+
+    found = composed(body, ((4096, 768), F32))
+    plan = choose_plan(found, H200)
+    changed = choose_plan(found, H200, preferred=[found.reduces[0].name])
+    stages = [[stage.slice.domain.rows for stage in p.phases[0]] for p in (plan, changed)]
+    assert stages == [[1, 4096], [4096]]
+    opened = [[stage.slice.dominant for stage in p.phases[0]] for p in (plan, changed)]
+    assert opened == [[found.operators[1], found.reduces[0]], [found.reduces[0]]]
+    (group,) = changed.phases[0][0].groups
+    assert (group.dominant, len(group.sub_dominants)) == (found.reduces[0], 2)
+
+
 def test_a_stage_that_moves_takes_its_groups_along() -> None:
-    """What a report says of a phase is what stands there in the plan, whatever the graph would suggest."""
+    """A report tells of a phase what the plan has there, whatever the graph would suggest."""
     plan = planned(grid_cases.layer_norm_backward(4096, 768).build())
     first, *rest = plan.phases
     fewer = replace(plan, phases=tuple(rest))
@@ -216,7 +234,7 @@ def planned(mod: Any, **options: Any) -> KernelPlan:
 def by_scheme(plan: KernelPlan) -> dict[Scheme, list[str]]:
     """The operators of each scheme, by name."""
     found: dict[Scheme, list[str]] = {}
-    for op, scheme in schemes(plan).items():
+    for op, scheme in plan.schemes.items():
         found.setdefault(scheme, []).append(op.name)
     return found
 
@@ -230,7 +248,7 @@ def test_figure_7_as_the_paper_has_it() -> None:
     assert plan.grid_wide
     reshape, *rest = plan.graph.operators  # parameter.2 is a vector here: it becomes a column first
     name = {reshape: "reshape", **dict(zip(rest, NAMES, strict=True))}
-    scheme = {name[op]: s for op, s in schemes(plan).items()}
+    scheme = {name[op]: s for op, s in plan.schemes.items()}
     expected = dict.fromkeys(["reshape", *NAMES], Scheme.LOCAL)
     expected |= {"reduce.1": Scheme.REGIONAL, "multiply.1": Scheme.INDEPENDENT}
     expected |= {"power.1": Scheme.GLOBAL, "reduce.2": Scheme.GLOBAL}
@@ -249,14 +267,14 @@ def test_figure_7_in_other_shapes_stays_in_the_block() -> None:
     """Where every reduction is along the same rows, the locality check says Regional throughout."""
     plan = choose_plan(figure7(4096, 1024), H200)
     name = named(plan.graph)
-    scheme = {name[op]: s for op, s in schemes(plan).items()}
+    scheme = {name[op]: s for op, s in plan.schemes.items()}
     assert [scheme[n] for n in ("reduce.1", "power.1", "reduce.2")] == [Scheme.REGIONAL] * 3
 
 
 def test_gradients_of_layer_norm() -> None:
     """Statistics of a row are read in its block; sums across rows cross blocks."""
     plan = planned(grid_cases.layer_norm_backward(4096, 768).build())
-    scheme = schemes(plan)
+    scheme = plan.schemes
     across = [op for op in plan.graph.reduces if op.output.size == 768]
     along = [op for op in plan.graph.reduces if op.output.size == 4096]
     assert (len(across), len(along)) == (2, 4)
@@ -272,12 +290,12 @@ def test_statistics_of_a_batch_are_global() -> None:
     """Light values as well: the mean of a channel is read by other blocks than the one that finished it."""
     plan = planned(grid_cases.batch_norm_training(8192, 256).build())
     assert plan.grid_wide
-    scheme, crossing = schemes(plan), crossing_tensors(plan)
+    scheme, crossing = plan.schemes, crossing_tensors(plan)
     assert crossing and all(scheme[t.producer] is Scheme.GLOBAL for t in crossing if t.producer)
     (normal,) = [
         g
         for stage in plan.stages
-        for g in groups(stage)
+        for g in stage.groups
         if any(op.output.size == 8192 * 256 and op.output in plan.graph.outputs for op in g.members)
     ]
     assert not any(op.output in crossing for op in normal.members)
@@ -297,7 +315,7 @@ def test_reductions_take_the_scheme_of_their_exchange(
     sizes: tuple[int, int], options: dict[str, bool], scheme: Scheme
 ) -> None:
     plan = planned(softmax_case(*sizes).build(), **options)
-    final = schemes(plan)
+    final = plan.schemes
     assert [final[op] for op in plan.graph.reduces] == [scheme, scheme]
     assert {final[op] for op in plan.graph.operators if not op.is_reduce} <= {
         Scheme.LOCAL,
@@ -327,7 +345,7 @@ def test_a_heavy_value_that_every_row_computes_again_is_local() -> None:
 def test_every_scheme_says_where_the_plan_keeps_a_value(case: Any) -> None:
     for found in stitch_graphs(case.build()):
         plan = choose_plan(found, H200)
-        scheme = schemes(plan)
+        scheme = plan.schemes
         assert set(scheme) == set(plan.graph.operators)
         for op, where in scheme.items():
             if where is Scheme.INDEPENDENT:
