@@ -139,7 +139,7 @@ def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
 )
 def test_refusals(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        check(replace(described(Case(1, 2, 20, 20, 16, "float32")), **change))
+        check(replace(described(Case(1, 2, 20, 20, 16, "float32")), **change), CHOICES)
 
 
 def test_few_queries_are_left_to_products() -> None:

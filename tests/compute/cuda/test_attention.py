@@ -177,9 +177,7 @@ def test_shared_memory_bounds_tiles() -> None:
 
     def blocks(shared_bytes: int) -> int:
         made = cuda_attention(large, [], with_shared(shared_bytes))
-        found = re.search(
-            r'"blockIdx.x", T.int64\((\d+)\)', cuda_attention(large, [], with_shared(shared_bytes)).script()
-        )
+        found = re.search(r'"blockIdx.x", T.int64\((\d+)\)', made.script())
         return int(found[1]) if found else 0
 
     assert (blocks(both), blocks(both - 1), blocks(one)) == (8, 16, 16)
