@@ -26,7 +26,8 @@ from _cuda_events import microseconds  # noqa: E402
 from _gpu import need_gpu  # noqa: E402
 
 from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT, WORKSPACE_BYTES  # noqa: E402
+from tvm_stitch.cost.choices import Choices  # noqa: E402
+from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT  # noqa: E402
 
 TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Of ||result - reference|| / ||reference||."""
@@ -104,7 +105,7 @@ class Convolution:
         self.given = [_tensor(order(a), dtype, device) for a in arrays]
         out = self.convolved(*self.operands).shape
         self.out = tvm.runtime.empty((out[0], *out[2:], out[1]) if last else tuple(out), dtype, device)
-        self.workspace = tvm.runtime.empty((WORKSPACE_BYTES,), "uint8", device)
+        self.workspace = tvm.runtime.empty((Choices().convolution_workspace_bytes,), "uint8", device)
         self.function = library.CUDNN.calls.module()[library.CUDNN.function]
 
     def torch(self) -> Any:

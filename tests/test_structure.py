@@ -241,6 +241,48 @@ _NO_CHOICE = {
         "_DEVICE_ID": "TVM's number of a field",
     },
     "repairs/tir/negation.py": {"_LEAST": "the least int32"},
+    "compute/attention.py": {"SMALLEST_SCALE": "smaller scales become 0 in float32"},
+    "compute/cpu/attention.py": {"_LOWEST": "the lowest float32"},
+    "compute/cpu/dot_instruction.py": {"LLVM_VERSION": "the first LLVM with the intrinsics"},
+    "compute/cpu/tiles.py": {"CACHE_LINE": "hardware"},
+    "compute/cuda/attention.py": {
+        "FIRST_CAPABILITY": "the first device with the instructions",
+        "LARGEST_HEAD": "of the kernel's CUDA source, whose threads have registers for so many",
+        "THREADS": "of the kernel's CUDA source",
+        "TILE": "of the kernel's CUDA source",
+        "SMALL_HEAD": "of the kernel's CUDA source, which has other tiles above it",
+        "_ALIGNMENT_BYTES": "the most that an instruction copies",
+    },
+    "compute/cuda/convolution.py": {"FIRST_CAPABILITY": "the first device with the instructions"},
+    "compute/cuda/convolution_plan.py": {
+        "DEPTH": "of the kernel's CUDA source",
+        "STAGES": "of the kernel's CUDA source",
+        "PLACE_WORDS": "of the kernel's CUDA source",
+        "REGISTERS": "of a thread of the kernel's CUDA source",
+        "_LARGEST": "the largest int32",
+    },
+    "compute/cuda/positions.py": {"FIRST": "an axis"},
+    "compute/cuda/splits.py": {"VECTOR": "the most that an instruction loads"},
+    "relax/attention/operands.py": {"LEADING_AXES": "of the kernels' arguments"},
+    "relax/constants/computed_weights.py": {"_FILLED": "the values of operators"},
+    "relax/constants/views.py": {"_INTEGERS": "bits of types"},
+    "relax/constants/weights.py": {"VALUE": "numbers of arguments"},
+    "relax/legalize/arg_reductions.py": {"LARGEST_INT32": "the largest int32"},
+    "relax/legalize/short_scans.py": {"SCANS": "identities of operators"},
+    "relax/legalize/widening_casts.py": {"INJECTIVE": "TVM's number of a pattern"},
+    "relax/library/calls.py": {"_BFLOAT16_FROM": "the first compute capability with bfloat16"},
+    "relax/lowering/argument_checks.py": {
+        "PACKED": "TVM's number of a calling convention",
+        "MOST_AXES": "of the C++ that checks arguments",
+        "ANY_EXTENT": "a mark of the C++ that checks arguments",
+    },
+    "relax/lowering/kernels.py": {"HOST_LEVEL": "of LLVM for the host's code, whatever the device"},
+    "relax/lowering/serial_tasks.py": {"STACK_BYTES": "TVM's"},
+    "relax/precision/half.py": {"_FOLLOWS": "TVM's number of a policy"},
+    "relax/quantize/products.py": {"LARGEST_SUM": "the largest int32", "LARGEST_BYTE": "the largest uint8"},
+    "relax/quantize/unsigned.py": {"SHIFT": "from int8 to uint8"},
+    "relax/rewriting/operators.py": {"OPAQUE_PATTERN": "TVM's number of a pattern"},
+    "relax/stitch/numbers.py": {"_LARGEST": "beyond TVM's literals", "_LEAST": "the least int32"},
 }
 """Numbers that are facts of devices, of TVM or of formats, with what they are."""
 _MATHEMATICS = "codegen/vector_math/"  # coefficients, and bit patterns of floats
@@ -263,13 +305,14 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 _CHOICES = "cost/choices/"
+_LAYERS = ("plan/", "scope/", "codegen/", "cost/", "compute/", "relax/", "relay/templates/", "repairs/tir/")
 
 
 def test_constants_of_choice_are_fields_of_choices() -> None:
     found: dict[str, dict[str, int]] = {}
     for name, text in _sources():
         short = name.removeprefix("tvm_stitch/")
-        if short.startswith(("plan/", "scope/", "codegen/", "cost/", "repairs/tir/")):
+        if short.startswith(_LAYERS):
             if not short.startswith(_MATHEMATICS) and (numbers := _numbers(text)):
                 found[short] = numbers
     assert {name: set(numbers) for name, numbers in found.items()} == {

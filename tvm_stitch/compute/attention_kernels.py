@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..config import StitchConfig
-from ..device import device_model
+from ..device import DeviceModel, device_model
 from ..support.failures import Refusal
 from ..target import capability_of
 from .attention import Attention
@@ -29,41 +29,42 @@ class AttentionKernels(Protocol):
 def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | None:
     """Return the kernels of a target, or None if it has none."""
     if target.kind.name == "cuda":
-        return _Cuda(target, config, device_model(target).shared_per_block)
-    return _Cpu(target, config) if target.kind.name == "llvm" else None
+        return _Cuda(target, config, device_model(target, config))
+    return _Cpu(target, config, device_model(target, config)) if target.kind.name == "llvm" else None
 
 
 @dataclass(frozen=True)
 class _Cuda:
     target: Any
     config: StitchConfig
-    shared_bytes: int
+    device: DeviceModel
 
     def check(self, attention: Attention) -> None:
         _check_asked(self.config)
         if capability_of(self.target) < cuda_attention.FIRST_CAPABILITY:
             raise Refusal(f"our kernel needs compute capability {cuda_attention.FIRST_CAPABILITY / 10:.1f}")
-        cuda_attention.check(attention, self.shared_bytes)
+        cuda_attention.check(attention, self.device.shared_per_block)
         if self.config.tf32 and attention.q.dtype == "float32":
             raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
-        _check_queries(attention, cuda_attention.FEWEST_QUERIES)
+        _check_queries(attention, self.device.choices.attention_fewest_queries)
 
     def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
-        return cuda_attention.cuda_attention(attention, numbers, self.shared_bytes)
+        return cuda_attention.cuda_attention(attention, numbers, self.device)
 
 
 @dataclass(frozen=True)
 class _Cpu:
     target: Any
     config: StitchConfig
+    device: DeviceModel
 
     def check(self, attention: Attention) -> None:
         _check_asked(self.config)
-        cpu_attention.check(attention)
-        _check_queries(attention, cpu_attention.FEWEST_QUERIES)
+        cpu_attention.check(attention, self.device.choices)
+        _check_queries(attention, self.device.choices.cpu_attention_fewest_queries)
 
     def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
-        return cpu_attention.cpu_attention(attention, numbers, self.target)
+        return cpu_attention.cpu_attention(attention, numbers, self.target, self.device.choices)
 
 
 def _check_asked(config: StitchConfig) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import StitchConfig
+from ..cost.choices import Choices
 from .anchored import are_served
 from .contraction import Contraction
 from .convolution import Convolution
@@ -49,13 +50,13 @@ def multiplies_unsigned(target: Any) -> bool:
     return prefers_unsigned(target, lanes_of(target))
 
 
-def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:
+def tiles_of(target: Any, choices: Choices, product: Contraction | Convolution) -> Tiles:
     """Return the tiles of an operator on a CPU."""
     if isinstance(product, Convolution):
-        tiles = tiles_for_convolution(target, product)
+        tiles = tiles_for_convolution(target, choices, product)
         left, right = product.data.source, product.weight
     else:
-        tiles = tiles_for(target, product.batch, product.rows, product.columns, product.depth)
+        tiles = tiles_for(target, choices, product.batch, product.rows, product.columns, product.depth)
         left, right = product.left, product.right
     instruction = dot_instruction(target, (left.dtype, right.dtype), min(tiles.lanes, tiles.columns))
     if instruction is None or not _has_groups(product, instruction.group):

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 import tvm_stitch.relax
+from tests.choices import CHOICES
 from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
 from tvm_stitch import StitchConfig
@@ -125,7 +126,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
     target = TARGETS[-1]
-    return run(calling(cpu_attention(attention, [], target), attention), target, arrays)
+    return run(calling(cpu_attention(attention, [], target, CHOICES), attention), target, arrays)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
 )
 def test_refusals(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        check(replace(described(Case(1, 2, 20, 20, 16, "float32")), **change))
+        check(replace(described(Case(1, 2, 20, 20, 16, "float32")), **change), CHOICES)
 
 
 def test_few_queries_are_left_to_products() -> None:

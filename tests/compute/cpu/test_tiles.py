@@ -13,11 +13,12 @@ import tvm
 from tvm import relax
 
 import tvm_stitch
+from tests.choices import CHOICES
 from tvm_stitch.compute.convolution import Convolution, Window
 from tvm_stitch.compute.cpu.convolution_tiles import tiles_for_convolution
 from tvm_stitch.compute.cpu.micro_kernel import blocks_of, chains_of
 from tvm_stitch.compute.cpu.padding import Padded
-from tvm_stitch.compute.cpu.tiles import DEPTH_OF_SUM, LEAST_TASKS, LONG_DEPTH, VECTORS_IN_FLIGHT, tiles_for
+from tvm_stitch.compute.cpu.tiles import tiles_for
 from tvm_stitch.graph.ir import Tensor
 
 
@@ -26,20 +27,22 @@ def target(cpu: str) -> tvm.target.Target:
 
 
 def test_tiles_suit_the_registers() -> None:
-    found = [tiles_for(target(cpu), 1, 128, 768, 768) for cpu in ("x86-64", "haswell", "skylake-avx512")]
+    found = [
+        tiles_for(target(cpu), CHOICES, 1, 128, 768, 768) for cpu in ("x86-64", "haswell", "skylake-avx512")
+    ]
     assert [(t.lanes, t.rows, t.columns) for t in found] == [(4, 6, 8), (8, 6, 16), (16, 8, 32)]
 
 
 def test_few_rows_are_one_tile() -> None:
-    assert tiles_for(target("haswell"), 1, 3, 768, 768).rows == 3
-    assert tiles_for(target("haswell"), 1, 0, 768, 768).rows == 1
+    assert tiles_for(target("haswell"), CHOICES, 1, 3, 768, 768).rows == 3
+    assert tiles_for(target("haswell"), CHOICES, 1, 0, 768, 768).rows == 1
 
 
 def test_tasks_keep_cores_busy() -> None:
-    tiles = tiles_for(target("haswell"), 1, 128, 768, 768)
+    tiles = tiles_for(target("haswell"), CHOICES, 1, 128, 768, 768)
     tasks = -(-128 // tiles.task_rows) * -(-768 // (tiles.columns * tiles.task_panels))
-    assert tasks >= LEAST_TASKS and tiles.parallel
-    assert not tiles_for(target("haswell"), 1, 4, 8, 8).parallel
+    assert tasks >= CHOICES.least_tasks and tiles.parallel
+    assert not tiles_for(target("haswell"), CHOICES, 1, 4, 8, 8).parallel
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_tasks_keep_cores_busy() -> None:
     ],
 )
 def test_what_tasks_in_a_row_have_in_common(rows: Any, columns: Any, depth: Any, outside: bool) -> None:
-    assert tiles_for(target("skylake-avx512"), 1, rows, columns, depth).rows_outside is outside
+    assert tiles_for(target("skylake-avx512"), CHOICES, 1, rows, columns, depth).rows_outside is outside
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_images_pass_by_many_weights(batch: int, lines: int, channels: int, outs
     conv = convolution(lines, lines, channels, channels, (3, 3))
     read = (batch, *conv.data.shape[1:])
     conv = replace(conv, batch=batch, data=replace(conv.data, shape=read, inner=read))
-    assert tiles_for_convolution(target("skylake-avx512"), conv).rows_outside is outside
+    assert tiles_for_convolution(target("skylake-avx512"), CHOICES, conv).rows_outside is outside
 
 
 @pytest.mark.parametrize("cores", [2, 4, 8, 12, 16])
@@ -76,7 +79,7 @@ def test_images_pass_by_many_weights(batch: int, lines: int, channels: int, outs
 def test_cores_have_equal_shares(lines: int, inputs: int, outputs: int, cores: int) -> None:
     """Of the time that the most loaded core takes, the others are idle for a third at most."""
     conv = convolution(lines, lines, inputs, outputs, (3, 3))
-    tiles = tiles_for_convolution(target("skylake-avx512"), conv)
+    tiles = tiles_for_convolution(target("skylake-avx512"), CHOICES, conv)
     tasks = -(-lines // tiles.task_rows) * -(-(outputs // tiles.columns) // tiles.task_panels)
     assert -(-tasks // cores) * cores * tiles.task_rows <= 1.5 * tasks * tiles.task_rows
 
@@ -84,7 +87,7 @@ def test_cores_have_equal_shares(lines: int, inputs: int, outputs: int, cores: i
 @pytest.mark.parametrize("cores", [2, 12, 16])
 def test_known_cores_have_a_task_each(cores: int) -> None:
     where = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": cores})
-    tiles = tiles_for_convolution(where, convolution(14, 14, 256, 256, (3, 3)))
+    tiles = tiles_for_convolution(where, CHOICES, convolution(14, 14, 256, 256, (3, 3)))
     tasks = -(-14 // tiles.task_rows) * -(-(256 // tiles.columns) // tiles.task_panels)
     assert tasks % cores == 0 or tasks >= 4 * cores
 
@@ -92,7 +95,7 @@ def test_known_cores_have_a_task_each(cores: int) -> None:
 @pytest.mark.parametrize("rows", [128, 197, 1500])
 def test_rows_of_tasks_are_alike(rows: int) -> None:
     """No task has only the few rows that are left."""
-    tiles = tiles_for(target("skylake-avx512"), 1, rows, 768, 768)
+    tiles = tiles_for(target("skylake-avx512"), CHOICES, 1, rows, 768, 768)
     tasks = -(-rows // tiles.task_rows)
     assert tasks * tiles.task_rows <= 1.15 * rows
 
@@ -108,7 +111,7 @@ def convolution(lines: int, places: int, inputs: int, outputs: int, kernel: tupl
 
 
 def test_long_lines_are_divided() -> None:
-    tiles = tiles_for_convolution(target("haswell"), convolution(1, 2998, 8, 16, (1, 3)))
+    tiles = tiles_for_convolution(target("haswell"), CHOICES, convolution(1, 2998, 8, 16, (1, 3)))
     assert tiles.task_places < 300 and tiles.task_places % tiles.rows == 0 and not tiles.across_lines
 
 
@@ -116,9 +119,9 @@ def test_long_lines_are_divided() -> None:
 @pytest.mark.parametrize("side", range(4, 60))
 def test_a_core_has_enough_sums_in_flight(side: int, cpu: str) -> None:
     """Tiles of too few sums wait for each addition; those that overlap compute sums twice."""
-    tiles = tiles_for_convolution(target(cpu), convolution(side, side, 64, 128, (3, 3)))
+    tiles = tiles_for_convolution(target(cpu), CHOICES, convolution(side, side, 64, 128, (3, 3)))
     whole_line = tiles.rows == side and not tiles.across_lines
-    assert tiles.rows * (tiles.columns // tiles.lanes) >= (8 if whole_line else VECTORS_IN_FLIGHT)
+    assert tiles.rows * (tiles.columns // tiles.lanes) >= (8 if whole_line else CHOICES.sum_vectors_in_flight)
     of_task = tiles.task_rows * side
     computed = -(-of_task // tiles.rows) if tiles.across_lines else tiles.task_rows * -(-side // tiles.rows)
     assert computed * tiles.rows <= 1.25 * of_task
@@ -126,8 +129,8 @@ def test_a_core_has_enough_sums_in_flight(side: int, cpu: str) -> None:
 
 def test_small_images_are_divided_by_channels() -> None:
     """Each task reads all weights of its channels: few lines are too few for that."""
-    tiles = tiles_for_convolution(target("haswell"), convolution(7, 7, 512, 512, (3, 3)))
-    assert tiles.task_rows == 7 and tiles.task_panels * LEAST_TASKS <= 512 // tiles.columns
+    tiles = tiles_for_convolution(target("haswell"), CHOICES, convolution(7, 7, 512, 512, (3, 3)))
+    assert tiles.task_rows == 7 and tiles.task_panels * CHOICES.least_tasks <= 512 // tiles.columns
 
 
 @pytest.mark.parametrize(
@@ -141,10 +144,10 @@ def test_small_images_are_divided_by_channels() -> None:
     ],
 )
 def test_blocks_of_a_long_depth(depth: list[int], level: int, step: int) -> None:
-    found = blocks_of(depth)
+    found = blocks_of(depth, CHOICES)
     assert found is not None and (found.level, found.step) == (level, step)
-    assert step * math.prod(depth[level + 1 :]) <= DEPTH_OF_SUM
-    assert blocks_of([2, LONG_DEPTH // 2]) is None
+    assert step * math.prod(depth[level + 1 :]) <= CHOICES.sum_length
+    assert blocks_of([2, CHOICES.longest_sum // 2], CHOICES) is None
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_blocks_of_a_long_depth(depth: list[int], level: int, step: int) -> None
 )
 def test_small_tiles_have_several_sums(rows: int, vectors: int, chains: int) -> None:
     """As many vectors are in flight as keep a core busy, and no more."""
-    assert chains_of(rows, vectors) == chains
+    assert chains_of(rows, vectors, CHOICES) == chains
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])

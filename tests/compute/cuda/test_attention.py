@@ -17,6 +17,7 @@ from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention import check, cuda_attention, is_aligned
+from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.support.failures import Refusal
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -45,6 +46,11 @@ CASES = [
     Case(2, 1, 65, 65, 16, "float32", mask=(1, 1, 65, 65), safe=True),
     Case(2, 2, 20, 0, 16, "float32"),
 ]
+
+
+def with_shared(size: int) -> DeviceModel:
+    """A GPU whose blocks have so many bytes of shared memory."""
+    return replace(GPUS["h200"], shared_per_block=size)
 
 
 def close(case: Case, found: np.ndarray, arrays: list[np.ndarray]) -> None:
@@ -120,7 +126,7 @@ def test_what_is_not_finite(dtype: str) -> None:
 
 
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
-    mod = calling(cuda_attention(attention, [], 1 << 17), attention)
+    mod = calling(cuda_attention(attention, [], with_shared(1 << 17)), attention)
     pipeline = tvm_stitch.relax.pipeline(TARGET)
     return run_cuda(mod, arrays, relax_pipeline=pipeline, target=TARGET).check().outputs[0]
 
@@ -170,12 +176,13 @@ def test_shared_memory_bounds_tiles() -> None:
     both, one = 6 * 64 * 136 * 2, 5 * 64 * 136 * 2
 
     def blocks(shared_bytes: int) -> int:
-        found = re.search(r'"blockIdx.x", T.int64\((\d+)\)', cuda_attention(large, [], shared_bytes).script())
+        made = cuda_attention(large, [], with_shared(shared_bytes))
+        found = re.search(r'"blockIdx.x", T.int64\((\d+)\)', made.script())
         return int(found[1]) if found else 0
 
     assert (blocks(both), blocks(both - 1), blocks(one)) == (8, 16, 16)
     with pytest.raises(Refusal, match="shared memory"):
-        cuda_attention(large, [], one - 1)
+        cuda_attention(large, [], with_shared(one - 1))
 
 
 @pytest.mark.parametrize("size", [1, 20, 32, 33, 64, 65, 80, 100, 128])

@@ -16,6 +16,7 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 from tvm.script import tirx as T
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build
 from tvm_stitch.relax.layout.permutations import PERMUTE, CarriedPermutations, composed, inverse
 from tvm_stitch.relax.rewriting.operators import operator_name
@@ -26,7 +27,7 @@ SCALE = np.arange(4, dtype="float32").reshape(4, 1, 1)
 
 def carried(mod: tvm.IRModule) -> tvm.IRModule:
     """The module behind the pass, without second names."""
-    passes = [CarriedPermutations(), relax.transform.CanonicalizeBindings()]
+    passes = [CarriedPermutations(CHOICES), relax.transform.CanonicalizeBindings()]
     return tvm.transform.Sequential([*passes, relax.transform.DeadCodeElimination()])(mod)
 
 
@@ -39,7 +40,7 @@ def carried_names(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def stays(mod: tvm.IRModule) -> None:
-    tvm.ir.assert_structural_equal(CarriedPermutations()(mod), mod)
+    tvm.ir.assert_structural_equal(CarriedPermutations(CHOICES)(mod), mod)
 
 
 def permutes(mod: tvm.IRModule) -> list[Any]:

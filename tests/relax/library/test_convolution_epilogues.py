@@ -14,9 +14,9 @@ from tvm.script import relax as R
 
 from cuda_emulator import Options, run_cuda, run_lowered
 from cuda_emulator.lowering import lower
+from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, explain
-from tvm_stitch.compute.cuda import convolution_plan as cuda_convolution_plan
 from tvm_stitch.compute.cuda.convolution_plan import Tile
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
@@ -178,7 +178,7 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
 @pytest.mark.parametrize("splits", [9, 16, 17, 18])
 def test_every_split_is_added_once(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many as are loaded together, and of others; none of them is empty."""
-    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
+    change_choices(monkeypatch, convolution_splits=(splits,))
     weight = constant(CHANNELS, 128 * splits, 1, 1)
     shape = (1, 128 * splits, 6, 6)
     (name,) = launched(
@@ -195,9 +195,9 @@ def test_a_thread_adds_up_several_vectors(
     channels: int, extents: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one element or of four, whose places are of one channel or of several."""
-    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
+    change_choices(monkeypatch, convolution_splits=(splits,))
     monkeypatch.setattr(cuda_convolution_plan, "TILES", (Tile(64, 64, 2),))
-    monkeypatch.setattr(cuda_convolution_plan, "FEWEST_ROUNDS", 1)
+    change_choices(monkeypatch, convolution_fewest_rounds=1)
 
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.nn.conv2d(x, constant(channels, CHANNELS, 3, 3), padding=1))
@@ -218,8 +218,8 @@ def test_few_splits_are_blocks_of_a_cluster(
     behind: Callable[..., Any], extents: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They add up each other's tiles in their order, as behind a barrier of the grid: bits are the same."""
-    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
-    monkeypatch.setattr(cuda_convolution_plan, "FEWEST_ROUNDS", 1)
+    change_choices(monkeypatch, convolution_splits=(splits,))
+    change_choices(monkeypatch, convolution_fewest_rounds=1)
 
     def body(emit: Any, x: Any) -> Any:
         return behind(emit, emit(divided(x)), x)
@@ -240,7 +240,7 @@ def test_few_splits_are_blocks_of_a_cluster(
 
 def test_clusters_have_multiprocessors_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 of eight blocks would share some on an H100, and take nearly twice the time."""
-    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (8,))
+    change_choices(monkeypatch, convolution_splits=(8,))
     monkeypatch.setattr(cuda_convolution_plan, "TILES", (Tile(64, 64, 2),))
     mod = build(
         lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, constant(256, 256, 3, 3), padding=1)))),
@@ -252,7 +252,7 @@ def test_clusters_have_multiprocessors_of_their_own(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cluster_needs_no_grid_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (4,))
+    change_choices(monkeypatch, convolution_splits=(4,))
     mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
     counted = count_kernels(mod, TARGET, pipeline(TARGET, StitchConfig(grid_barriers=False)))
     assert counted.names == ("convolution_added_up_relu_kernel",)
@@ -261,7 +261,7 @@ def test_a_cluster_needs_no_grid_barriers(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("groups", [1, 2])
 def test_tiles_of_a_cluster(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles of channels and of places, the last ones not full."""
-    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (4,))
+    change_choices(monkeypatch, convolution_splits=(4,))
 
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.nn.conv2d(x, constant(192, 128 // groups, 3, 3), padding=1, groups=groups))

@@ -13,12 +13,13 @@ from tvm import relax
 from tvm.script import relax as R
 
 from cuda_emulator import run_cuda
+from tests.choices import change_choices
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.library import image_convolutions, own_convolutions
+from tvm_stitch.relax.library import own_convolutions
 from tvm_stitch.relax.library.own_convolutions import OwnConvolutions
 from tvm_stitch.testing.random.graphs import emulated_target
 
@@ -137,7 +138,7 @@ def test_a_residual_block_in_the_emulator(images: int) -> None:
 @pytest.fixture()
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are packed however small the convolution is."""
-    monkeypatch.setattr(image_convolutions, "PACKED_PRODUCTS", 0)
+    change_choices(monkeypatch, packed_multiplications=0)
 
 
 def of_weight(operator: Any, x: Any, weight: Any, **attrs: Any) -> tvm.IRModule:

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
 from tests.relax import cublaslt_stand_in
 from tests.relax.library.test_matmuls import calls, operators
@@ -19,14 +20,14 @@ from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.constants.views import ConstantViews
-from tvm_stitch.relax.library.patch_convolutions import FEWEST_RESULTS, PatchConvolutions
+from tvm_stitch.relax.library.patch_convolutions import PatchConvolutions
 from tvm_stitch.relax.pipeline import planning_passes
 
 F32 = "float32"
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 OPERATORS = {3: R.nn.conv1d, 4: R.nn.conv2d, 5: R.nn.conv3d}
 TORCH = {3: torch.conv1d, 4: torch.conv2d, 5: torch.conv3d}
-MANY = FEWEST_RESULTS + 1
+MANY = CHOICES.fewest_patch_results + 1
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -34,7 +35,7 @@ def draw(*shape: int) -> np.ndarray:
 
 
 def product_of_patches(mod: tvm.IRModule) -> tvm.IRModule:
-    return PatchConvolutions(lambda: True)(mod)
+    return PatchConvolutions(lambda: True, CHOICES)(mod)
 
 
 def last(emit: Any, x: Any) -> Any:
@@ -138,7 +139,7 @@ LEFT = [
     ((1, 4, 8, 8), (2 * MANY, 2, 4, 4), {"strides": 4, "groups": 2}),
     ((1, 3, 8, 8), (MANY, 3, 1, 1), {}),
     ((0, 3, 8, 8), (MANY, 3, 4, 4), {"strides": 4}),
-    ((1, 3, 8, 8), (FEWEST_RESULTS - 1, 3, 4, 4), {"strides": 4}),
+    ((1, 3, 8, 8), (CHOICES.fewest_patch_results - 1, 3, 4, 4), {"strides": 4}),
     ((1, 8, 8, 3), (MANY, 3, 4, 4), {"strides": 4, "data_layout": "NHWC"}),
 ]
 
@@ -163,7 +164,7 @@ def test_what_tensor_cores_convolve_is_copied_for_images_alone(channels: int, dt
     def is_product(lies_last: bool) -> bool:
         shape = (1, 8, 8, channels) if lies_last else (1, channels, 8, 8)
         mod = ConstantViews()(build(lambda emit, x: body(emit, x, lies_last), (shape, dtype)))
-        return "R.matmul" in PatchConvolutions(lambda: True, tf32)(mod).script()
+        return "R.matmul" in PatchConvolutions(lambda: True, CHOICES, tf32)(mod).script()
 
     assert is_product(lies_last=True)
     assert is_product(lies_last=False) == (channels <= 4 or (dtype == F32 and not tf32))
@@ -199,7 +200,7 @@ def test_the_library_is_not_opened_for_other_models() -> None:
         raise AssertionError("asked")
 
     mod = build(lambda emit, x: [R.exp(x)], ((3,), F32))
-    tvm.ir.assert_structural_equal(PatchConvolutions(called)(mod), mod)
+    tvm.ir.assert_structural_equal(PatchConvolutions(called, CHOICES)(mod), mod)
 
 
 # -- in the pipeline -----------------------------------------------------------------------------------------------

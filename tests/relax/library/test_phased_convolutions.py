@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
 from tests.relax import cudnn_stand_in
 from tvm_stitch import StitchConfig
@@ -31,7 +32,7 @@ def draw(*shape: int) -> np.ndarray:
 
 
 def phased(mod: tvm.IRModule, computed: dict[str, str] | None = None) -> tvm.IRModule:
-    return PhasedConvolutions(lambda: True, computed)(mod)
+    return PhasedConvolutions(lambda: True, CHOICES, computed)(mod)
 
 
 CASES = [

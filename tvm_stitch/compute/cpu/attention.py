@@ -27,61 +27,59 @@ from ...codegen.emit import sound_for_cpu
 from ...codegen.vector_math import Scope, exp_of_negative
 from ...codegen.vector_math.scope import quotient
 from ...compat import Buffer, Expr, tir
+from ...cost.choices import Choices
 from ...graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
 from ...support.failures import Refusal
 from ..attention import Attention, Operand, check_sizes
 from .data_block import elements
 from .emit import compute_func
 from .micro_kernel import each_tile, emit_sums
-from .tiles import KEYS_OF_BLOCK, attention_tile
-
-LARGEST_HEAD = 512
-"""Most elements of a head. A task's queries and sums then stay in the first- and second-level cache."""
-
-FEWEST_QUERIES = 4
-"""Fewest queries. With fewer, most lanes are empty."""
+from .tiles import attention_tile
 
 _LOWEST = -3.4028234663852886e38
 
 
-def check(attention: Attention) -> None:
+def check(attention: Attention, choices: Choices) -> None:
     """Raise a Refusal unless the kernel supports this attention."""
     dtypes = {operand.dtype for operand in (*attention.inputs, attention.out)}
     if dtypes != {"float32"}:
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel on CPUs")
-    check_sizes(attention, abs(attention.scale), LARGEST_HEAD)
+    check_sizes(attention, abs(attention.scale), choices.cpu_attention_largest_head)
 
 
-def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any) -> Any:
+def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any, choices: Choices) -> Any:
     """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:
         attention: the computation.
         numbers: the variables of its extents that are not extents of an input.
         target: the CPU's TVM target.
+        choices: the device's constants of choice.
 
     Raises:
         Refusal: as :func:`check` does.
     """
-    check(attention)
+    check(attention, choices)
     buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
     out = attention.out.declared("out")
     with B.kernel() as body:
-        _Emitter(attention, buffers, out, target).emit()
+        _Emitter(attention, buffers, out, target, choices).emit()
     return sound_for_cpu(compute_func([*buffers, *numbers, out], body[0]))
 
 
 class _Emitter:
-    def __init__(self, attention: Attention, buffers: Sequence[Buffer], out: Buffer, target: Any):
-        self.attention = attention
-        tile = attention_tile(target, attention)
+    def __init__(
+        self, attention: Attention, buffers: Sequence[Buffer], out: Buffer, target: Any, choices: Choices
+    ):
+        self.attention, self.choices = attention, choices
+        tile = attention_tile(target, choices, attention)
         self.lanes, self.rows, self.width, self.panels = tile.lanes, tile.rows, tile.columns, tile.task_panels
         self.operands = [*zip(attention.inputs, buffers), (attention.out, out)]
-        self.keys = KEYS_OF_BLOCK
+        self.keys = choices.attention_block_keys
         if isinstance(attention.keys, int):  # blocks of equal size, as far as possible
-            count = max(1, -(-attention.keys // KEYS_OF_BLOCK))
+            count = max(1, -(-attention.keys // choices.attention_block_keys))
             each = -(-attention.keys // count)
-            self.keys = max(1, min(KEYS_OF_BLOCK, -(-each // self.rows) * self.rows))
+            self.keys = max(1, min(choices.attention_block_keys, -(-each // self.rows) * self.rows))
 
     def emit(self) -> None:
         """Emit a parallel loop over the tasks."""
@@ -184,7 +182,9 @@ class _Emitter:
         with times("serial", count, "key") as key:
             begin = B.bind(self._row(number, start + key), "begin")
             elements(
-                size, lambda at: B.store(copy, B.fetch(self.flat[number], begin + at), [key * size + at])
+                size,
+                self.choices.copied_at_once,
+                lambda at: B.store(copy, B.fetch(self.flat[number], begin + at), [key * size + at]),
             )
         return copy, B.i64(0)
 
@@ -244,6 +244,7 @@ class _Emitter:
                 B.fetch(source, row + B.i64(i * size) + k[0])
                 * B.fetch(self.queries, self.row + k[0] * B.i64(width) + c)
             ),
+            self.choices,
             whole=True,
         )
         highest = self._at(self.most, self.lane)
@@ -327,6 +328,7 @@ class _Emitter:
                 B.fetch(source, base + k[0] * B.i64(size) + B.i64(i))
                 * B.fetch(self.weights, k[0] * B.i64(width) + c)
             ),
+            self.choices,
             whole=True,
         )
         for i, line in enumerate(sums):

@@ -25,7 +25,7 @@ from .dot_instruction import DotInstruction
 from .factors import widened
 from .micro_kernel import Ahead, DepthBlocks, Groups, Term, Totals, blocks_of, each_width, emit_sums, last_of
 from .residues import Residue, Taps, Window
-from .tiles import FETCH_STEPS, Tiles
+from .tiles import Tiles
 from .write_back import Rows, WriteBack
 
 Places = Callable[[int], tuple[Expr, Expr]]
@@ -204,16 +204,19 @@ class MixedTasks(ConvolutionTasks):
         self.steps = -(-conv.inputs // tiles.group)  # groups of channels per instruction
 
     def begin(self) -> None:
-        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, instruction=self.tiles.instruction)
+        self.data = DataBlock(self.conv, self.outputs, self.tiles, instruction=self.tiles.instruction)
         self.data.fill(self.image, self.places)
-        if any(blocks_of(self.depth_of(residue)) is not None for residue in self.conv.residues.each):
+        if any(
+            blocks_of(self.depth_of(residue), self.tiles.choices) is not None
+            for residue in self.conv.residues.each
+        ):
             count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
             self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes, self.conv.summed)
 
     @contextmanager
     def residue(self, number: int) -> Iterator[None]:
         with super().residue(number):
-            self.blocks = blocks_of(self.depth)
+            self.blocks = blocks_of(self.depth, self.tiles.choices)
             yield
 
     def depth_of(self, taps: Residue) -> list[int]:
@@ -296,12 +299,20 @@ class MixedTasks(ConvolutionTasks):
         )
         ahead = self.ahead(number, block)
         return emit_sums(
-            self.rows, self.width(), tiles.lanes, self.depth, term, conv.summed, block=block, ahead=ahead
+            self.rows,
+            self.width(),
+            tiles.lanes,
+            self.depth,
+            term,
+            tiles.choices,
+            conv.summed,
+            block=block,
+            ahead=ahead,
         )
 
     def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
         """Return the prefetch of weights behind the panel's block, for one tile."""
-        if self.conv.windows[-1].stride * self.conv.groups * self.steps < FETCH_STEPS:
+        if self.conv.windows[-1].stride * self.conv.groups * self.steps < self.tiles.choices.fetch_steps:
             # Neighbouring windows share elements within a group of steps. LLVM keeps those in registers, of which 6
             # x 2 sums leave none free. The few weights of so few channels are in the cache anyway.
             return None
@@ -321,4 +332,4 @@ class MixedTasks(ConvolutionTasks):
             if tiles.across_lines
             else (tiles.task_rows * -(-tiles.task_places // self.rows))
         )
-        return Ahead.of(self.packed, begin, depth, width, number, count)
+        return Ahead.of(self.packed, begin, depth, width, number, count, tiles.choices)

@@ -7,19 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ...cost.choices import Choices
 from ...graph.extent import product
 from ..convolution import Convolution
 from .tiles import (
-    ACROSS_LINES,
-    COST_OF_COPY,
-    COST_OF_TRANSPOSITION,
-    COST_OF_WEIGHTS,
-    COST_OF_WEIGHTS_AGAIN,
-    LEAST_TASKS,
-    LINES_OF_DEPTHWISE_TASK,
-    LINES_OF_TASK,
-    PLACES_OF_TASK,
-    SERIAL_PRODUCTS,
     Tiles,
     cores_of,
     elapsed,
@@ -32,28 +23,35 @@ from .tiles import (
 )
 
 
-def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
+def tiles_for_convolution(target: Any, choices: Choices, conv: Convolution) -> Tiles:
     """Return the tiles of a convolution on a CPU. Output positions take the role of a product's rows."""
     lanes, registers = vectors_of(target)
     *outer, lines, places = (w.outputs for w in conv.windows)
     columns = 2 * lanes
     while not conv.is_depthwise and columns > 4 and columns // 2 >= conv.outputs:
         columns //= 2
-    rows = tile_rows_for(most_rows(registers), places, max(1, columns // lanes))
-    task_places = max(1, places) if places < 2 * PLACES_OF_TASK else -(-PLACES_OF_TASK // rows) * rows
+    rows = tile_rows_for(most_rows(registers), places, max(1, columns // lanes), choices)
+    task_places = (
+        max(1, places)
+        if places < 2 * choices.convolution_task_places
+        else -(-choices.convolution_task_places // rows) * rows
+    )
     parts = -(-places // task_places)
     images = math.prod([conv.batch if isinstance(conv.batch, int) else 1, *outer, parts])
     work = images * lines * task_places * conv.columns * conv.depth
-    parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
+    parallel = not isinstance(conv.batch, int) or work > choices.serial_multiplications
     if conv.is_depthwise:
         panels = -(-conv.columns // columns)
-        task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
-        return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True)
-    wanted = work // SERIAL_PRODUCTS  # number of tasks that justify their start-up time
+        task_rows, task_panels = _depthwise_task(images, lines, task_places, panels, choices)
+        return Tiles(
+            choices, lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True
+        )
+    wanted = work // choices.serial_multiplications  # number of tasks that justify their start-up time
     divided = _Divided(
+        choices,
         conv,
         images,
-        cores_of(target, wanted),
+        cores_of(target, choices, wanted),
         lanes,
         columns,
         most_rows(registers),
@@ -65,6 +63,7 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     across = divided.across_lines(task_rows)
     rows = divided.most if across else rows
     return Tiles(
+        choices,
         lanes,
         rows,
         columns,
@@ -77,12 +76,15 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     )
 
 
-def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[int, int]:
+def _depthwise_task(images: int, lines: int, places: int, panels: int, choices: Choices) -> tuple[int, int]:
     """Return the lines and panels of a task of a depthwise convolution."""
-    task_rows = max(1, min(lines, max(LINES_OF_DEPTHWISE_TASK, -(-PLACES_OF_TASK // max(1, places)))))
+    task_rows = max(
+        1,
+        min(lines, max(choices.depthwise_task_lines, -(-choices.convolution_task_places // max(1, places)))),
+    )
     task_panels = panels
-    while tasks_of(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
-        if task_rows > LINES_OF_DEPTHWISE_TASK:
+    while tasks_of(images, lines, panels, task_rows, task_panels) < choices.least_tasks:
+        if task_rows > choices.depthwise_task_lines:
             task_rows = -(-task_rows // 2)
         elif task_panels > 1:
             task_panels = -(-task_panels // 2)
@@ -98,6 +100,7 @@ class _Divided:
     """Possible divisions into tasks of a convolution that mixes channels.
 
     Attributes:
+        choices: the device's constants of choice.
         conv: the convolution.
         images: number of images, times all other divisions except lines and panels.
         cores: candidate numbers of cores that the tasks keep busy.
@@ -107,6 +110,7 @@ class _Divided:
         whole: whether these are all positions of a line.
     """
 
+    choices: Choices
     conv: Convolution
     images: int
     cores: tuple[int, ...]
@@ -119,8 +123,10 @@ class _Divided:
 
     def task(self) -> tuple[int, int]:
         """Return the lines and panels of a task, for the division with the least time."""
-        places = 2 * PLACES_OF_TASK
-        most = max(1, min(self.lines, max(LINES_OF_TASK, -(-places // max(1, self.places)))))
+        places = 2 * self.choices.convolution_task_places
+        most = max(
+            1, min(self.lines, max(self.choices.convolution_task_lines, -(-places // max(1, self.places))))
+        )
         of_tasks = sorted({-(-self.panels // parts) for parts in range(1, self.panels + 1)}, reverse=True)
         return min(
             ((rows, panels) for rows in range(most, 0, -1) for panels in of_tasks or [1]),
@@ -129,7 +135,9 @@ class _Divided:
 
     def across_lines(self, task_rows: int) -> bool:
         """Return whether the tiles of a task of ``task_rows`` lines continue from line to line."""
-        return self._step(task_rows) < task_rows * step_cost(self.rows, self.places, self.vectors)
+        return self._step(task_rows) < task_rows * step_cost(
+            self.rows, self.places, self.vectors, self.choices
+        )
 
     def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
         """Return whether consecutive tasks share lines."""
@@ -139,6 +147,7 @@ class _Divided:
             self.conv.depth * self.conv.columns,
             self.images * -(-self.lines // task_rows),
             -(-self.panels // max(1, task_panels)),
+            self.choices,
         )
 
     @property
@@ -167,20 +176,27 @@ class _Divided:
     def _cost_of_weights(self, rows: int, panels: int) -> float:
         """Return the cost of reading a vector of weights. Consecutive tasks of a core may read the same weights."""
         if self.has_rows_outside(rows, panels):
-            return COST_OF_WEIGHTS
+            return self.choices.weights_cost
         of_panels = self.images * -(-self.lines // rows)
         of_core = of_panels * -(-self.panels // max(1, panels)) // max(self.cores)
         reading = max(1, min(of_panels, of_core))
-        return COST_OF_WEIGHTS_AGAIN + (COST_OF_WEIGHTS - COST_OF_WEIGHTS_AGAIN) / reading
+        return (
+            self.choices.weights_again_cost
+            + (self.choices.weights_cost - self.choices.weights_again_cost) / reading
+        )
 
     @property
     def _cost_of_copy(self) -> int:
-        return COST_OF_COPY if self.conv.data.in_order else COST_OF_TRANSPOSITION
+        return self.choices.copy_cost if self.conv.data.in_order else self.choices.transposition_cost
 
     def _step(self, rows: int) -> float:
         """Return the cost of a step of the reduction, in one panel of a task of ``rows`` lines."""
-        on_lines = rows * step_cost(self.rows, self.places, self.vectors)
+        on_lines = rows * step_cost(self.rows, self.places, self.vectors, self.choices)
         fewest = self.places * (self.lines % rows or rows)
         if not self.whole or fewest < self.most or not self.conv.residues.are_equal:
             return on_lines
-        return min(on_lines, ACROSS_LINES * step_cost(self.most, rows * self.places, self.vectors))
+        return min(
+            on_lines,
+            self.choices.across_lines_cost
+            * step_cost(self.most, rows * self.places, self.vectors, self.choices),
+        )

@@ -21,9 +21,7 @@ from ..convolution import Convolution, Window
 from .dot_instruction import DotInstruction, vector
 from .factors import Kept
 from .padding import Padded
-
-COPIED = 16
-"""Elements that a copy moves at once."""
+from .tiles import Tiles
 
 
 class DataBlock:
@@ -36,7 +34,7 @@ class DataBlock:
         self,
         conv: Convolution,
         outputs: Sequence[int],
-        lanes: int,
+        tiles: Tiles,
         channels: int | None = None,
         instruction: DotInstruction | None = None,
     ):
@@ -45,11 +43,12 @@ class DataBlock:
         Args:
             conv: the convolution.
             outputs: positions along each spatial axis.
-            lanes: elements of a vector.
+            tiles: the sizes of the kernel's tiles.
             channels: number of neighbouring channels. None means all.
             instruction: the instruction that multiplies groups of all channels, if any.
         """
-        self.conv, self.data, self.lanes = conv, conv.data, lanes
+        self.conv, self.data, self.lanes = conv, conv.data, tiles.lanes
+        self.at_once = tiles.choices.copied_at_once
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
         self.overruns = [_overruns(w, n, e) for w, n, e in zip(conv.windows, outputs, conv.data.shape[1:])]
         self.all_channels = int(self.data.shape[-1])
@@ -148,6 +147,7 @@ class DataBlock:
         if data.in_order and self.channels == self.all_channels:  # positions and channels are contiguous
             elements(
                 count * channels,
+                self.at_once,
                 lambda at: B.store(self.buffer, self.kept.stored(B.fetch(source, base + at)), [to + at]),
             )
             return
@@ -180,16 +180,16 @@ class DataBlock:
     def _fill(self, to: Expr, count: Expr) -> None:
         assert self.data.fill is not None
         fill = self.kept.stored(self.data.fill)
-        elements(count, lambda at: B.store(self.buffer, fill, [to + at]))
+        elements(count, self.at_once, lambda at: B.store(self.buffer, fill, [to + at]))
 
 
-def elements(count: Expr, body: Callable[[Expr], None]) -> None:
-    """Call ``body`` for each of ``count`` positions: first with vectors of them, then with single ones."""
-    whole = tir.floordiv(count, B.i64(COPIED))
-    with times("serial", whole, "piece") as piece, B.loop("vectorized", COPIED, "v") as v:
-        body(piece * B.i64(COPIED) + v)
-    with times("serial", count - whole * B.i64(COPIED), "rest") as rest:
-        body(whole * B.i64(COPIED) + rest)
+def elements(count: Expr, at_once: int, body: Callable[[Expr], None]) -> None:
+    """Call ``body`` for each of ``count`` positions: first with vectors of ``at_once``, then with single ones."""
+    whole = tir.floordiv(count, B.i64(at_once))
+    with times("serial", whole, "piece") as piece, B.loop("vectorized", at_once, "v") as v:
+        body(piece * B.i64(at_once) + v)
+    with times("serial", count - whole * B.i64(at_once), "rest") as rest:
+        body(whole * B.i64(at_once) + rest)
 
 
 def _strides(extents: Sequence[int], channels: int) -> list[int]:

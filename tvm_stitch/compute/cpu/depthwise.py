@@ -19,7 +19,7 @@ class DepthwiseTasks(ConvolutionTasks):
     """The tasks of a convolution that does not mix channels."""
 
     def begin(self) -> None:
-        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, self.width())
+        self.data = DataBlock(self.conv, self.outputs, self.tiles, self.width())
 
     def depth_of(self, taps: Residue) -> list[int]:
         return [of_axis.kernel for of_axis in taps]
@@ -49,5 +49,7 @@ class DepthwiseTasks(ConvolutionTasks):
             return data * widened(compat.load(self.packed, [place, column + c]), self.conv.summed)
 
         # Unrolled, so that neighbouring positions share the elements that they read.
-        sums = emit_sums(self.rows, width, lanes, self.depth, term, self.conv.summed, unrolled=1)
+        sums = emit_sums(
+            self.rows, width, lanes, self.depth, term, self.tiles.choices, self.conv.summed, unrolled=1
+        )
         self.out.store(sums, rows, column, width, min(lanes, width))

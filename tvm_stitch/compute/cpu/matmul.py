@@ -41,7 +41,7 @@ from .micro_kernel import (
     emit_sums,
     last_of,
 )
-from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
+from .tiles import Tiles
 from .write_back import WriteBack
 
 
@@ -86,7 +86,7 @@ class MatmulTasks:
             self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
             self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
             self.out.begin(self.tile_rows, width)
-            self.blocks = None if self.dots else blocks_of([self.depth])
+            self.blocks = None if self.dots else blocks_of([self.depth], tiles.choices)
             if self.blocks is not None:
                 self.totals = Totals(
                     -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
@@ -173,6 +173,7 @@ class MatmulTasks:
                 begin = B.bind(start + row * B.i64(p.depth), "begin")
                 elements(
                     B.i64(p.depth),
+                    self.tiles.choices.copied_at_once,
                     lambda at: B.store(
                         self.block, stored(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
                     ),
@@ -180,6 +181,7 @@ class MatmulTasks:
             return
         elements(
             count * B.i64(p.depth),
+            self.tiles.choices.copied_at_once,
             lambda at: B.store(self.block, stored(B.fetch(self.left, start + at)), [at]),
         )
 
@@ -188,11 +190,14 @@ class MatmulTasks:
         p, tiles = self.product, self.tiles
         if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
             return False
-        if not isinstance(p.depth, int) or not 0 < p.depth * width <= MOST_COPIED:
+        if not isinstance(p.depth, int) or not 0 < p.depth * width <= tiles.choices.copied_panel_elements:
             return False
-        if p.depth > SHORT_DEPTH and not p.left_transposed:
+        if p.depth > tiles.choices.short_reduction and not p.left_transposed:
             return False
-        return isinstance(p.rows, int) and min(p.rows, tiles.task_rows) >= LEAST_TILES_OF_COPY * tiles.rows
+        return (
+            isinstance(p.rows, int)
+            and min(p.rows, tiles.task_rows) >= tiles.choices.least_tiles_of_copy * tiles.rows
+        )
 
     def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
         """Copy the columns of a panel so that neighbours are contiguous."""
@@ -273,18 +278,22 @@ class MatmulTasks:
                 p.depth,
                 lambda i, k: self._left(batch, row, line, i, k),
                 lambda k, c: self._right(batch, k, start, c, width),
+                self.tiles.choices,
                 p.summed,
             )
         ahead = self._ahead(number, rows, start, width, block)
         if (instruction := self.instruction) is not None:
             term = instruction, lambda i, k, c: self._groups(instruction, row, line, i, k[0], start, c, width)
-            return emit_sums(rows, width, lanes, [self.depth], term, p.summed, block=block, ahead=ahead)
+            return emit_sums(
+                rows, width, lanes, [self.depth], term, self.tiles.choices, p.summed, block=block, ahead=ahead
+            )
         return emit_sums(
             rows,
             width,
             lanes,
             [p.depth],
             lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
+            self.tiles.choices,
             p.summed,
             block=block,
             ahead=ahead,
@@ -303,7 +312,7 @@ class MatmulTasks:
         if block is not None:
             begin = begin + block[1] * B.i64(step * width * group)
         tiles = -(-self._most_rows() // self.tile_rows)
-        return Ahead.of(self.packed, begin, step, width * group, number, tiles)
+        return Ahead.of(self.packed, begin, step, width * group, number, tiles, self.tiles.choices)
 
     def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
         p = self.product

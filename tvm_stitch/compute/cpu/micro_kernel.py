@@ -28,18 +28,11 @@ from ...codegen import builder as B
 from ...codegen.cpu.columns import count_of
 from ...codegen.cpu.tasks import times
 from ...compat import Buffer, Expr, T, tir
+from ...cost.choices import Choices
 from ...graph.dtype import item_bytes
 from ...graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
 from .dot_instruction import DotInstruction, vector
-from .tiles import (
-    CACHE_LINE,
-    DEPTH_OF_SUM,
-    DOT_COLUMNS,
-    FETCH_STEPS,
-    LEAST_TILES_OF_FETCH,
-    LONG_DEPTH,
-    VECTORS_IN_FLIGHT,
-)
+from .tiles import CACHE_LINE
 
 Term = Callable[[int, list[Expr], Expr], Expr]
 """Maps a row, the coordinates of the reduction and a column to the product that the sum gets."""
@@ -78,16 +71,16 @@ class DepthBlocks:
         return product(self.divided)
 
 
-def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
+def blocks_of(depth: Sequence[Extent], choices: Choices) -> DepthBlocks | None:
     """Return the blocks of a reduction, or None if it is short enough to be summed one by one."""
     total = product(depth)
-    if isinstance(total, int) and total <= LONG_DEPTH:
+    if isinstance(total, int) and total <= choices.longest_sum:
         return None
     level, inner = len(depth) - 1, 1
-    while level and inner * int(depth[level]) <= DEPTH_OF_SUM:
+    while level and inner * int(depth[level]) <= choices.sum_length:
         inner *= int(depth[level])
         level -= 1
-    extent, step = depth[level], DEPTH_OF_SUM // inner
+    extent, step = depth[level], choices.sum_length // inner
     if isinstance(extent, int):  # blocks of equal size, as far as possible
         step = -(-extent // -(-extent // step))
     return DepthBlocks(tuple(depth), level, step)
@@ -110,15 +103,18 @@ class Ahead:
     Attributes:
         weights: flat buffer, as the tiles read it.
         first: first element of this tile's share.
-        lines: cache lines per prefetch, every ``FETCH_STEPS`` steps of the reduction.
+        lines: cache lines per prefetch, every ``fetch_steps`` steps of the reduction.
     """
 
     weights: Buffer
     first: Expr
     lines: int
+    choices: Choices
 
     @staticmethod
-    def of(weights: Buffer, start: Expr, depth: Extent, width: int, tile: Expr, tiles: int) -> Ahead | None:
+    def of(
+        weights: Buffer, start: Expr, depth: Extent, width: int, tile: Expr, tiles: int, choices: Choices
+    ) -> Ahead | None:
         """Return the share of one tile of a block, or None if prefetching does not pay.
 
         Args:
@@ -129,19 +125,19 @@ class Ahead:
             tile: number of the tile.
             tiles: number of tiles of the block.
         """
-        if not isinstance(depth, int) or depth < FETCH_STEPS or tiles < LEAST_TILES_OF_FETCH:
+        if not isinstance(depth, int) or depth < choices.fetch_steps or tiles < choices.least_tiles_of_fetch:
             return None
         weights = B.flat_view(weights)
         per_line = CACHE_LINE // item_bytes(compat.buffer_dtype(weights))
-        groups = depth // FETCH_STEPS
+        groups = depth // choices.fetch_steps
         lines = -(-depth * width // (per_line * groups * tiles))
         share = B.i64(groups * lines * per_line)
-        return Ahead(weights, start + B.i64(depth * width) + tile * share, lines)
+        return Ahead(weights, start + B.i64(depth * width) + tile * share, lines, choices)
 
     def emit(self, step: Expr) -> None:
         """Emit the prefetches before a group of steps that begins at ``step``."""
         line = CACHE_LINE // item_bytes(compat.buffer_dtype(self.weights))
-        at = self.first + tir.floordiv(step, B.i64(FETCH_STEPS)) * B.i64(self.lines * line)
+        at = self.first + tir.floordiv(step, B.i64(self.choices.fetch_steps)) * B.i64(self.lines * line)
         for i in range(self.lines):
             B.prefetch(self.weights, at + B.i64(i * line))
 
@@ -152,6 +148,7 @@ def emit_sums(
     lanes: int,
     depth: Sequence[Extent],
     term: Term | tuple[DotInstruction, Groups],
+    choices: Choices,
     dtype: str = "float32",
     unrolled: int = 0,
     block: tuple[DepthBlocks, Expr] | None = None,
@@ -165,8 +162,8 @@ def emit_sums(
         lanes: elements of a vector.
         depth: extents of the reduction loops, outermost first.
         term: a product, from a row of the tile, the loops' variables, and a column of the tile. Or an instruction
-            and
-            its groups, if ``depth`` counts groups.
+            and its groups, if ``depth`` counts groups.
+        choices: the device's constants of choice.
         dtype: type of the sums.
         unrolled: number of innermost loops that are unrolled.
         block: the only block of the reduction to sum, if not all of it.
@@ -199,7 +196,7 @@ def emit_sums(
         else:
             tile.each(to, lambda i, c: compat.load(to[i], [c]) + term(i, coordinates, c))
 
-    chains = chains_of(rows, -(-width // lanes))
+    chains = chains_of(rows, -(-width // lanes), choices)
     if chains > 1 and not unrolled:
         more = [tile.buffers(f"chain{n}_") for n in range(1, chains)]
         for each in more:
@@ -215,17 +212,22 @@ def emit_sums(
             step(at)
         return sums
     with _loops(zip(kinds[:-1], loops[:-1])) as outer:
-        in_groups(loops[-1], lambda k: step([*outer, k]), lambda k: ahead.emit(flatten([*outer, k], loops)))
+        in_groups(
+            loops[-1],
+            lambda k: step([*outer, k]),
+            lambda k: ahead.emit(flatten([*outer, k], loops)),
+            choices.fetch_steps,
+        )
     return sums
 
 
-def chains_of(rows: int, vectors: int) -> int:
+def chains_of(rows: int, vectors: int, choices: Choices) -> int:
     """Return the number of independent partial sums of each element, over interleaved steps of the reduction.
 
     The few sums of a small tile would wait for each other's additions.
     """
     chains = 1
-    while 2 * chains * rows * vectors <= VECTORS_IN_FLIGHT:
+    while 2 * chains * rows * vectors <= choices.sum_vectors_in_flight:
         chains *= 2
     return chains
 
@@ -242,15 +244,17 @@ def _sequential(
     _divided(count, len(buffers), group, lambda at: step(at, buffers[0]))
 
 
-def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None]) -> None:
-    """Emit a loop of ``count`` steps in groups of ``FETCH_STEPS``, with ``before`` ahead of each group."""
+def in_groups(
+    count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None], at_once: int
+) -> None:
+    """Emit a loop of ``count`` steps in groups of ``at_once``, with ``before`` ahead of each group."""
 
     def group(start: Expr) -> None:
         before(start)
-        with B.loop("unroll", FETCH_STEPS, "u") as u:
+        with B.loop("unroll", at_once, "u") as u:
             step(start + u)
 
-    _divided(count, FETCH_STEPS, group, step)
+    _divided(count, at_once, group, step)
 
 
 def _divided(count: Extent, size: int, group: Callable[[Expr], None], single: Callable[[Expr], None]) -> None:
@@ -315,6 +319,7 @@ def emit_dots(
     depth: Extent,
     left: Callable[[int, Expr], Expr],
     right: Callable[[Expr, Expr], Expr],
+    choices: Choices,
     dtype: str = "float32",
 ) -> list[Buffer]:
     """Emit ``rows`` x ``width`` sums over a reduction that is contiguous in both factors, and return a buffer for
@@ -323,16 +328,17 @@ def emit_dots(
     Vectors run along the reduction, so each sum is a vector of ``lanes`` partial sums until the end.
 
     Args:
-        rows, width: size of the tile. ``width`` is a power of two, or a multiple of ``DOT_COLUMNS``.
+        rows, width: size of the tile. ``width`` is a power of two, or a multiple of ``dot_columns``.
         lanes: elements of a vector.
         depth: length of the reduction.
         left: an element, from the row of the tile and the reduction index.
         right: an element, from the reduction index and the column of the tile.
+        choices: the device's constants of choice.
         dtype: type of the sums.
     """
     tile = _Tile(rows, width, 1, dtype)
     results = tile.buffers("dots")
-    count = min(width, DOT_COLUMNS)
+    count = min(width, choices.dot_columns)
     steps = as_expr(depth) // B.i64(lanes) if not isinstance(depth, int) else depth // lanes
     with times("serial", width // count, "group") as group:
         first = group * B.i64(count)
@@ -341,7 +347,7 @@ def emit_dots(
             k = at[0] * B.i64(lanes) + tir.floormod(c, B.i64(lanes))
             return left(i, k) * right(k, first + tir.floordiv(c, B.i64(lanes)))
 
-        partial = _dots_of(rows, count * lanes, lanes, steps, term, dtype)
+        partial = _dots_of(rows, count * lanes, lanes, steps, term, choices, dtype)
         for i, line in enumerate(partial):
             T.buffer_store(results[i], _folded(line, count, lanes), [_places(first, count)])
         if isinstance(depth, int) and depth % lanes == 0:
@@ -355,19 +361,21 @@ def emit_dots(
     return results
 
 
-def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype: str) -> list[Buffer]:
+def _dots_of(
+    rows: int, width: int, lanes: int, steps: Extent, term: Term, choices: Choices, dtype: str
+) -> list[Buffer]:
     """Return the vectors of partial sums for ``emit_dots``.
 
     Totals of blocks are in a tile of their own, because there are too few tiles for :class:`Totals`.
     """
-    blocks = blocks_of([steps])
+    blocks = blocks_of([steps], choices)
     if blocks is None:
-        return emit_sums(rows, width, lanes, [steps], term, dtype)
+        return emit_sums(rows, width, lanes, [steps], term, choices, dtype)
     tile = _Tile(rows, width, lanes, dtype)
     totals = tile.buffers("totals")
     tile.clear(totals)
     with times("serial", blocks.count, "block") as block:
-        sums = emit_sums(rows, width, lanes, [steps], term, dtype, block=(blocks, block))
+        sums = emit_sums(rows, width, lanes, [steps], term, choices, dtype, block=(blocks, block))
         tile.each(totals, lambda i, c: compat.load(totals[i], [c]) + compat.load(sums[i], [c]))
     return totals
 

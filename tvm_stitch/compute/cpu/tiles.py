@@ -18,106 +18,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from ...cost.choices import Choices
 from ...graph.extent import Extent
 from ...target import has_feature
 from ..attention import Attention
 from .dot_instruction import DotInstruction
 
-ROWS_OF_TASK = 64
-"""Rows of a parallel task: so many reuse a panel of the right side while it is in the second-level cache."""
-
-PANELS_OF_TASK = 4
-"""Panels of columns of a parallel task."""
-
-LEAST_TASKS = 32
-"""Number of tasks of attention and depthwise convolutions, if there is enough work."""
-
-CORES = (1, 2, 4, 8, 12, 16, 24)
-"""Numbers of cores to keep busy if the target has no ``num-cores``.
-
-Each core gets as many neighbouring tasks as the others, or one more.
-"""
-
-MOST_COPIED = 1 << 16
-"""Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
-
-KEPT_IN_CACHE = 1 << 18
-"""Elements that stay in a second-level cache of 2 MiB, or nearly so in one of 1 MiB, while others pass through."""
-
-LEAST_TILES_OF_COPY = 2
-"""Tiles of rows that a panel is copied for."""
-
-SHORT_DEPTH = 128
-"""Longest reduction for which panels are copied. The additions that end a sum along the reduction cost more of a
-short one.
-"""
-
-DOT_COLUMNS = 4
-"""Columns of a tile whose sums run along the reduction."""
-
-SERIAL_PRODUCTS = 1 << 16
-"""Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
-
-VECTORS_IN_FLIGHT = 10
-"""Vectors of sums that keep a core busy. Each waits 4 cycles for its last addition, and 2 may begin in a cycle.
-
-With 8, which is just enough, every late load is lost time. Compared to 6 x 2 vectors of AVX2, 4 x 2 run at 0.86 of
-the rate, and 5 x 2 at 0.97.
-"""
-
-PASS_OVERHEAD = 1
-"""Cost of a tile's reduction step on top of its multiplications (loads of the right side), in vectors of sums."""
-
-ACROSS_LINES = 1.05
-"""Relative cost of a tile whose positions may lie on two lines: each position has its own address."""
-
-LONG_DEPTH = 384
-"""Most products that are summed one by one. The error of longer sums would be more than twice that of libraries."""
-
-DEPTH_OF_SUM = 256
-"""Products in each partial sum of a long sum."""
-
 CACHE_LINE = 64
 """Bytes that are fetched at once."""
-
-FETCH_STEPS = 8
-"""Steps of the reduction between prefetches of the next weights."""
-
-LEAST_TILES_OF_FETCH = 2
-"""Fewest tiles of a block of weights for which the next block is prefetched. A single tile reads a stream, which
-the hardware prefetches.
-"""
-
-PLACES_OF_TASK = 256
-"""Output positions of a parallel task of a convolution, which reuse a panel of weights. At most twice as many are
-in the second-level cache. Longer lines are divided.
-"""
-
-LINES_OF_TASK = 4
-"""Most lines of a task, whatever their length."""
-
-COST_OF_WEIGHTS = 4
-"""Cost for a task of reading a vector of weights from the third-level cache, in multiplications of vectors."""
-
-COST_OF_WEIGHTS_AGAIN = 1
-"""The same if the preceding task has read them: they lie in the second-level cache."""
-
-COST_OF_COPY = 4
-"""Cost for a task of copying a vector of data, in the same unit."""
-
-COST_OF_TRANSPOSITION = 12
-"""The same if the data lies in another order, as channels first."""
-
-LINES_OF_DEPTHWISE_TASK = 14
-"""Fewest lines of a task of a depthwise convolution, if there are enough tasks. Neighbouring tasks copy some lines
-twice, and each panel of channels makes its own copy.
-"""
-
-PANELS_OF_ATTENTION = 4
-"""Panels of queries of a task of attention: so many read a block of keys while it is in the cache."""
-
-KEYS_OF_BLOCK = 128
-"""Keys of a block of attention: their rows and the scores of a panel of queries fit into a first-level cache."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +33,7 @@ class Tiles:
     """The sizes of a kernel's tiles.
 
     Attributes:
+        choices: the device's constants of choice.
         lanes: float32 elements of a vector.
         rows: rows of the micro-kernel, which keeps ``rows`` x ``columns`` sums in registers.
         columns: columns of the micro-kernel and of a panel, a multiple of ``lanes``.
@@ -133,10 +42,11 @@ class Tiles:
         task_places: positions of a line, in a convolution's task.
         across_lines: whether a convolution's tiles continue from line to line.
         rows_outside: whether consecutive tasks share rows, rather than panels.
-        dot_rows: rows of a tile of ``DOT_COLUMNS`` whose sums run along the reduction, each in a vector.
+        dot_rows: rows of a tile of ``dot_columns`` whose sums run along the reduction, each in a vector.
         instruction: multiplies groups of a packed weight's elements. None if single elements are multiplied.
     """
 
+    choices: Choices
     lanes: int
     rows: int
     columns: int
@@ -166,7 +76,9 @@ class Tiles:
         return width
 
 
-def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: Extent) -> Tiles:
+def tiles_for(
+    target: Any, choices: Choices, batch: Extent, rows: Extent, columns: Extent, depth: Extent
+) -> Tiles:
     """Return the tiles of a product of these extents on a CPU.
 
     The registers hold the micro-kernel's sums, two vectors of the right side and one element of the left one. This
@@ -175,22 +87,26 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     lanes, registers = vectors_of(target)
     tile_rows = most_rows(registers)
     if isinstance(rows, int):
-        tile_rows = tile_rows_for(tile_rows, rows, 2)
+        tile_rows = tile_rows_for(tile_rows, rows, 2, choices)
     tile_columns = 2 * lanes
-    task_rows, task_panels = -(-ROWS_OF_TASK // tile_rows) * tile_rows, PANELS_OF_TASK
+    task_rows, task_panels = (
+        -(-choices.product_task_rows // tile_rows) * tile_rows,
+        choices.product_task_panels,
+    )
     parallel = True
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
-        task_rows, task_panels = _task(batch, rows, panels, tile_rows, cores_of(target))
+        task_rows, task_panels = _task(batch, rows, panels, tile_rows, cores_of(target, choices), choices)
         if isinstance(depth, int):
-            parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
+            parallel = batch * rows * columns * depth > choices.serial_multiplications
     outside = False
     if isinstance(columns, int) and isinstance(depth, int):
         left, row_tasks = (rows * depth, -(-rows // task_rows)) if isinstance(rows, int) else (None, 1)
         outside = has_rows_outside(
-            left, columns * depth, row_tasks, -(-columns // (task_panels * tile_columns))
+            left, columns * depth, row_tasks, -(-columns // (task_panels * tile_columns)), choices
         )
     return Tiles(
+        choices,
         lanes,
         tile_rows,
         tile_columns,
@@ -202,7 +118,9 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     )
 
 
-def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -> tuple[int, int]:
+def _task(
+    batch: int, rows: int, panels: int, tile: int, cores: Sequence[int], choices: Choices
+) -> tuple[int, int]:
     """Return the rows and panels of a product's task, for the division with the least time."""
     if not rows or not panels:
         return tile, 1
@@ -210,16 +128,18 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
     def cost(task: tuple[int, int]) -> float:
         of_rows, of_panels = task
         tasks = tasks_of(batch, rows, panels, of_rows, of_panels)
-        of_panel = 2 * COST_OF_WEIGHTS + step_cost(tile, min(of_rows, rows), 2)
+        of_panel = 2 * choices.weights_cost + step_cost(tile, min(of_rows, rows), 2, choices)
         busy = rows / (of_rows * -(-rows // of_rows)) * panels / (of_panels * -(-panels // of_panels))
         return elapsed(tasks, of_panels * of_panel, min(1.0, busy), cores)
 
-    most = min(-(-ROWS_OF_TASK // tile), -(-rows // tile))
-    divisions = product(range(most, 0, -1), range(min(PANELS_OF_TASK, panels), 0, -1))
+    most = min(-(-choices.product_task_rows // tile), -(-rows // tile))
+    divisions = product(range(most, 0, -1), range(min(choices.product_task_panels, panels), 0, -1))
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
 
 
-def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: int) -> bool:
+def has_rows_outside(
+    left: int | None, right: int, row_tasks: int, panel_tasks: int, choices: Choices
+) -> bool:
     """Return whether consecutive tasks should share rows, because then less is read into the cache.
 
     The side that changes from task to task is read once if it stays in the cache. Otherwise it is read once for
@@ -231,9 +151,9 @@ def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: 
         row_tasks, panel_tasks: numbers of tasks into which they are divided.
     """
     if left is None:
-        return right <= KEPT_IN_CACHE
-    by_rows = left + right * (1 if right <= KEPT_IN_CACHE else row_tasks)
-    by_panels = right + left * (1 if left <= KEPT_IN_CACHE else panel_tasks)
+        return right <= choices.cached_elements
+    by_rows = left + right * (1 if right <= choices.cached_elements else row_tasks)
+    by_panels = right + left * (1 if left <= choices.cached_elements else panel_tasks)
     return by_rows <= by_panels
 
 
@@ -251,26 +171,26 @@ def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float
     return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)
 
 
-def cores_of(target: Any, most: int | None = None) -> tuple[int, ...]:
+def cores_of(target: Any, choices: Choices, most: int | None = None) -> tuple[int, ...]:
     """Return numbers of cores to keep busy: the target's if known. ``most`` limits them to the amount of work."""
     known = target.attrs.get("num-cores")
-    numbers = CORES if known is None else (int(known),)
+    numbers = choices.assumed_cores if known is None else (int(known),)
     return numbers if most is None else tuple(sorted({min(number, max(1, most)) for number in numbers}))
 
 
-def attention_tile(target: Any, attention: Attention) -> Tiles:
+def attention_tile(target: Any, choices: Choices, attention: Attention) -> Tiles:
     """Return the tiles of attention on a CPU. Columns are queries, and a task has ``task_panels`` panels of them."""
     lanes, registers = vectors_of(target)
     rows, queries = most_rows(registers), attention.queries
     columns = lanes if isinstance(queries, int) and queries <= lanes else 2 * lanes
-    panels = PANELS_OF_ATTENTION
+    panels = choices.attention_task_panels
     if isinstance(queries, int):
         heads = math.prod(extent if isinstance(extent, int) else 1 for extent in attention.leading)
         of_head = -(-queries // columns)
         panels = max(1, min(panels, of_head))
-        while panels > 1 and heads * -(-of_head // panels) < LEAST_TASKS:
+        while panels > 1 and heads * -(-of_head // panels) < choices.least_tasks:
             panels //= 2
-    return Tiles(lanes, rows, columns, rows, panels, True)
+    return Tiles(choices, lanes, rows, columns, rows, panels, True)
 
 
 def tasks_of(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:
@@ -282,16 +202,17 @@ def most_rows(registers: int) -> int:
     return 8 if registers >= 32 else 6
 
 
-def tile_rows_for(most: int, rows: int, vectors: int) -> int:
+def tile_rows_for(most: int, rows: int, vectors: int, choices: Choices) -> int:
     """Return the rows of a tile, of ``vectors`` each, with which ``rows`` rows take the least time."""
     return min(
-        range(1, max(1, min(most, rows)) + 1), key=lambda tile: (step_cost(tile, rows, vectors), -tile)
+        range(1, max(1, min(most, rows)) + 1),
+        key=lambda tile: (step_cost(tile, rows, vectors, choices), -tile),
     )
 
 
-def step_cost(tile: int, rows: int, vectors: int) -> int:
+def step_cost(tile: int, rows: int, vectors: int, choices: Choices) -> int:
     """Return the cost of a step of the reduction, over all tiles of ``rows`` rows. The last tile may overlap."""
-    return -(-rows // tile) * (max(tile * vectors, VECTORS_IN_FLIGHT) + PASS_OVERHEAD)
+    return -(-rows // tile) * (max(tile * vectors, choices.sum_vectors_in_flight) + choices.step_overhead)
 
 
 def lanes_of(target: Any) -> int:

@@ -26,6 +26,7 @@ from ... import compat
 from ...codegen import builder as B
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...compat import Analyzer, Buffer, Expr, T, tir
+from ...device import DeviceModel
 from ...graph.dtype import MULTIPLIED, item_bytes
 from ...graph.extent import as_expr, ceildiv, is_number, product
 from ...support.failures import Refusal
@@ -36,20 +37,12 @@ from .sources import sources
 FIRST_CAPABILITY = 80
 """Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
 
-FEWEST_QUERIES = 16
-"""Fewest queries. With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
-
 LARGEST_HEAD = 128
 """Most elements of a head for which rows of Q, sums and scores fit into a thread's registers."""
 
 THREADS = 128
 TILE = 64
 """Queries of a block if each of its warps has one tile of 16."""
-
-TWO_TILES_FROM = 512
-"""Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
-blocks.
-"""
 
 SMALL_HEAD = 64
 """Most elements of a head for which more than two blocks find enough registers on a multiprocessor."""
@@ -73,21 +66,21 @@ def check(attention: Attention, shared_bytes: int) -> None:
         )
 
 
-def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: int) -> Any:
+def cuda_attention(attention: Attention, numbers: Sequence[Any], device: DeviceModel) -> Any:
     """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:
         attention: the computation.
-        numbers: the variables of its extents that are not extents of an input.
+        device: the GPU that the kernel is for.
         shared_bytes: shared memory available to a block.
 
     Raises:
         Refusal: as :func:`check` does.
     """
-    check(attention, shared_bytes)
+    check(attention, device.shared_per_block)
     buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
     out = attention.out.declared("out")
-    tiles = _tiles(attention, shared_bytes)
+    tiles = _tiles(attention, device)
     blocks = product([*attention.leading, ceildiv(attention.queries, TILE * tiles)])
     with B.kernel() as body, ExitStack() as stack:
         stack.enter_context(T.launch_thread("blockIdx.x", as_expr(blocks)))
@@ -110,12 +103,14 @@ def is_aligned(attention: Attention) -> bool:
     return attention.size * item_bytes(attention.q.dtype) % _ALIGNMENT_BYTES == 0
 
 
-def _tiles(attention: Attention, shared_bytes: int) -> int:
+def _tiles(attention: Attention, device: DeviceModel) -> int:
     """Return the number of tiles of 16 queries per warp."""
     if _is_float(attention):
         return 1
-    few = isinstance(attention.queries, int) and attention.queries < TWO_TILES_FROM
-    return 1 if few or _shared_bytes(attention, 2) > shared_bytes else 2
+    few = (
+        isinstance(attention.queries, int) and attention.queries < device.choices.attention_two_tiles_queries
+    )
+    return 1 if few or _shared_bytes(attention, 2) > device.shared_per_block else 2
 
 
 def _shared_bytes(attention: Attention, tiles: int) -> int:

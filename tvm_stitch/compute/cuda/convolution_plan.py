@@ -22,47 +22,6 @@ PLACE_WORDS = 4
 REGISTERS = 128
 """Registers of a thread."""
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-"""Possible numbers of splits of a sum."""
-
-FEWEST_ROUNDS = 2
-"""Fewest steps of each slice in a split. With fewer, most of the time is spent waiting for the first copy."""
-
-FILLED = 1.34
-"""Padding factor of the channels from which on steps run through the windows of channels.
-
-The factor compares the channels of a window position, padded to whole steps, to the channels. Windows of channels
-take more instructions for addresses.
-"""
-
-WASTED = 2.0
-"""A tile that computes this many times the result is left to the library."""
-
-LATENCY = 1700
-"""Cycles of a step that waits for its copies."""
-
-EFFICIENCY = {(64, 32, 4): 0.6}
-"""Share of a multiprocessor's multiply-adds that a tile reaches. Other tiles reach ``USUAL_EFFICIENCY``."""
-USUAL_EFFICIENCY = 0.65
-
-FIXED = 5000
-"""Cycles of a block outside of its steps: the launch, the first copies, the write-back."""
-
-LANES = 128
-"""Float32 multiply-adds of a multiprocessor per cycle. On devices with 64, all plans are equally slower."""
-
-CLUSTER_SUMS = 1500
-"""Cycles in which the blocks of a cluster add up each other's splits."""
-
-APART_SUMS = 3500
-"""Cycles in which a grid, or a second kernel, starts to add up splits from memory, and ends."""
-
-BYTES_PER_CYCLE = 1500
-"""Bytes of the splits' results per cycle. They are written and read again, mostly in the second-level cache."""
-
-PACKED_PRODUCTS = 2**29
-"""Fewest multiply-adds for which a computed weight is packed. Packing then takes next to no time in comparison."""
-
 _LARGEST = 2**31 - 1
 
 
@@ -171,21 +130,21 @@ def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> Conv
     wasted = _computed(c, best) / (
         c.images * math.prod(c.places) * c.outputs * c.inputs * math.prod(c.window)
     )
-    if wasted > WASTED:
+    if wasted > device.choices.convolution_wasted:
         raise Refusal(f"our kernel's tiles would compute {wasted:.1f} times what is asked")
     return best
 
 
 def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan]:
     filled = -(-c.inputs // DEPTH) * DEPTH / c.inputs
-    gathered = c.exchanged or (filled > FILLED and math.prod(c.window) > 1)
+    gathered = c.exchanged or (filled > device.choices.convolution_filled and math.prod(c.window) > 1)
     for tile in TILES:
         needed = tile.shared_bytes(c.exchanged)
         if needed > device.shared_per_block:
             continue
         shared = device.shared_per_sm // (needed + device.shared_reserved)
         resident = min(device.registers_per_sm // (REGISTERS * tile.threads), shared)
-        for splits in SPLITS:
+        for splits in device.choices.convolution_splits:
             plan = ConvolutionPlan(tile, resident, splits, gathered)
             if splits == 1 or _is_worth_dividing(c, plan, device):
                 yield plan
@@ -197,7 +156,7 @@ def _is_worth_dividing(c: ImageConvolution, plan: ConvolutionPlan, device: Devic
     If some blocks would begin only when others end, smaller tiles fill the device as well, without sums to add up.
     """
     at_once = _tiles(c, plan) * plan.splits <= plan.resident * device.sms
-    return at_once and _rounds(c, plan) >= FEWEST_ROUNDS
+    return at_once and _rounds(c, plan) >= device.choices.convolution_fewest_rounds
 
 
 def _steps(c: ImageConvolution, plan: ConvolutionPlan) -> int:
@@ -223,12 +182,19 @@ def _computed(c: ImageConvolution, plan: ConvolutionPlan) -> int:
 def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
     """Return the estimated cycles: full rounds of resident blocks, and a last round of the remaining ones."""
     tile = plan.tile
-    efficiency = EFFICIENCY.get((tile.rows, tile.places, tile.slices), USUAL_EFFICIENCY)
-    step = tile.slices * tile.rows * tile.places * DEPTH / LANES / efficiency
+    choices = device.choices
+    measured = {tuple(shape): share for *shape, share in choices.convolution_efficiency}
+    efficiency = measured.get((tile.rows, tile.places, tile.slices), choices.convolution_usual_efficiency)
+    step = tile.slices * tile.rows * tile.places * DEPTH / device.choices.convolution_lanes / efficiency
     full, rest = divmod(-(-_tiles(c, plan) * plan.splits // device.sms), plan.resident)
 
     def wave(blocks: int) -> float:
-        return FIXED + _rounds(c, plan) * max(LATENCY, blocks * step) if blocks else 0.0
+        return (
+            device.choices.convolution_block_cycles
+            + _rounds(c, plan) * max(device.choices.convolution_step_cycles, blocks * step)
+            if blocks
+            else 0.0
+        )
 
     return full * wave(plan.resident) + wave(rest) + _sums(c, plan, device)
 
@@ -238,9 +204,12 @@ def _sums(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> fl
     if plan.splits == 1:
         return 0.0
     if are_clusters(_tiles(c, plan), plan.splits, device):
-        return CLUSTER_SUMS
+        return device.choices.convolution_cluster_cycles
     results = 4 * c.images * c.groups * c.outputs * math.prod(c.places)
-    return APART_SUMS + plan.splits * results / BYTES_PER_CYCLE
+    return (
+        device.choices.convolution_apart_cycles
+        + plan.splits * results / device.choices.convolution_bytes_per_cycle
+    )
 
 
 def are_clusters(tiles: int, splits: int, device: DeviceModel) -> bool:

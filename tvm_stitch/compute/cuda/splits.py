@@ -19,12 +19,6 @@ from .epilogue import TileEvaluator
 from .positions import Places, quotient
 from .sources import sources
 
-AT_ONCE = 16
-"""Loads of a thread that are in flight together."""
-
-EVALUATED = 8
-"""Most copies of an epilogue's code, for vectors that a thread loads together."""
-
 VECTOR = 4
 """Floats per load, if there are as many neighbours."""
 
@@ -70,9 +64,13 @@ class ByGrid:
         """
         splits, elements = divided[0], math.prod(divided[1:])
         width = VECTOR if elements % VECTOR == 0 else 1
-        at_once = -(-splits // -(-splits // AT_ONCE))
+        at_once = -(-splits // -(-splits // device.choices.split_loads_at_once))
         needed = -(-elements // (width * threads))
-        vectors = min(needed, AT_ONCE // at_once, max(1, EVALUATED * lanes // width))
+        vectors = min(
+            needed,
+            device.choices.split_loads_at_once // at_once,
+            max(1, device.choices.split_evaluations * lanes // width),
+        )
         return ByGrid(device, splits, width, at_once, vectors)
 
 

@@ -15,13 +15,25 @@ from .code import CodeChoices
 from .cpu import CpuChoices
 from .fusion import FusionChoices
 from .grid import GridChoices
+from .kernels import KernelChoices
 from .launches import LaunchChoices
+from .libraries import LibraryChoices
+from .products import ProductChoices
 from .rows import RowChoices
 from .strategies import StrategyChoices
 
 
 @dataclass(frozen=True)
 class Choices(
-    LaunchChoices, FusionChoices, RowChoices, StrategyChoices, GridChoices, CpuChoices, CodeChoices
+    LaunchChoices,
+    FusionChoices,
+    RowChoices,
+    StrategyChoices,
+    GridChoices,
+    CpuChoices,
+    CodeChoices,
+    ProductChoices,
+    KernelChoices,
+    LibraryChoices,
 ):
     """The constants of choice of one device. Each base class holds those of one concern."""

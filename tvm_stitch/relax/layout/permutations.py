@@ -12,11 +12,13 @@ makes one of its borders free is a candidate; the one in which the fewest bytes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from ...cost.choices import Choices
 from ...graph.dtype import item_bytes
 from ...graph.extent import product, same_shape
 from ...support.module_pass import module_pass
@@ -30,12 +32,6 @@ PERMUTE = "relax.permute_dims"
 Axes = tuple[int, ...]
 """An order: for each axis of what is permuted, the axis of what it is made from."""
 
-SMALL = 1 / 64
-"""What permuting an operand that is broadcast counts, beside one that is not, where extents are symbolic."""
-
-OF_PRODUCT = 3.0
-"""What permuting a product's result counts: in its own order what follows may be computed in the product's kernel."""
-
 
 @module_pass
 class CarriedPermutations:
@@ -43,14 +39,20 @@ class CarriedPermutations:
 
     ``add(permute_dims(x), y)``, which is read through the inverse, becomes ``add(x, permute_dims(y))``, if ``y`` is a
     transposition itself or so is what else reads the sum. Runs before ``LegalizeOps``.
+
+    Args:
+        choices: the device's constants of choice.
     """
+
+    def __init__(self, choices: Choices):
+        self.choices = choices
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions in which something is permuted."""
-        return with_own_functions(mod, _rewritten)
+        return with_own_functions(mod, partial(_rewritten, choices=self.choices))
 
 
-def _rewritten(func: Any) -> Any:
+def _rewritten(func: Any, choices: Choices) -> Any:
     values = dict(relax.analysis.get_var2val(func).items())
     if not any(operator_name(value) == PERMUTE for value in values.values()):
         return func
@@ -60,7 +62,7 @@ def _rewritten(func: Any) -> Any:
         if isinstance(block, relax.DataflowBlock):
             inside = _inside(block, readers)
             for group in _groups(block, values):
-                orders |= _best(group, values, inside)
+                orders |= _best(group, values, inside, choices)
     if not orders and not any(_is_of_another(value, values) for value in values.values()):
         return func
     return _Mutator(orders, values, readers).visit_expr(func)
@@ -169,7 +171,7 @@ def _peeled(value: Any, order: Axes, values: dict[Any, Any]) -> tuple[Any, Axes]
 
 
 # -- in which order ------------------------------------------------------------------------------------------------
-def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -> Group:
+def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]], choices: Choices) -> Group:
     """The order in which each operator's result is computed so that the fewest bytes are transposed; none: as it is."""
     rank = len(_shape(next(iter(group))))
     candidates: set[Axes] = set()
@@ -198,8 +200,9 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -
             if isinstance(base, tvm.ir.GenericConst) or (base, order) in there:
                 continue
             if order != _unchanged(rank):
-                weight = OF_PRODUCT if operator_name(values.get(base)) in PRODUCTS else 1.0
-                transposed[base, order] = weight * _bytes(arg) * _share(arg, var)
+                is_product = operator_name(values.get(base)) in PRODUCTS
+                weight = choices.product_permutation_cost if is_product else 1.0
+                transposed[base, order] = weight * _bytes(arg) * _share(arg, var, choices)
         for var in group:
             for order in read[var]:
                 if order != order_of(var):
@@ -241,12 +244,12 @@ def _bytes(value: Any) -> int:
     return item_bytes(str(value.ty.dtype))
 
 
-def _share(operand: Any, result: Any) -> float:
+def _share(operand: Any, result: Any, choices: Choices) -> float:
     """How many elements an operand has for each of the result's."""
     own, whole = product(_shape(operand)), product(_shape(result))
     if isinstance(own, int) and isinstance(whole, int):
         return own / max(whole, 1)
-    return 1.0 if same_shape(_shape(operand), _shape(result)) else SMALL
+    return 1.0 if same_shape(_shape(operand), _shape(result)) else choices.broadcast_permutation_share
 
 
 # -- rewriting -----------------------------------------------------------------------------------------------------

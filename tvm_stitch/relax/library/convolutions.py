@@ -54,19 +54,6 @@ TRANSPOSED_LAYOUTS = {
 
 OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *SPATIAL)
 
-WORKSPACE_BYTES = 64 << 20
-"""Device memory that a convolution may use beside its operands. It is planned with all other storage of a function, so
-that convolutions in a row share it."""
-
-TRANSFORMED_TIMES = 2.5
-"""Times its operands' bytes that a weight's gradient may use beside them, where cuDNN transforms them: tiles of 4 x 4
-become such of 6 x 6."""
-
-
-FEWEST_CHANNELS = 4
-"""Channels that images of half types get at least, with zeros, where channels are innermost: cuDNN's kernels for three
-take 1.7 times as long as those for four."""
-
 
 @module_pass
 class LibraryConvolutions(ComputePass):
@@ -154,16 +141,18 @@ class _Rewriter:
                 self.owner.computed[key] += ", a weight's gradient"
                 return self._gradient(gradient, words)
         args = self._with_channels(call) if layout == CHANNELS_LAST else list(call.args)
-        called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype))
+        workspace = self.owner.device.choices.convolution_workspace_bytes
+        called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype), workspace)
         return relax.TupleGetItem(self.builder.emit(called), 0)
 
     def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
         """A weight's gradient as the convolution gave it: transposed."""
         dtype = str(found.data.ty.dtype)
         args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
-        workspace = WORKSPACE_BYTES
+        choices = self.owner.device.choices
+        workspace = choices.convolution_workspace_bytes
         if found.is_transformed:
-            workspace = max(workspace, int(TRANSFORMED_TIMES * sum(map(bytes_of, args))))
+            workspace = max(workspace, int(choices.transformed_times * sum(map(bytes_of, args))))
         made = library_call(args, found.numbers, words, found.shape, dtype, workspace)
         called = self.builder.emit(made)
         made = self.builder.emit(relax.TupleGetItem(called, 0))
@@ -175,7 +164,7 @@ class _Rewriter:
         channels = (shape_of(weight) or (0,))[-1]
         if str(call.ty.dtype) not in HALF or int(call.attrs.groups) > 1 or not isinstance(channels, int):
             return [data, weight]
-        added = FEWEST_CHANNELS - channels
+        added = self.owner.device.choices.fewest_channels - channels
         return [data, weight] if added <= 0 else [self._widened(data, added), self._widened(weight, added)]
 
     def _widened(self, value: Any, added: int) -> Any:
@@ -199,7 +188,7 @@ def library_call(
     words: list[str],
     shape: Any,
     dtype: str,
-    workspace: int = WORKSPACE_BYTES,
+    workspace: int,
 ) -> Any:
     """The call that computes a convolution, or a weight's gradient: a tuple of its result and the workspace it used.
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import tvm
 
-from ...compute.cuda.convolution_plan import PACKED_PRODUCTS, ImageConvolution
+from ...compute.cuda.convolution_plan import ImageConvolution
+from ...cost.choices import Choices
 from ...graph.extent import is_number, is_static
 from ...support.failures import Refusal
 from ..legalize.transposed_convolutions import SPATIAL
@@ -55,7 +56,7 @@ class OwnConvolution:
         return isinstance(self.weight, tvm.ir.GenericConst)
 
 
-def own_convolution(call: Any, gradient: WeightGradient | None) -> OwnConvolution:
+def own_convolution(call: Any, gradient: WeightGradient | None, choices: Choices) -> OwnConvolution:
     """What our kernel computes for a call: for the weight's gradient that it is, where it is one.
 
     Raises:
@@ -64,7 +65,7 @@ def own_convolution(call: Any, gradient: WeightGradient | None) -> OwnConvolutio
     if gradient is not None:
         return _gradient(gradient)
     found = _transposed(call) if operator_name(call) in SPATIAL else _convolution(call)
-    if not found.is_constant and found.convolution.products < PACKED_PRODUCTS:
+    if not found.is_constant and found.convolution.products < choices.packed_multiplications:
         raise Refusal("packing its weight takes too large a part of the time")
     return found
 

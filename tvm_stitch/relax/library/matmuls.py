@@ -30,10 +30,6 @@ from .calls import check_capability, has_calls
 from .innermost_operands import with_innermost_axes_kept
 from .plan import Planned, is_product, planned
 
-WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
-"""Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
-recommendation. It is planned with all other storage of a function, so that products in a row share it."""
-
 
 @module_pass
 class LibraryMatmuls(ComputePass):
@@ -106,7 +102,7 @@ def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatm
     timed = "timed" if is_static(plan.layout.numbers) else ""
     mode = tvm.ir.StringImm(plan.layout.mode(*plan.words, tf32, timed))
     capability = capability_of(owner.target)
-    size = WORKSPACE_BYTES[max(least for least in WORKSPACE_BYTES if capability >= least)]
+    _, size = max(each for each in owner.device.choices.matmul_workspace_bytes if capability >= each[0])
     result = relax.TensorType(ty.shape, str(ty.dtype))
     workspace = relax.TensorType([size], "uint8")
     arguments = relax.Tuple([*operands, numbers, mode])

@@ -104,7 +104,7 @@ class _Rewriter:
             gradient = self._gradient(builder, call, var)
             if gradient is not None and gradient.is_transformed and self._has_library():
                 raise Refusal("the library's transforms take half the time")
-            found = own_convolution(call, gradient)
+            found = own_convolution(call, gradient, self.device.choices)
             plan = convolution_plan(found.convolution, self.device)
         except Refusal:
             return call  # the library's pass tells why that, or TVM, computes it

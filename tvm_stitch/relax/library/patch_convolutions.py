@@ -19,6 +19,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from ...cost.choices import Choices
 from ...graph.dtype import HALF, MULTIPLIED
 from ...graph.extent import is_number, is_static, product
 from ...support.failures import Refusal
@@ -35,14 +36,6 @@ LAYOUTS = {
 }
 """The layouts that importers give data and weight."""
 
-FEWEST_RESULTS = 48
-"""Channels of the result with which a matrix product saves the time of a kernel that copies the patches: 8 bytes of an
-element at 4 TB/s, and 50 TFLOP/s in place of 25."""
-
-MOST_CHANNELS_ON_TENSOR_CORES = 4
-"""Channels of data with which such a kernel saves time where tensor cores compute convolutions: with more, cuDNN needs
-no copy of data that has channels last, as results of other convolutions do."""
-
 
 @module_pass
 class PatchConvolutions:
@@ -52,11 +45,12 @@ class PatchConvolutions:
 
     Args:
         is_called: whether the library is there; asked for convolutions alone.
+        choices: the device's constants of choice.
         tf32: whether tensor cores compute float32 as well.
     """
 
-    def __init__(self, is_called: Callable[[], bool], tf32: bool = False):
-        self.is_called, self.tf32 = is_called, tf32
+    def __init__(self, is_called: Callable[[], bool], choices: Choices, tf32: bool = False):
+        self.is_called, self.choices, self.tf32 = is_called, choices, tf32
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, LAYOUTS) or not self.is_called():
@@ -77,9 +71,9 @@ class PatchConvolutions:
     def _pays(self, patches: Patches, dtype: str) -> bool:
         """Whether the product saves the time of a kernel that copies the patches."""
         on_tensor_cores = dtype in HALF or self.tf32
-        if on_tensor_cores and patches.channels > MOST_CHANNELS_ON_TENSOR_CORES:
+        if on_tensor_cores and patches.channels > self.choices.most_patch_channels_on_tensor_cores:
             return False
-        return patches.results >= FEWEST_RESULTS
+        return patches.results >= self.choices.fewest_patch_results
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from ...cost.choices import Choices
 from ...graph.dtype import MULTIPLIED
 from ...graph.extent import is_static
 from ...support.failures import Refusal
@@ -28,10 +29,6 @@ from ..legalize.transposed_convolutions import CONVOLUTIONS, SPATIAL
 from ..rewriting.calls import with_bound_calls
 from ..rewriting.operators import has_operators
 from ..rewriting.views import shape_of
-
-MOST_WASTE = 4.0
-"""How many times as many multiplications the convolution may have: where the stride does not divide the window, phases
-get zeros to be of one size."""
 
 
 @module_pass
@@ -45,11 +42,14 @@ class PhasedConvolutions:
 
     Args:
         is_called: whether the library is there; asked for transposed convolutions alone.
+        choices: the device's constants of choice.
         computed: if given, receives the reason for each that is left to TVM.
     """
 
-    def __init__(self, is_called: Callable[[], bool], computed: dict[str, str] | None = None):
-        self.is_called = is_called
+    def __init__(
+        self, is_called: Callable[[], bool], choices: Choices, computed: dict[str, str] | None = None
+    ):
+        self.is_called, self.choices = is_called, choices
         self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -59,7 +59,7 @@ class PhasedConvolutions:
 
     def _phased_or_left(self, builder: Any, call: Any, var: Any) -> Any:
         try:
-            return _phased(builder, call)
+            return _phased(builder, call, self.choices)
         except Refusal as refusal:
             self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = f"TVM: {refusal}"
             return call
@@ -127,7 +127,7 @@ def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarr
     return np.ascontiguousarray(parts.transpose(order)).reshape(shape)
 
 
-def _phased(builder: Any, call: Any) -> Any:
+def _phased(builder: Any, call: Any, choices: Choices) -> Any:
     """The convolution with more channels, its results in their places.
 
     Raises:
@@ -150,7 +150,7 @@ def _phased(builder: Any, call: Any) -> Any:
         axis_of(int(n), k, s, int(p), int(length))
         for n, k, s, p, length in zip(images[2:], window, strides, attrs.padding, result[2:])
     ]
-    if math.prod(axis.window * axis.stride for axis in axes) > MOST_WASTE * math.prod(window):
+    if math.prod(axis.window * axis.stride for axis in axes) > choices.most_phase_waste * math.prod(window):
         raise Refusal("its phases are of many sizes")
     made = builder.emit(
         CONVOLUTIONS[name](

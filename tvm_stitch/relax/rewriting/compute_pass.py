@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...config import StitchConfig, checked_config
+from ...device import device_model
 from ...target import resolve_target
 
 
@@ -16,4 +17,5 @@ class ComputePass:
         self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
     ):
         self.target, self.config = resolve_target(target), checked_config(config)
+        self.device = device_model(self.target, self.config)
         self.computed = computed if computed is not None else {}

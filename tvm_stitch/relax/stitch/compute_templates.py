@@ -95,7 +95,11 @@ class _Rewriter(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, products: dict[Any, Anchored], owner: ComputeTemplates):
         super().__init__(mod)
         self.mod, self.products, self.owner = mod, products, owner
-        self.tiles = {gvar: tiles_of(owner.target, found.product) for gvar, found in products.items()}
+        self.device = device_model(owner.target, owner.config)
+        self.tiles = {
+            gvar: tiles_of(owner.target, self.device.choices, found.product)
+            for gvar, found in products.items()
+        }
         self.kernels: dict[tuple[Any, bool], Any] = {}
         self.weights: dict[tuple[Any, Hashable, int, int], Any] = {}
 
@@ -147,8 +151,7 @@ class _Rewriter(PyExprMutator):
                 buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
                 raise Refusal("the weight of the convolution is no constant: bind it to the module")
-            device = device_model(owner.target, owner.config)
-            made = emit_anchored(func, found, tiles, buffer, device, owner.config)
+            made = emit_anchored(func, found, tiles, buffer, self.device, owner.config)
             if owner.check:
                 lowered(made, owner.target)
         except Exception as err:

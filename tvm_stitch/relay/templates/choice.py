@@ -18,6 +18,8 @@ from tvm import autotvm, relay
 from ...compute.anchored import Anchored, anchor_of
 from ...compute.convolution import Convolution
 from ...config import StitchConfig
+from ...cost.choices import Choices
+from ...device import device_model
 from ...graph.ir import StitchGraph
 from ...support.failures import Refusal
 from ..lower import GENERIC, OpReader, short_name
@@ -27,13 +29,6 @@ TUNERS = {
     "relay.backend.use_meta_schedule": "MetaSchedule's",
 }
 """Options of a pass context that request a tuner's schedules, with the tuner."""
-
-FEW_PLACES, LARGE_WEIGHT = 64, 1 << 20
-"""TVM's convolution is faster for fewer positions with a larger weight.
-
-The limits are output positions of an image, and elements of a weight that no second-level cache holds. Measured: 60
-against 45 GFLOP/s for 7x7 positions and 512 channels, 75 against 94 for 14x14 positions and 256 channels.
-"""
 
 TOPHUB = "tvm_stitch_tophub"
 """Attribute that marks the contexts with AutoTVM's records that TVM itself opens around every build."""
@@ -68,6 +63,7 @@ class Templates:
 
     def __init__(self, target: Any, config: StitchConfig):
         self.instead, self.config = asked_instead(target, config), config
+        self.choices = device_model(target, config).choices
         self.altered: dict[str, list[str]] = {}
         self.served: set[StitchGraph] = set()
         # The definitions selected for CPUs pack operands within the operator.
@@ -102,7 +98,7 @@ class Templates:
             raise Refusal("TVM's schedules are asked for")
         if found.dtypes != {"float32"}:
             raise Refusal("only float32 has a template")
-        _check_places(found)
+        _check_places(found, self.choices)
         if isinstance(found.product, Convolution) and not constant[graph.inputs.index(found.weight)]:
             raise Refusal("the weight of the convolution is no constant: bind it by params")
         self.served.add(graph)
@@ -119,11 +115,11 @@ class Templates:
         return graph in self.served
 
 
-def _check_places(found: Anchored) -> None:
+def _check_places(found: Anchored, choices: Choices) -> None:
     """Raise a Refusal for a convolution that reads a large weight for few positions."""
     product = found.product
     if not isinstance(product, Convolution) or product.is_depthwise:
         return
     positions = math.prod(window.outputs for window in product.windows)
-    if positions < FEW_PLACES and product.depth * product.columns > LARGE_WEIGHT:
+    if positions < choices.few_places and product.depth * product.columns > choices.large_weight:
         raise Refusal(f"a weight of {product.depth} x {product.columns} for {positions} places")

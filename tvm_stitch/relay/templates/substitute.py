@@ -136,7 +136,7 @@ class _Maker:
         """Return the replacement of a function, and its kernel."""
         lowered, graph = read_function(func, tvm.target.Target(GENERIC), name)
         found = anchored(graph)
-        product, tiles = found.product, tiles_of(self.owner.target, found.product)
+        product, tiles = found.product, tiles_of(self.owner.target, self.device.choices, found.product)
         buffers = [lowered.buffer_map[param] for param in lowered.params]
         position = [buffer.same_as(found.weight.buffer) for buffer in buffers].index(True)
         packs, panels = constant[position] and found.takes_packed, None

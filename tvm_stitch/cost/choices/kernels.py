@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants of this project's CUDA kernels of convolutions and attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KernelChoices:
+    """Constants of this project's CUDA kernels of convolutions and attention."""
+
+    convolution_splits: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+    """Possible numbers of splits of a sum."""
+    convolution_fewest_rounds: int = 2
+    """Fewest steps of each slice in a split. With fewer, most of the time is spent waiting for the first copy."""
+    convolution_filled: float = 1.34
+    """Padding factor of the channels from which on steps run through the windows of channels. The factor compares the
+    channels of a window position, padded to whole steps, to the channels. Windows of channels take more instructions
+    for addresses."""
+    convolution_wasted: float = 2.0
+    """A tile that computes this many times the result is left to the library."""
+    convolution_step_cycles: int = 1700
+    """Cycles of a step that waits for its copies."""
+    convolution_efficiency: tuple[tuple[int, int, int, float], ...] = ((64, 32, 4, 0.6),)
+    """Share of a multiprocessor's multiply-adds that a tile reaches. Other tiles reach
+    ``convolution_usual_efficiency``."""
+    convolution_usual_efficiency: float = 0.65
+    """The same of the other tiles."""
+    convolution_block_cycles: int = 5000
+    """Cycles of a block outside of its steps: the launch, the first copies, the write-back."""
+    convolution_lanes: int = 128
+    """Float32 multiply-adds of a multiprocessor per cycle. On devices with 64, all plans are equally slower."""
+    convolution_cluster_cycles: int = 1500
+    """Cycles in which the blocks of a cluster add up each other's splits."""
+    convolution_apart_cycles: int = 3500
+    """Cycles in which a grid, or a second kernel, starts to add up splits from memory, and ends."""
+    convolution_bytes_per_cycle: int = 1500
+    """Bytes of the splits' results per cycle. They are written and read again, mostly in the second-level cache."""
+    packed_multiplications: int = 2**29
+    """Fewest multiply-adds for which a computed weight is packed. Packing then takes next to no time in comparison."""
+    split_loads_at_once: int = 16
+    """Loads of a thread that are in flight together."""
+    split_evaluations: int = 8
+    """Most copies of an epilogue's code, for vectors that a thread loads together."""
+    attention_fewest_queries: int = 16
+    """Fewest queries. With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
+    attention_two_tiles_queries: int = 512
+    """Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
+    blocks."""

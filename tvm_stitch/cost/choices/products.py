@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants of the CPU templates: tasks, tiles and copies of products, convolutions and attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ProductChoices:
+    """Constants of the CPU templates: tasks, tiles and copies of products, convolutions and attention."""
+
+    product_task_rows: int = 64
+    """Rows of a parallel task: so many reuse a panel of the right side while it is in the second-level cache."""
+    product_task_panels: int = 4
+    """Panels of columns of a parallel task."""
+    least_tasks: int = 32
+    """Number of tasks of attention and depthwise convolutions, if there is enough work."""
+    assumed_cores: tuple[int, ...] = (1, 2, 4, 8, 12, 16, 24)
+    """Numbers of cores to keep busy if the target has no ``num-cores``. Each core gets as many neighbouring tasks as
+    the others, or one more."""
+    copied_panel_elements: int = 1 << 16
+    """Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
+    cached_elements: int = 1 << 18
+    """Elements that stay in a second-level cache of 2 MiB, or nearly so in one of 1 MiB, while others pass through."""
+    least_tiles_of_copy: int = 2
+    """Tiles of rows that a panel is copied for."""
+    short_reduction: int = 128
+    """Longest reduction for which panels are copied. The additions that end a sum along the reduction cost more of a
+    short one."""
+    dot_columns: int = 4
+    """Columns of a tile whose sums run along the reduction."""
+    serial_multiplications: int = 1 << 16
+    """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
+    sum_vectors_in_flight: int = 10
+    """Vectors of sums that keep a core busy. Each waits 4 cycles for its last addition, and 2 may begin in a cycle.
+    With 8, which is just enough, every late load is lost time. Compared to 6 x 2 vectors of AVX2, 4 x 2 run at 0.86 of
+    the rate, and 5 x 2 at 0.97."""
+    step_overhead: int = 1
+    """Cost of a tile's reduction step on top of its multiplications (loads of the right side), in vectors of sums."""
+    across_lines_cost: float = 1.05
+    """Relative cost of a tile whose positions may lie on two lines: each position has its own address."""
+    longest_sum: int = 384
+    """Most products that are summed one by one. The error of longer sums would be more than twice that of libraries."""
+    sum_length: int = 256
+    """Products in each partial sum of a long sum."""
+    fetch_steps: int = 8
+    """Steps of the reduction between prefetches of the next weights."""
+    least_tiles_of_fetch: int = 2
+    """Fewest tiles of a block of weights for which the next block is prefetched. A single tile reads a stream, which
+    the hardware prefetches."""
+    convolution_task_places: int = 256
+    """Output positions of a parallel task of a convolution, which reuse a panel of weights. At most twice as many are
+    in the second-level cache. Longer lines are divided."""
+    convolution_task_lines: int = 4
+    """Most lines of a task, whatever their length."""
+    weights_cost: int = 4
+    """Cost for a task of reading a vector of weights from the third-level cache, in multiplications of vectors."""
+    weights_again_cost: int = 1
+    """The same if the preceding task has read them: they lie in the second-level cache."""
+    copy_cost: int = 4
+    """Cost for a task of copying a vector of data, in the same unit."""
+    transposition_cost: int = 12
+    """The same if the data lies in another order, as channels first."""
+    depthwise_task_lines: int = 14
+    """Fewest lines of a task of a depthwise convolution, if there are enough tasks. Neighbouring tasks copy some lines
+    twice, and each panel of channels makes its own copy."""
+    attention_task_panels: int = 4
+    """Panels of queries of a task of attention: so many read a block of keys while it is in the cache."""
+    attention_block_keys: int = 128
+    """Keys of a block of attention: their rows and the scores of a panel of queries fit into a first-level cache."""
+    cpu_attention_largest_head: int = 512
+    """Most elements of a head. A task's queries and sums then stay in the first- and second-level cache."""
+    cpu_attention_fewest_queries: int = 4
+    """Fewest queries. With fewer, most lanes are empty."""
+    copied_at_once: int = 16
+    """Elements that a copy moves at once."""
