@@ -320,7 +320,7 @@ class StageEmitter(RowEmitter):
                 self.thread,
                 own,
                 working,
-                self.stage.alignment.choices,
+                self.stage.partials_in_order,
             )
         for extent, ops in self.stage.column_reductions.items():
             store_columns(

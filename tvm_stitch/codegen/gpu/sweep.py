@@ -39,7 +39,7 @@ class SweepEmitter(RowMemory):
         self.lane_element: Expr | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
         self.stage_element: Expr = B.i64(0)
-        self.binder = B.Binder(self.al.choices)
+        self.binder = B.Binder(stage.bound_weight)
 
     # -- Reader: what the evaluator asks for --------------------------------------------------------------------
     def kept(self, key: Key) -> Expr | None:
