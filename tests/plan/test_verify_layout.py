@@ -62,7 +62,7 @@ def fewer_copies(plan: KernelPlan) -> KernelPlan:
 def overlapping(plan: KernelPlan) -> KernelPlan:
     """Pieces that leave their vector of columns."""
     ((leaf, patch),) = plan.stage.layout.copied_patches.items()
-    pieces = replace(patch.pieces, places=33)
+    pieces = replace(patch.pieces, positions=33)
     return with_layout(plan, copied_patches={leaf: replace(patch, pieces=pieces)})
 
 

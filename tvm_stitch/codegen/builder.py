@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var, tir
-from ..cost.choices import Choices
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, is_static
@@ -189,12 +188,13 @@ def number_of(value: Extent, name: str, sizes: Iterable[Extent]) -> Extent:
 class Binder:
     """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
 
-    def __init__(self, choices: Choices, scope: str = "local"):
-        self.choices, self.scope = choices, scope
+    def __init__(self, most: int, scope: str = "local"):
+        """Bind light expressions of more than ``most`` nodes to buffers of a scope."""
+        self.most, self.scope = most, scope
 
     def bind(self, value: Expr, name: str) -> Expr:
         """What stands for the value from here on."""
-        if self._weigh(value) <= self.choices.bound_weight and not is_heavy(value):
+        if self._weigh(value) <= self.most and not is_heavy(value):
             return value
         return cell(value, name, self.scope)
 

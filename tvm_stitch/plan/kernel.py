@@ -105,6 +105,16 @@ class Stage:
                 found.setdefault(static_extent(point.columns), []).append(op)
         return found
 
+    @property
+    def bound_weight(self) -> int:
+        """Nodes of a light expression up to which it is computed wherever it is used."""
+        return self.alignment.choices.bound_weight
+
+    @property
+    def partials_in_order(self) -> int:
+        """Partial results of other warps or blocks up to which every thread folds them one after the other."""
+        return self.alignment.choices.partials_in_order
+
     def streams(self, leaf: Leaf) -> bool:
         """Return whether every row reads elements of its own of an input."""
         return is_streamed(self.alignment.domain.rows, leaf)

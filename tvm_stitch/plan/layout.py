@@ -64,12 +64,12 @@ class Pieces:
     """The layout of a patch that cp.async fills.
 
     ``rows`` neighbouring rows are a piece, ``column`` pieces a column. Piece number ``n`` of the patch lies at position
-    ``n ^ (column // vector % places)``.
+    ``n ^ (column // vector % positions)``.
     """
 
     rows: int
     column: int
-    places: int
+    positions: int
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,8 @@ def _on_cpu(sched: LoopNest, m: CpuMapping) -> Iterator[str]:
             yield f"a segment of {segment.extent} is cut at {segment.cuts}"
     if m.lanes is Lanes.ROWS and m.strip % m.width:
         yield f"strips of {m.strip} rows are no multiple of {m.width}"
-    if min(m.width, m.rows_per_task, m.strip, m.elements_per_task) < 1:
+    together = [*m.columns_together.values(), *(segment.together for segment in m.inner.values())]
+    if min(m.width, m.rows_per_task, m.strip, m.elements_per_task, m.tail_width, *together) < 1:
         yield "a task or a vector holds nothing"
 
 

@@ -83,11 +83,11 @@ def _copied(stage: Stage, leaf: Leaf, patch: CopiedPatch) -> Iterator[str]:
     if pieces.rows * pieces.column != m.rows_per_block:
         yield f"{pieces.column} pieces of {pieces.rows} rows are not {m.rows_per_block} rows"
     positions = {
-        (column * pieces.column + piece) ^ (column // vector % pieces.places)
-        for column in range(vector * pieces.places)
+        (column * pieces.column + piece) ^ (column // vector % pieces.positions)
+        for column in range(vector * pieces.positions)
         for piece in range(pieces.column)
     }
-    if positions != set(range(vector * pieces.places * pieces.column)):
+    if positions != set(range(vector * pieces.positions * pieces.column)):
         yield f"pieces of {patch.buffer.name} overlap, or leave their columns"
     if patch.columns_at_once * patch.copies < columns:
         yield f"{patch.copies} copies of {patch.columns_at_once} columns are to fill {columns}"

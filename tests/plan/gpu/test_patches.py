@@ -14,7 +14,7 @@ from tvm_stitch.plan.in_block import plan_in_block
 
 
 def place(layout: Pieces, vector: int, column: int, piece: int) -> int:
-    return (column * layout.column + piece) ^ (column // vector % layout.places)
+    return (column * layout.column + piece) ^ (column // vector % layout.positions)
 
 
 @pytest.mark.parametrize("item", [2, 4])

@@ -45,7 +45,7 @@ class CpuEmitter:
         self.ready: set[Key] = set()
         self.loaded: dict[Leaf, Expr] = {}
         self.lanes: LaneWriter | None = None
-        self.binder = B.Binder(self.al.choices, B.STACK)
+        self.binder = B.Binder(stage.bound_weight, B.STACK)
         self.eval = self.evaluator(B.i64(0))
 
     def evaluator(self, row: Expr) -> ContextEvaluator:

@@ -155,7 +155,7 @@ class ColumnEmitter(CpuEmitter):
         pieces = tir.floordiv(extent, B.i64(width))
         whole = as_expr(B.number(pieces, "pieces")) * B.i64(width)  # seen to be a multiple of the width
         left = extent - whole
-        narrow = self.al.choices.shortest_lanes
+        narrow = self.mapping.tail_width
 
         def one_by_one() -> None:
             with times("serial", left, "rest") as rest:
@@ -206,7 +206,7 @@ class SplitEmitter(ColumnEmitter):
 
     def _across(self, p: RowLoop, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
         """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
-        block = self.al.choices.strided_segments_together if segment.strided and not p.reduces else 1
+        block = 1 if p.reduces else segment.together
         each = -(-each // block) * block
         partials = self._partials(p, ceildiv(outer, each))
         with self.tasks(ceildiv(outer, each)) as task:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
-from ...cost.choices import Choices
-from ...graph.extent import Extent, as_expr, ceildiv
+from ...graph.extent import as_expr, ceildiv
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import RowLoop
 from .. import builder as B
@@ -103,7 +102,7 @@ class RowEmitter(CpuEmitter):
             accumulators.append(acc)
         columns = p.columns
         column = Coordinate("col", columns, columns)
-        block = _columns_together(columns, self.al.choices)
+        block = self.mapping.columns_together[columns]
         with times("serial", ceildiv(columns, block), "block") as outer:
             left = count_of(columns, block, outer * B.i64(block))
             with self._each_piece():
@@ -130,11 +129,3 @@ class RowEmitter(CpuEmitter):
             for key in wanted:
                 self.lanes.store(buffers[key], to_held(self.eval.value(key)), [self.at + self.lanes.lane])
         self.row_buffers.update(buffers)
-
-
-def _columns_together(columns: Extent, choices: Choices) -> int:
-    """Columns that a piece of rows takes in one go; a divisor of them if there is one."""
-    most = choices.columns_together
-    if not isinstance(columns, int):
-        return most
-    return next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))

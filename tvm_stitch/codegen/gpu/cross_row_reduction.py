@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
-from ...cost.choices import Choices
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
 from ...graph.names import short_name
@@ -38,11 +37,11 @@ def folded(op: Operator, acc: Buffer) -> Expr:
 
 def store_scalars(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], threads: int, thread: Expr,
-    block: Expr, working: Expr | None, choices: Choices,
+    block: Expr, working: Expr | None, most_in_order: int,
 ) -> None:  # fmt: skip
     """Combine a block's accumulators of reductions to one result; one thread of a working block writes them."""
     results = row_reduce(
-        ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0), choices
+        ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0), most_in_order
     )
     with B.when(B.both(tir.EQ(thread, B.i64(0)), working)):
         for result, partial in zip(results, partials):
@@ -96,7 +95,7 @@ def total(
     blocks: Sequence[int],
     threads: int,
     thread: Expr,
-    choices: Choices,
+    most_in_order: int,
 ) -> list[Expr]:
     """Every thread's copy of the totals of reductions to one result, from the blocks' partial results."""
     own = []
@@ -110,7 +109,7 @@ def total(
                 value = convert(found, accumulator_dtype(op))
                 B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
         own.append(B.cell(B.fetch(acc, 0), "own"))
-    return row_reduce(ops, own, threads, 1, thread, B.i64(0), choices)
+    return row_reduce(ops, own, threads, 1, thread, B.i64(0), most_in_order)
 
 
 def _within(

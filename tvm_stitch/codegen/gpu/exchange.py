@@ -82,7 +82,7 @@ class ClusterExchange:
         self.rescaled, self.rank, self.lane = stage.rescaled, segment, lane
         self.slot = slot if self.layout.rows > 1 else None
         self.bits, self.level = self.layout.bits, self.layout.level
-        self.choices = stage.alignment.choices
+        self.most_in_order = stage.partials_in_order
         self.turn: Expr | None = None
         """Which group of rows the block has, where it stays for several."""
         shape = [self.layout.turns, self.layout.rows, len(self.layout.position), self.layout.partials]
@@ -129,7 +129,7 @@ class ClusterExchange:
                 B.evaluate(send(address, word, B.fetch(barrier, 0)))
         self._wait(level)
         return fold_parts(
-            ops, self.layout.partials, m.threads, self.lane, self._part, self.choices, self.rescaled
+            ops, self.layout.partials, m.threads, self.lane, self._part, self.most_in_order, self.rescaled
         )
 
     def _wait(self, level: int) -> None:
@@ -195,7 +195,7 @@ class GridExchange:
         segment: Expr, slot: Expr, lane: Expr,
     ):  # fmt: skip
         self.partials, self.scratch, self.mapping = partials, scratch, stage.row_mapping
-        self.rescaled, self.choices = stage.rescaled, stage.alignment.choices
+        self.rescaled, self.most_in_order = stage.rescaled, stage.partials_in_order
         self.row, self.segment, self.slot, self.lane = row, segment, slot, lane
 
     def meet(self) -> None:
@@ -211,7 +211,7 @@ class GridExchange:
             m.rows_per_block,
             self.lane,
             self.slot,
-            self.choices,
+            self.most_in_order,
             self.rescaled,
             whole_rows=False,
         )
@@ -220,7 +220,9 @@ class GridExchange:
                 buffer = self.partials[op]
                 B.store(buffer, convert(total, compat.buffer_dtype(buffer)), [self.row, self.segment])
         grid_barrier(self.scratch)
-        return fold_parts(ops, m.row_splits, m.threads, self.lane, self._part, self.choices, self.rescaled)
+        return fold_parts(
+            ops, m.row_splits, m.threads, self.lane, self._part, self.most_in_order, self.rescaled
+        )
 
     def _part(self, op: Operator, segment: Expr) -> Expr:
         return B.cell(convert(B.fetch(self.partials[op], self.row, segment), accumulator_dtype(op)), "part")

@@ -77,9 +77,8 @@ class GridEmitter:
             return
         partials = [self.buffer[found.partials[op]] for op in ops]
         counts = [int(found.partials[op].shape[-1]) for op in ops]
-        results = total(
-            ops, partials, counts, self.plan.shared_grid.threads, self.thread, self.plan.device.choices
-        )
+        most_in_order = self.plan.device.choices.partials_in_order
+        results = total(ops, partials, counts, self.plan.shared_grid.threads, self.thread, most_in_order)
         for op, result in zip(ops, results):
             if op.output in self.plan.graph.outputs and found.scalars[op] == phase - 1:
                 first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))

@@ -85,10 +85,10 @@ class PersistentEmitter(RowEmitter):
                         copy.copy(self.next_group, number, self.another)
         super()._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
 
-    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, place: Expr) -> list[Leaf]:
+    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, position: Expr) -> list[Leaf]:
         kept = [leaf for leaf in p.loads if leaf in self.shared_columns.kept]
         for leaf in kept:
             self.load_tiles[leaf] = self.input_tile(leaf, cm.vector)
-            self.shared_columns.read(leaf, self.load_tiles[leaf], place, cm.vector)
+            self.shared_columns.read(leaf, self.load_tiles[leaf], position, cm.vector)
         others = replace(p, loads=[leaf for leaf in p.loads if leaf not in kept])
-        return kept + super()._load_shared(others, cm, base, place)
+        return kept + super()._load_shared(others, cm, base, position)

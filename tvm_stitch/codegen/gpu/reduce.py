@@ -14,7 +14,6 @@ import numpy as np
 
 from ... import compat
 from ...compat import Expr, tir
-from ...cost.choices import Choices
 from ...graph.dtype import carried_dtype
 from ...graph.ir import Operator
 from .. import builder as B
@@ -58,7 +57,7 @@ def row_reduce(
     rows: int,
     lane: Expr,
     slot: Expr,
-    choices: Choices,
+    most_in_order: int,
     rescaled: Rescaled = NOTHING,
     whole_rows: bool = True,
 ) -> list[Expr]:
@@ -69,7 +68,7 @@ def row_reduce(
         partials: each thread's partial result.
         threads: threads a row (a power of two); ``rows`` rows in the block.
         lane, slot: the thread's index in its row, the row's index in the block.
-        choices: the device's constants of choice.
+        most_in_order: partial results of other warps up to which every thread folds them one after the other.
         rescaled: sums that are relative to their warp's maximum.
         whole_rows: whether no other block has a part of the row.
 
@@ -93,7 +92,7 @@ def row_reduce(
     def part(op: Operator, warp: Expr) -> Expr:
         return convert(B.fetch(buffers[op], slot, warp), accumulator_dtype(op))
 
-    return fold_parts(ops, warps, threads, lane, part, choices, rescaled, whole_rows)
+    return fold_parts(ops, warps, threads, lane, part, most_in_order, rescaled, whole_rows)
 
 
 def fold_parts(
@@ -102,7 +101,7 @@ def fold_parts(
     threads: int,
     lane: Expr,
     part: Callable[[Operator, Expr], Expr],
-    choices: Choices,
+    most_in_order: int,
     rescaled: Rescaled = NOTHING,
     whole_rows: bool = True,
 ) -> list[Expr]:
@@ -123,7 +122,7 @@ def fold_parts(
         return part(op, index) * tir.exp(apart)
 
     for op in sorted(ops, key=lambda op: op in rescaled):
-        few = count <= (1 if op in rescaled else choices.partials_in_order) or threads < WARP
+        few = count <= (1 if op in rescaled else most_in_order) or threads < WARP
         read = partial(scaled, op)
         whole[op] = (
             in_order(op, [read(B.i64(i)) for i in range(count)]) if few else _fold(op, count, lane, read)

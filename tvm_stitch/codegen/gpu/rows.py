@@ -186,7 +186,14 @@ class RowEmitter(SweepEmitter):
         m, rescaled = self.mapping, self.stage.rescaled
         if self.exchange is None:
             found = row_reduce(
-                ops, partials, m.threads, m.rows_per_block, self.lane, self.slot, self.al.choices, rescaled
+                ops,
+                partials,
+                m.threads,
+                m.rows_per_block,
+                self.lane,
+                self.slot,
+                self.stage.partials_in_order,
+                rescaled,
             )
         else:
             found = self.exchange.fold(ops, partials)

@@ -30,7 +30,7 @@ from .rows import RowEmitter
 
 @dataclass(frozen=True)
 class _Task:
-    """A group of rows; kept tasks have a place in shared memory or registers."""
+    """A group of rows; kept tasks have a position in shared memory or registers."""
 
     group: Expr
     shared: Expr | None = None
@@ -153,8 +153,8 @@ class StageEmitter(RowEmitter):
         count, together = self.retained.retention.shared, self.stage.unroll
         together = together if count % together == 0 else 1
         with B.loop("serial", count // together, "kept") as step:
-            places = [step * B.i64(together) + B.i64(k) for k in range(together)]
-            self._together([_Task(worker + n * B.i64(self.stage.stride), shared=n) for n in places])
+            positions = [step * B.i64(together) + B.i64(k) for k in range(together)]
+            self._together([_Task(worker + n * B.i64(self.stage.stride), shared=n) for n in positions])
 
     def _kept_in_registers(self, worker: Expr, working: Expr | None) -> None:
         if self.retained is None:
@@ -193,13 +193,13 @@ class StageEmitter(RowEmitter):
             with B.loop("serial", left - done, "task") as step:
                 self._grid_stride(worker, last, [done + step])
 
-    def _grid_stride(self, worker: Expr, last: Expr, places: list[Expr]) -> None:
-        """The tasks at these places among those that are not kept."""
+    def _grid_stride(self, worker: Expr, last: Expr, positions: list[Expr]) -> None:
+        """The tasks at these positions among those that are not kept."""
         if self.stage.backwards:
-            places = [last - B.i64(1) - place for place in places]
+            positions = [last - B.i64(1) - position for position in positions]
         elif self.retained is not None:
-            places = [place + B.i64(self.retained.retention.tasks) for place in places]
-        self._together([_Task(worker + place * B.i64(self.stage.stride)) for place in places])
+            positions = [position + B.i64(self.retained.retention.tasks) for position in positions]
+        self._together([_Task(worker + position * B.i64(self.stage.stride)) for position in positions])
 
     def _together(self, tasks: list[_Task]) -> None:
         """Tasks whose loads are all in flight before the first is evaluated."""
@@ -285,7 +285,7 @@ class StageEmitter(RowEmitter):
             assert self.element is not None
             self._accumulate(key, e if key[0].output.size == 1 else self.element, valid)
 
-    def _accumulate(self, key: Any, place: Expr, valid: Expr | None) -> None:
+    def _accumulate(self, key: Any, position: Expr, valid: Expr | None) -> None:
         op = key[0]
         value = self.eval.operand(op)
         inside = B.both(valid, self.in_range)
@@ -293,7 +293,7 @@ class StageEmitter(RowEmitter):
             # In a cell: C has no int literal for the least int32, so that a choice between both has another type.
             value = B.cell(tir.Select(inside, value, identity(op)), "operand")
         acc = self.sums[op]
-        B.store(acc, combine(op.combiner or "", B.fetch(acc, place), value), [place])
+        B.store(acc, combine(op.combiner or "", B.fetch(acc, position), value), [position])
 
     def _store_sums(self, worker: Expr, working: Expr | None) -> None:
         cross_row = self.stage.schedule.cross_row
@@ -320,7 +320,7 @@ class StageEmitter(RowEmitter):
                 self.thread,
                 own,
                 working,
-                self.stage.alignment.choices,
+                self.stage.partials_in_order,
             )
         for extent, ops in self.stage.column_reductions.items():
             store_columns(

@@ -39,7 +39,7 @@ class SweepEmitter(RowMemory):
         self.lane_element: Expr | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
         self.stage_element: Expr = B.i64(0)
-        self.binder = B.Binder(self.al.choices)
+        self.binder = B.Binder(stage.bound_weight)
 
     # -- Reader: what the evaluator asks for --------------------------------------------------------------------
     def kept(self, key: Key) -> Expr | None:
@@ -90,12 +90,12 @@ class SweepEmitter(RowMemory):
         return accumulators
 
     def accumulators(self, p: RowLoop) -> list[Buffer]:
-        """Of a pass's reductions: one for each place in a vector, or a single one that is scaled again and again."""
-        places = 1 if self.mapping.storage is Storage.STEPS else self.mapping.of(p.columns).vector
+        """Of a pass's reductions: one for each position in a vector, or a single one that is scaled again and again."""
+        positions = 1 if self.mapping.storage is Storage.STEPS else self.mapping.of(p.columns).vector
         found = []
         for op in p.reduces:
-            acc = B.local([places], accumulator_dtype(op), f"{short_name(op)}_acc")
-            for e in range(places):
+            acc = B.local([positions], accumulator_dtype(op), f"{short_name(op)}_acc")
+            for e in range(positions):
                 B.store(acc, identity(op), [B.i64(e)])
             found.append(acc)
         return found
@@ -137,23 +137,23 @@ class SweepEmitter(RowMemory):
 
         Columns past the row's end are skipped. Where tiles are in shared memory nothing may be skipped (TVM places
         barriers around such accesses, and none may stand in a condition): the last vector is evaluated instead, kept
-        in the column's own place, and left out of reductions and stores.
+        in the column's own position, and left out of reductions and stores.
         """
         base = self.base(cm, step, chunk)
         tail = self._tail(p.columns, base)
         skip, valid = (None, tail) if self.mapping.shared else (tail, None)
         with B.when(skip):
             safe = self.inside(base, p.columns, cm)
-            place = self.place(cm, step, chunk)
-            fresh += self._load_shared(p, cm, safe, place)
-            read_copies(self, p, cm, place)
+            position = self.position(cm, step, chunk)
+            fresh += self._load_shared(p, cm, safe, position)
+            read_copies(self, p, cm, position)
             out_tiles = {
                 k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
                 for k in p.outputs
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
-                self.stage_element = place + e
+                self.stage_element = position + e
                 self.eval.at_column(safe + e)
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
             with B.when(B.both(self.in_range, valid) if p.outputs else None):
@@ -179,11 +179,11 @@ class SweepEmitter(RowMemory):
             operand = self.eval.operand(op)
             if valid is not None:
                 operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
-            place = B.i64(0) if self.mapping.storage is Storage.STEPS else e
-            B.store(acc, combine(op.combiner or "", B.fetch(acc, place), operand), [place])
+            position = B.i64(0) if self.mapping.storage is Storage.STEPS else e
+            B.store(acc, combine(op.combiner or "", B.fetch(acc, position), operand), [position])
 
     def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
-        """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""
+        """The thread's partial result of each reduction: its accumulators, one for each vector element, folded."""
         partials = []
         for op, acc in zip(p.reduces, accumulators):
             parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]

@@ -206,7 +206,7 @@ class TileEvaluator:
         count = len(epilogue.operands)
         self.operands = {tensor: buffer for (tensor, _), buffer in zip(epilogue.operands, buffers)}
         self.outputs = list(zip(epilogue.graph.outputs, buffers[count:]))
-        self.binder = B.Binder(choices)
+        self.binder = B.Binder(choices.bound_weight)
         self.known: dict[tuple[Operator, Axes], Expr] = {}
         self.leaf: dict[Tensor, Expr] = {}
 

@@ -51,13 +51,15 @@ class Segment:
     ``cuts`` are the positions in it where conditions change, 0 and the extent included (empty when the extent
     is symbolic); ``strided`` says that some access is neither constant nor contiguous along it. A symbolic extent that
     is a multiple of ``alike`` elements has conditions that are the same for each so many; 0 where that is not known,
-    and where there are no conditions.
+    and where there are no conditions. A task takes blocks of ``together`` segments: accesses that are strided share
+    cache lines with those of the neighbouring segments.
     """
 
     extent: Extent
     cuts: tuple[int, ...] = ()
     strided: bool = False
     alike: int = 0
+    together: int = 1
 
     @property
     def parts(self) -> list[tuple[int, Extent]]:
@@ -89,10 +91,12 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
+    together = alignment.choices.strided_segments_together if strided else 1
     if not isinstance(chosen, int):
-        return Segment(chosen, (), strided, _alike(alignment, keys, columns, chosen))
+        return Segment(chosen, (), strided, _alike(alignment, keys, columns, chosen), together)
     cuts = _cuts(alignment, keys, columns, chosen)
-    return Segment(chosen, cuts if len(cuts) <= alignment.choices.cpu_cuts + 1 else (0, chosen), strided)
+    cuts = cuts if len(cuts) <= alignment.choices.cpu_cuts + 1 else (0, chosen)
+    return Segment(chosen, cuts, strided, together=together)
 
 
 def row_segment(

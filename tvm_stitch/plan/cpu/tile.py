@@ -53,6 +53,9 @@ class CpuMapping:
             runs serially.
         task_points: where columns are symbolic, those of a task; fewer than ``rows_per_task`` rows where these are
             long. 0 where columns are static.
+        tail_width: elements of the vectors that end a part of symbolic length.
+        columns_together: of each column space the columns that a piece of rows takes in one go, where lanes run over
+            rows, so that accumulators stay in registers meanwhile.
     """
 
     inner: ByExtent[Segment]
@@ -60,6 +63,8 @@ class CpuMapping:
     rows_per_task: int
     strip: int
     elements_per_task: int
+    tail_width: int
+    columns_together: ByExtent[int]
     lanes: Lanes = Lanes.COLUMNS
     divide: Split = Split.ROWS
     parallel: bool | None = True
@@ -129,7 +134,18 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
 
 def _usual(inner: ByExtent[Segment], choices: Choices) -> CpuMapping:
     """A mapping of full vectors and full tasks."""
-    return CpuMapping(inner, choices.cpu_lanes, choices.task_rows, choices.cpu_lanes, choices.task_elements)
+    together = ByExtent((columns, _columns_together(columns, choices.columns_together)) for columns in inner)
+    return CpuMapping(
+        inner, choices.cpu_lanes, choices.task_rows, choices.cpu_lanes, choices.task_elements, choices.shortest_lanes,
+        together,
+    )  # fmt: skip
+
+
+def _columns_together(columns: Extent, most: int) -> int:
+    """Columns that a piece of rows takes in one go; a divisor of them if there is one."""
+    if not isinstance(columns, int):
+        return most
+    return next((n for n in range(most, 3, -1) if columns % n == 0), min(most, columns))
 
 
 def _evenly(inner: ByExtent[Segment], length: int) -> int:

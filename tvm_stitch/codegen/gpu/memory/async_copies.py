@@ -33,7 +33,7 @@ def wait_for_copies(emitter: RowMemory) -> None:
         B.evaluate(T.ptx.cp.async_.wait_all())
 
 
-def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, place: Expr) -> None:
+def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, position: Expr) -> None:
     """Read one vector of each input that a pass needs into registers."""
     for leaf, stage in emitter.copied.items():
         if leaf not in p.loads:
@@ -43,7 +43,7 @@ def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, place: Expr) 
         with B.loop("unroll", cm.vector // piece, "part") as part:
             with B.loop("vectorized", piece, "v") as v:
                 element = part * B.i64(piece) + v
-                B.store(tile, B.fetch(stage, place + element), [element])
+                B.store(tile, B.fetch(stage, position + element), [element])
         emitter.load_tiles[leaf] = tile
 
 
@@ -62,11 +62,11 @@ def _begin(emitter: RowMemory, leaf: Leaf, buffer: SharedBuffer) -> Buffer:
     hint = () if policy is None else (policy,)
     with B.loop("unroll", cm.steps, "step") as step, B.loop("unroll", cm.chunks, "chunk") as chunk:
         base = emitter.inside(emitter.base(cm, step, chunk), p.columns, cm)
-        place = emitter.place(cm, step, chunk)
+        position = emitter.position(cm, step, chunk)
         with B.loop("unroll", cm.vector // piece, "part") as part:
             column = base + part * B.i64(piece)
             where, memory = emitter.vector_at(emitter.buffers.of(tensor), indices, column, piece)
-            to = tir.address_of(B.fetch(stage, place + part * B.i64(piece)))
+            to = tir.address_of(B.fetch(stage, position + part * B.i64(piece)))
             source = tir.address_of(compat.load(memory, where))
             B.evaluate(
                 copy.L2__128B(  # neighbours read the rest of the line next

@@ -53,7 +53,7 @@ class PatchCopy:
         if there is not None:
             size = tir.Select(there, size, compat.const(0, "uint32"))
         where = [emitter.eval.at(index, row, column) for index in input_indices(emitter.al, tensor, point)]
-        to = tir.address_of(B.fetch(self.patch, self._place(own, piece) * B.i64(layout.rows)))
+        to = tir.address_of(B.fetch(self.patch, self._position(own, piece) * B.i64(layout.rows)))
         source = tir.address_of(compat.load(emitter.buffers.of(tensor), where))
         copy = T.ptx.cp.async_.cg.shared.global_
         B.evaluate(copy(T.cuda.cvta_generic_to_shared(to), source, self.layout.piece_bytes, size))
@@ -69,23 +69,23 @@ class PatchCopy:
             there = emitter.in_range
             if m.covered(self.leaf[1].columns) != self.columns:
                 there = B.both(there, emitter.segment * B.i64(self.covered) + first < B.i64(self.columns))
-            moved = tir.floordiv(first, B.i64(vector)) & B.i64(layout.places - 1)
+            moved = tir.floordiv(first, B.i64(vector)) & B.i64(layout.positions - 1)
             for v in range(vector):
-                # As _place() says, with what changes in the low bits alone, and the same for several columns.
-                low = v * layout.column % layout.places
-                place = (
+                # As _position() says, with what changes in the low bits alone, and the same for several columns.
+                low = v * layout.column % layout.positions
+                position = (
                     first * B.i64(layout.column)
                     + B.i64(v * layout.column - low)
                     + ((piece + B.i64(low)) ^ moved)
                 )
-                value = B.fetch(self.patch, place * B.i64(layout.rows) + within)
+                value = B.fetch(self.patch, position * B.i64(layout.rows) + within)
                 if there is not None:
                     value = tir.if_then_else(there, value, compat.const(0, compat.buffer_dtype(self.patch)))
                 B.store(tile, value, [chunk * B.i64(vector) + B.i64(v)])
 
-    def _place(self, column: Expr, piece: Expr) -> Expr:
+    def _position(self, column: Expr, piece: Expr) -> Expr:
         """Where a column's piece lies: all of a vector's columns, and only they, change places alike."""
-        moved = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.pieces.places - 1)
+        moved = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.pieces.positions - 1)
         return (column * B.i64(self.layout.pieces.column) + piece) ^ moved
 
 
@@ -114,19 +114,19 @@ class SharedColumns:
                         emitter.load_tiles[leaf],
                         B.i64(0),
                         kept,
-                        emitter.place(cm, B.i64(0), chunk),
+                        emitter.position(cm, B.i64(0), chunk),
                         cm.vector,
                     )
             del emitter.load_tiles[leaf]
 
-    def read(self, leaf: Leaf, tile: Buffer, place: Expr, vector: int) -> None:
-        """Bring the vector that begins at a place of the block's columns into a tile."""
-        _move(self.kept[leaf], place, tile, B.i64(0), vector)
+    def read(self, leaf: Leaf, tile: Buffer, position: Expr, vector: int) -> None:
+        """Bring the vector that begins at a position of the block's columns into a tile."""
+        _move(self.kept[leaf], position, tile, B.i64(0), vector)
 
 
-def _move(source: Buffer, first: Expr, to: Buffer, place: Expr, vector: int) -> None:
+def _move(source: Buffer, first: Expr, to: Buffer, position: Expr, vector: int) -> None:
     """Copy a vector of elements, as much of it at once as an instruction moves."""
     piece = min(vector, 16 // item_bytes(compat.buffer_dtype(source)))
     for start in range(0, vector, piece):
         with B.loop("vectorized", piece, "v") as v:
-            B.store(to, B.fetch(source, first + B.i64(start) + v), [place + B.i64(start) + v])
+            B.store(to, B.fetch(source, first + B.i64(start) + v), [position + B.i64(start) + v])

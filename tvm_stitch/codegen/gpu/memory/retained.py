@@ -50,10 +50,10 @@ class Retained:
         memory, m = self.shared[tensor], self.columns
         piece = min(m.vector, 16 // item_bytes(tensor.dtype))
         for chunk in range(m.chunks):
-            place = (task * B.i64(m.chunks) + B.i64(chunk)) * B.i64(self.threads) + self.thread
+            position = (task * B.i64(m.chunks) + B.i64(chunk)) * B.i64(self.threads) + self.thread
             for start in range(0, m.vector, piece):
                 with B.loop("vectorized", piece, "v") as v:
-                    there = place * B.i64(m.vector) + (B.i64(start) + v)
+                    there = position * B.i64(m.vector) + (B.i64(start) + v)
                     here = B.i64(chunk * m.vector + start) + v
                     if put:
                         B.store(memory, B.fetch(tile, here), [there])

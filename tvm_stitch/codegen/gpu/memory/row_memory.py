@@ -65,8 +65,8 @@ class RowMemory(RowPosition):
             self.resident[leaf] = self.load_tiles[leaf]
         return leaves
 
-    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, place: Expr) -> list[Leaf]:
-        """Bring one vector of what all rows share (scales, biases) into tiles; ``place`` is in the block's segment."""
+    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, position: Expr) -> list[Leaf]:
+        """Load one vector of inputs that all rows share (scales, biases); ``position`` is in the block's segment."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
             self.load_tiles[leaf] = self.input_tile(leaf, cm.vector)
@@ -117,11 +117,11 @@ class RowMemory(RowPosition):
         memory: Buffer, where: list[Expr], tile: Buffer, start: Expr, piece: int, to_tile: bool
     ) -> None:
         with B.loop("vectorized", piece, "v") as v:
-            place = [*where[:-1], where[-1] + v] if where else []
+            position = [*where[:-1], where[-1] + v] if where else []
             if to_tile:
-                B.store(tile, compat.load(memory, place), [start + v])
+                B.store(tile, compat.load(memory, position), [start + v])
             else:
-                B.store(memory, B.fetch(tile, start + v), place)
+                B.store(memory, B.fetch(tile, start + v), position)
 
     def vector_at(
         self, memory: Buffer, indices: list[Expr], column: Expr, piece: int

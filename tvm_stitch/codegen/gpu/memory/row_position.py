@@ -38,14 +38,14 @@ class RowPosition:
 
     def base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """The first column of a vector."""
-        place = self.place(cm, step, chunk)
+        position = self.position(cm, step, chunk)
         if self.mapping.row_splits == 1:
-            return place
+            return position
         assert isinstance(cm.steps, int)
-        return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
+        return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + position
 
-    def place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """A vector's place in the block's segment."""
+    def position(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+        """A vector's position in the block's segment."""
         group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
         if self.mapping.split:
             group = self.block * B.i64(cm.chunks) + chunk
