@@ -16,7 +16,6 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
 from ... import compat
 from ...compat import tir
@@ -28,7 +27,7 @@ from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
-from ..rewriting.planned import PlannedRewriter
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import shape_of
 from .operator import OPERATORS, planned_operator
 from .plan import AttentionFinder, Planned
@@ -48,16 +47,23 @@ class FusedAttention(ComputePass):
         if kernels is None:
             return mod
         plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
-        found = {gvar: self._planned(func, kernels) for gvar, func in own_functions(plain)}
-        return _Rewriter(plain, kernels).rewritten(found) if any(found.values()) else mod
+        plans: dict[relax.Var, Planned] = {}
+        for _, func in own_functions(plain):
+            plans |= self._planned(func, kernels)
+        made = _Kernels(kernels)
+        why = "scores stay on chip"
+        rule = Rule(
+            why, lambda match: made.call(match, plans[match.var]), variables=plans, leaves_unused=True
+        )
+        return apply_rules(plain, [rule]) if plans else mod
 
-    def _planned(self, func: Any, kernels: AttentionKernels) -> dict[Any, Planned]:
+    def _planned(self, func: relax.Function, kernels: AttentionKernels) -> dict[relax.Var, Planned]:
         """What is computed by our kernel, by the variables that its results stand for."""
         finder = AttentionFinder(func)
         operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
         ways = dict.fromkeys(finder.candidates(), finder.planned)
         ways |= {var: partial(planned_operator, finder) for var in operators}
-        plans: dict[Any, Planned] = {}
+        plans: dict[relax.Var, Planned] = {}
         for var, way in ways.items():
             self._note(kernels, plans, var, partial(way, var))
         read = {value for plan in plans.values() for value in plan.values}
@@ -69,7 +75,11 @@ class FusedAttention(ComputePass):
         return plans
 
     def _note(
-        self, kernels: AttentionKernels, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]
+        self,
+        kernels: AttentionKernels,
+        plans: dict[relax.Var, Planned],
+        var: relax.Var,
+        plan: Callable[[], Planned],
     ) -> None:
         key = f"attention {var.name}"
         try:
@@ -94,34 +104,20 @@ def described(attention: Attention) -> str:
     return ", ".join(words)
 
 
-@mutator
-class _Rewriter(PlannedRewriter):
-    def __init__(self, mod: tvm.IRModule, kernels: AttentionKernels):
-        super().__init__(mod)
+class _Kernels:
+    def __init__(self, kernels: AttentionKernels):
         self.kernels = kernels
-        self.made: dict[Any, Any] = {}
+        self.made: dict[Attention, tvm.ir.GlobalVar] = {}
 
-    def replaced(self, plan: Planned, call: Any) -> Any:
-        operands = [self.visit_expr(value) for value in plan.values]
-        operands += [self._mask(plan)] if plan.masks else []
-        kernel, numbers = self._kernel(plan.attention)
-        ty = relax.TensorType(call.ty.shape, str(call.ty.dtype))
+    def call(self, match: Match, plan: Planned) -> relax.Expr:
+        """The call that computes attention."""
+        operands = [match.now(value) for value in plan.values]
+        operands += [_mask(match, plan)] if plan.masks else []
+        kernel, numbers = self._kernel(match.builder, plan.attention)
+        ty = relax.TensorType(match.before.ty.shape, str(match.before.ty.dtype))
         return relax.call_tir(kernel, relax.Tuple([*operands, *numbers]), ty)
 
-    def _mask(self, plan: Planned) -> Any:
-        """The sum of what is added to the scores."""
-        summed = None
-        for mask in plan.masks:
-            value = self.visit_expr(mask.value)
-            if not same_shape(shape_of(mask.value) or (), mask.shape):
-                value = self._emitted(relax.op.reshape(value, [as_expr(e) for e in mask.shape]))
-            summed = value if summed is None else self._emitted(relax.op.add(summed, value))
-        return summed
-
-    def _emitted(self, call: Any) -> Any:
-        return self.builder_.emit(self.builder_.normalize(call))
-
-    def _kernel(self, attention: Attention) -> tuple[Any, list[Any]]:
+    def _kernel(self, builder: relax.BlockBuilder, attention: Attention) -> tuple[Any, list[Any]]:
         """The function that computes it, one for all that are alike, and the numbers that it takes."""
         symbols = _symbols(attention)
         # A PrimFunc's variables are its own.
@@ -132,10 +128,21 @@ class _Rewriter(PlannedRewriter):
         numbers = [symbol for symbol in symbols if symbol not in bound]
         if symbols:
             func = self.kernels.kernel(renamed(attention, own), [own[number] for number in numbers])
-            return self.builder_.add_func(func, "attention"), numbers
+            return builder.add_func(func, "attention"), numbers
         if attention not in self.made:
-            self.made[attention] = self.builder_.add_func(self.kernels.kernel(attention, []), "attention")
+            self.made[attention] = builder.add_func(self.kernels.kernel(attention, []), "attention")
         return self.made[attention], []
+
+
+def _mask(match: Match, plan: Planned) -> relax.Expr:
+    """The sum of what is added to the scores."""
+    summed = None
+    for mask in plan.masks:
+        value = match.now(mask.value)
+        if not same_shape(shape_of(mask.value) or (), mask.shape):
+            value = match.emit(relax.op.reshape(value, [as_expr(e) for e in mask.shape]))
+        summed = value if summed is None else match.emit(relax.op.add(summed, value))
+    return summed
 
 
 def renamed(attention: Attention, variables: Mapping[Any, Any]) -> Attention:

@@ -12,7 +12,6 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import mutator
 
 from ...compute.cuda.convolution import KernelOf, cuda_convolution, tiles_of
 from ...compute.cuda.convolution_plan import are_clusters
@@ -26,8 +25,8 @@ from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ...target import resolve_target
 from ..rewriting.functions import own_functions
-from ..rewriting.planned import PlannedRewriter
 from ..rewriting.readers import only_reader_inside, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import call_args, is_call_tir, result_types
 from ..stitch.stitch_ops import STITCH_ATTR
 from .own_convolutions import CONVOLUTION_ATTR, has_barriers, lanes_of
@@ -127,8 +126,15 @@ class ConvolutionEpilogues:
         if not kernels:
             return mod
         finder = _Finder(mod, kernels, self.adding)
-        plans = {gvar: finder.plans(func) for gvar, func in own_functions(mod)}
-        return _Rewriter(mod, self.adding).rewritten(plans) if any(plans.values()) else mod
+        plans: dict[relax.Var, Fused] = {}
+        for _, func in own_functions(mod):
+            plans |= finder.plans(func)
+        if not plans:
+            return mod
+        made = _Kernels(self.adding)
+        why = "a result is not read again"
+        rule = Rule(why, lambda match: made.computed(match, plans[match.var]), variables=plans)
+        return relax.transform.DeadCodeElimination()(apply_rules(mod, [rule]))
 
 
 class _Finder:
@@ -136,10 +142,10 @@ class _Finder:
         self.mod, self.kernels, self.adding = mod, kernels, adding
         self.graphs: dict[Any, StitchGraph | None] = {}
 
-    def plans(self, func: Any) -> dict[Any, Fused]:
+    def plans(self, func: relax.Function) -> dict[relax.Var, Fused]:
         """By variable of a stitch op's result, what computes it."""
         readers = readers_of(func)
-        found: dict[Any, Fused] = {}
+        found: dict[relax.Var, Fused] = {}
         for block in func.body.blocks:
             if not isinstance(block, relax.DataflowBlock):
                 continue
@@ -214,26 +220,26 @@ class _Finder:
         return self.graphs[gvar]
 
 
-@mutator
-class _Rewriter(PlannedRewriter):
-    def __init__(self, mod: tvm.IRModule, adding: Adding):
-        super().__init__(mod)
+class _Kernels:
+    def __init__(self, adding: Adding):
         self.adding = adding
 
-    def replaced(self, plan: Fused, call: Any) -> Any:
+    def computed(self, match: Match, plan: Fused) -> relax.Expr:
+        """The results of a stitch op, by convolutions' kernels."""
+        call = match.before
         name = f"convolution_{call.args[0].name_hint.removeprefix('stitch_')}"
-        given = [self.visit_expr(arg) for arg in call_args(call)[0]]
+        given = [match.now(arg) for arg in call_args(call)[0]]
         for i, convolution in plan.divided.items():
-            (given[i],) = self._results("convolution", Part(convolution, None, (0,), ()), [])
+            (given[i],) = self._results(match, "convolution", Part(convolution, None, (0,), ()), [])
         results: dict[int, Any] = {}
         for part in plan.parts:
             operands = [given[position] for position in part.positions]
-            results |= zip(part.outputs, self._results(name, part, operands))
+            results |= zip(part.outputs, self._results(match, name, part, operands))
         if not isinstance(call.ty_args[0], relax.TupleType):
             return results[0]
         return relax.Tuple([results[i] for i in range(len(results))])
 
-    def _results(self, name: str, part: Part, operands: list[Any]) -> list[Any]:
+    def _results(self, match: Match, name: str, part: Part, operands: list[Any]) -> list[relax.Expr]:
         """What the kernel of a convolution gives, bound to variables."""
         of, call = part.convolution.of, part.convolution.call
         (convolved,) = result_types(call)
@@ -245,13 +251,13 @@ class _Rewriter(PlannedRewriter):
         added_up = self.adding.by(part.convolution)
         across_grid = isinstance(added_up, ByGrid)
         func = cuda_convolution(of, self.adding.device.choices, part.epilogue, lanes, added_up)
-        inputs = [self.visit_expr(arg) for arg in call_args(call)[0]]
+        inputs = [match.now(arg) for arg in call_args(call)[0]]
         types = [*types, convolved] if across_grid else types
-        kernel = self.builder_.add_func(func, name)
+        kernel = match.builder.add_func(func, name)
         made = relax.call_tir(
             kernel, relax.Tuple([*inputs, *operands]), types if len(types) > 1 else types[0]
         )
-        bound = self.builder_.emit(made)
+        bound = match.emit(made)
         if len(types) == 1:
             return [bound]
-        return [self.builder_.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - across_grid)]
+        return [match.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - across_grid)]

@@ -8,18 +8,15 @@ are copied as they are, and no tile is turned.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
 from ...graph.extent import same
-from ..layout.permutations import PERMUTE
 from ..rewriting.functions import own_functions
+from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import operator_name
-from ..rewriting.planned import PlannedRewriter
 from ..rewriting.readers import only_reader_inside, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import VIEWS, permutation, shape_of
 from .plan import is_product
 
@@ -30,14 +27,18 @@ def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
     ``matmul(x, permute_dims(y, [0, 2, 3, 1]))`` becomes ``matmul(x, permute_dims(permute_dims(y, [0, 2, 1, 3]), [0, 1,
     3, 2]))``, if nothing else reads the permutation, directly or through views that keep the matrices.
     """
-    plans = {gvar: _found(func) for gvar, func in own_functions(mod)}
-    return _Rewriter(mod).rewritten(plans) if any(plans.values()) else mod
+    orders: dict[relax.Var, list[int]] = {}
+    for _, func in own_functions(mod):
+        orders |= _found(func)
+    why = "lines are copied as they are"
+    rule = Rule(why, lambda match: _twice(match, orders[match.var]), variables=orders, leaves_unused=True)
+    return apply_rules(mod, [rule])
 
 
-def _found(func: Any) -> dict[Any, list[int]]:
+def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
     """By variables of permutations, in which order the operand is to lie in memory."""
     values, readers = dict(relax.analysis.get_var2val(func).items()), readers_of(func)
-    found: dict[Any, list[int]] = {}
+    found: dict[relax.Var, list[int]] = {}
     for call in values.values():
         if not is_product(call):
             continue
@@ -53,7 +54,7 @@ def _found(func: Any) -> dict[Any, list[int]]:
     return found
 
 
-def _read(value: Any) -> Any:
+def _read(value: relax.Expr) -> relax.Expr | None:
     """What a view that keeps the matrices is of; None for anything else."""
     if operator_name(value) not in VIEWS or operator_name(value) == PERMUTE:
         return None
@@ -63,7 +64,7 @@ def _read(value: Any) -> Any:
     return value.args[0] if all(same(a, b) for a, b in zip(own[-2:], read[-2:], strict=True)) else None
 
 
-def _kept(value: Any) -> list[int] | None:
+def _kept(value: relax.Expr) -> list[int] | None:
     """The order of a permutation with its last two axes exchanged, if that keeps the innermost one and is one still."""
     shape = shape_of(value) if operator_name(value) == PERMUTE else None
     if shape is None or len(shape) < 3:
@@ -73,9 +74,8 @@ def _kept(value: Any) -> list[int] | None:
     return [*outer, column, row] if row == last and [*outer, column] != list(range(last)) else None
 
 
-@mutator
-class _Rewriter(PlannedRewriter):
-    def replaced(self, plan: list[int], call: Any) -> Any:
-        kept = self.builder_.emit(relax.op.permute_dims(self.visit_expr(call.args[0]), plan))
-        *outer, row, column = range(len(plan))
-        return relax.op.permute_dims(kept, [*outer, column, row])
+def _twice(match: Match, order: list[int]) -> relax.Expr:
+    """A permutation as two, the first one in an order that keeps the innermost axis."""
+    kept = match.emit(relax.op.permute_dims(match.value.args[0], order))
+    *outer, row, column = range(len(order))
+    return relax.op.permute_dims(kept, [*outer, column, row])

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
 from ...graph.dtype import MULTIPLIED
 from ...graph.extent import is_number
@@ -23,8 +22,8 @@ from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.marked_names import joined
 from ..rewriting.operators import operator_name
-from ..rewriting.planned import PlannedRewriter
-from ..rewriting.readers import only_reader_inside, readers_of
+from ..rewriting.readers import Readers, only_reader_inside, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import shape_of
 
 
@@ -39,10 +38,10 @@ class Member:
         bias: the vector that is added, if any.
     """
 
-    call: Any
-    weight: Any
-    result: Any
-    bias: Any = None
+    call: relax.Call
+    weight: tvm.ir.GenericConst
+    result: relax.Var
+    bias: tvm.ir.GenericConst | None = None
 
 
 @module_pass
@@ -54,14 +53,24 @@ class JoinedProducts:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Join the module's products."""
-        plans = {gvar: planned(func) for gvar, func in own_functions(mod)}
-        return _Rewriter(mod).rewritten(plans) if any(plans.values()) else mod
+        plans: dict[relax.Var, tuple[list[Member], int]] = {}
+        for _, func in own_functions(mod):
+            plans |= planned(func)
+        made: dict[int, relax.Var] = {}  # by groups of members
+
+        def part(match: Match) -> relax.Expr:
+            members, index = plans[match.var]
+            if id(members) not in made:
+                made[id(members)] = _joined(match, members)
+            return relax.TupleGetItem(made[id(members)], index)
+
+        return apply_rules(mod, [Rule("one product is larger", part, variables=plans, leaves_unused=True)])
 
 
-def planned(func: Any) -> dict[Any, tuple[list[Member], int]]:
+def planned(func: relax.Function) -> dict[relax.Var, tuple[list[Member], int]]:
     """For each variable that becomes a part: the products that are joined, and which part it is."""
     readers = readers_of(func)
-    plans: dict[Any, tuple[list[Member], int]] = {}
+    plans: dict[relax.Var, tuple[list[Member], int]] = {}
     for block in func.body.blocks:
         if not isinstance(block, relax.DataflowBlock):
             continue
@@ -74,7 +83,7 @@ def planned(func: Any) -> dict[Any, tuple[list[Member], int]]:
     return plans
 
 
-def _members(block: Any, readers: dict[Any, list[Any]]) -> Iterator[tuple[Any, Member]]:
+def _members(block: relax.DataflowBlock, readers: Readers) -> Iterator[tuple[Any, Member]]:
     """The products of a block that may be joined, by what they share: the left operand, and dtypes."""
     seen = set()
     for binding in block.bindings:
@@ -96,7 +105,7 @@ def _members(block: Any, readers: dict[Any, list[Any]]) -> Iterator[tuple[Any, M
         yield (left, str(weight.ty.dtype), str(call.ty.dtype)), member
 
 
-def _bias(call: Any, product: Any, of: Any) -> Any:
+def _bias(call: relax.Expr, product: relax.Var, of: relax.Call) -> tvm.ir.GenericConst | None:
     """The constant vector that a call adds to a product, of its dtype; None where it does something else."""
     if operator_name(call) != "relax.add":
         return None
@@ -109,33 +118,20 @@ def _bias(call: Any, product: Any, of: Any) -> Any:
     return bias if is_row and len(outer) < len(of.ty.shape.values) and bias.ty.dtype == of.ty.dtype else None
 
 
-@mutator
-class _Rewriter(PlannedRewriter):
-    def __init__(self, mod: tvm.IRModule):
-        super().__init__(mod)
-        self.made: dict[int, Any] = {}
-
-    def replaced(self, plan: tuple[list[Member], int], call: Any) -> Any:
-        members, part = plan
-        if id(members) not in self.made:
-            self.made[id(members)] = self._joined(members)
-        return relax.TupleGetItem(self.made[id(members)], part)
-
-    def _joined(self, members: list[Member]) -> Any:
-        """One product for all members, and its parts."""
-        first = members[0].call
-        weight = _constant(np.concatenate([m.weight.value.numpy() for m in members], 1), members[0].weight)
-        left = self.visit_expr(first.args[0])
-        made = relax.op.matmul(left, weight, out_dtype=str(first.ty.dtype))
-        if any(member.bias is not None for member in members):
-            made = relax.op.add(self.builder_.emit(made), _constant(_biases(members), first))
-        made = self.builder_.emit(made, joined(str(member.result.name) for member in members))
-        widths = [int((shape_of(member.weight) or ())[1]) for member in members]
-        cuts = list(itertools.accumulate(widths[:-1]))
-        return self.builder_.emit(relax.op.split(made, cuts, axis=len(first.ty.shape.values) - 1))
+def _joined(match: Match, members: list[Member]) -> relax.Var:
+    """One product for all members, and its parts."""
+    first = members[0].call
+    weight = _constant(np.concatenate([m.weight.value.numpy() for m in members], 1), members[0].weight)
+    made = relax.op.matmul(match.now(first.args[0]), weight, out_dtype=str(first.ty.dtype))
+    if any(member.bias is not None for member in members):
+        made = relax.op.add(match.emit(made), _constant(_biases(members), first))
+    made = match.emit(made, joined(str(member.result.name) for member in members))
+    widths = [int((shape_of(member.weight) or ())[1]) for member in members]
+    cuts = list(itertools.accumulate(widths[:-1]))
+    return match.emit(relax.op.split(made, cuts, axis=len(first.ty.shape.values) - 1))
 
 
-def _constant(array: np.ndarray, like: Any) -> Any:
+def _constant(array: np.ndarray, like: relax.Expr) -> relax.Expr:
     return relax.const(array, str(like.ty.dtype))
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
 from ...compute.cuda import library
 from ...graph.dtype import MULTIPLIED
@@ -25,7 +24,7 @@ from ...support.module_pass import module_pass
 from ...target import capability_of
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.functions import own_functions
-from ..rewriting.planned import PlannedRewriter
+from ..rewriting.rules import Match, Rule, apply_rules
 from .calls import check_capability, has_calls
 from .innermost_operands import with_innermost_axes_kept
 from .plan import Planned, is_product, planned
@@ -52,10 +51,19 @@ class LibraryMatmuls(ComputePass):
         scheduled = {
             g for g, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc) and is_scheduled(f)
         }
-        plans = {gvar: self._planned(func, scheduled) for gvar, func in functions.items()}
-        return _Rewriter(mod, self).rewritten(plans)
+        plans: dict[relax.Var, Planned] = {}
+        for func in functions.values():
+            plans |= self._planned(func, scheduled)
 
-    def _planned(self, func: Any, scheduled: set[Any]) -> dict[Any, Planned]:
+        def called(match: Match) -> relax.Expr:
+            plan = plans[match.var]
+            operands = [v for v in (plan.left, plan.right, plan.bias, plan.residual) if v is not None]
+            made = library_call(plan, [match.now(v) for v in operands], match.before.ty, self)
+            return relax.TupleGetItem(match.emit(made), 0)
+
+        return apply_rules(mod, [Rule("a library is faster", called, variables=plans, leaves_unused=True)])
+
+    def _planned(self, func: relax.Function, scheduled: set[Any]) -> dict[relax.Var, Planned]:
         def refused(name: str, reason: str) -> None:
             self.computed[f"matmul {name}"] = f"TVM: {reason}"
 
@@ -76,19 +84,9 @@ def check_dtypes(target: Any, call: Any) -> None:
     check_capability(target, left)
 
 
-@mutator
-class _Rewriter(PlannedRewriter):
-    def __init__(self, mod: tvm.IRModule, owner: LibraryMatmuls):
-        super().__init__(mod)
-        self.owner = owner
-
-    def replaced(self, plan: Planned, call: Any) -> Any:
-        operands = [v for v in (plan.left, plan.right, plan.bias, plan.residual) if v is not None]
-        made = library_call(plan, [self.visit_expr(v) for v in operands], call.ty, self.owner)
-        return relax.TupleGetItem(self.builder_.emit(made), 0)
-
-
-def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatmuls) -> Any:
+def library_call(
+    plan: Planned, operands: list[relax.Expr], ty: relax.Type, owner: LibraryMatmuls
+) -> relax.Call:
     """The call that computes a product: a tuple of its result and the workspace that it used.
 
     Args:
