@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ import tvm
 from comparison.native import native_cpu
 from tvm import relay
 from tvm._ffi.runtime_ctypes import DataType, TVMArray
+from tvm.script import tir as T
 
 from tests.relay.codegen.kernels import Kernel, check
 from tests.relay.modules import run_ahead_of_time
+from tests.repairs.needed import needed
+from tvm_stitch.repairs.relay.element_alignment import element_aligned
 
 NATIVE = f"llvm -mcpu={native_cpu()}"
 
@@ -83,3 +87,28 @@ def test_parameters_in_an_ahead_of_time_library(tmp_path: Any) -> None:
     wide = data.astype("float64")
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(got, expected * params["scale"] + params["shift"], atol=1e-5)
+
+
+@T.prim_func
+def doubled(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")) -> None:
+    T.func_attr({"global_symbol": "doubled", "tir.noalias": True})
+    for i in T.serial(8):
+        for j in T.vectorized(8):
+            y[i * 8 + j] = x[i * 8 + j] * T.float32(2)
+
+
+def expects_alignment(func: Any) -> bool:
+    """Whether a kernel's machine code loads vectors from addresses that it takes to be aligned."""
+    return (
+        re.search(r"load <8 x float>.*align (32|64)", tvm.build(func, target=NATIVE).get_source("ll"))
+        is not None
+    )
+
+
+def test_fault() -> None:
+    needed(expects_alignment(doubled), "relay/element_alignment.py")
+
+
+def test_repair() -> None:
+    assert not expects_alignment(element_aligned(doubled))
+    assert expects_alignment(doubled)

@@ -13,6 +13,7 @@ from tvm.script import tir as T
 
 from tests.relay.codegen import gpu_kernels, kernels
 from tests.relay.codegen.gpu_kernels import check
+from tests.repairs.needed import needed
 from tvm_stitch.repairs.relay.lower_bounds import hidden_lower_bounds
 
 CHECKS = {"llvm": kernels.check, "cuda": gpu_kernels.check}
@@ -118,3 +119,19 @@ def test_pads_of_concats_of_slices(target: str) -> None:
         return np.pad(np.pad(joined, ((0, 0), (4, 0))), ((0, 0), (8, 4)))
 
     CHECKS[target]([(8, 16)], "float32", body, reference)
+
+
+def is_right(func: Any) -> bool:
+    """Whether a kernel gives elements 7 to 14 of ``x``, its second group of eight."""
+    x, out = np.arange(100, 116), tvm.nd.array(np.zeros(8, "int64"))
+    tvm.build(func, target="llvm")(tvm.nd.array(x), tvm.nd.array(np.array([1])), out)
+    return np.array_equal(out.numpy(), x[7:15])
+
+
+def test_fault() -> None:
+    needed(not is_right(shifted), "relay/lower_bounds.py")
+
+
+def test_repair() -> None:
+    assert is_right(hidden_lower_bounds(shifted))
+    assert not is_right(shifted)

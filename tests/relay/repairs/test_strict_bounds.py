@@ -13,6 +13,7 @@ from tvm import tir
 from tvm.script import tir as T
 
 from tests.relay.codegen import gpu_kernels, kernels
+from tests.repairs.needed import needed
 from tvm_stitch.repairs.relay.strict_bounds import closed_bounds, with_closed_bounds
 
 CHECKS = {"llvm": kernels.check, "cuda": gpu_kernels.check}
@@ -101,3 +102,19 @@ def test_pads_whose_columns_are_summed(
 ) -> None:
     """On a CPU, the rows of the sums cut the rows of the pad, and divisions of their numbers decide the guards."""
     CHECKS[target]([shape], "float32", *kernels.pad_and_sums(pads))
+
+
+def is_right(func: Any) -> bool:
+    """Whether a kernel tells the first of 24 elements from all others."""
+    out = tvm.nd.array(np.zeros(24, "int64"))
+    tvm.build(func, target="llvm")(5, out)
+    return np.array_equal(out.numpy(), [-1] + [5] * 23)
+
+
+def test_fault() -> None:
+    needed(not is_right(from_one_on), "relay/strict_bounds.py")
+
+
+def test_repair() -> None:
+    assert is_right(closed_bounds(from_one_on))
+    assert not is_right(from_one_on)

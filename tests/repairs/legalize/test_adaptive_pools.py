@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, symbol
+from tests.graph.helpers import build, prim_funcs, symbol
 from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.graph.reader import read
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.mend import MendImports
 
@@ -69,3 +72,21 @@ def test_a_symbolic_batch() -> None:
     x = np.random.default_rng(0).standard_normal((3, 2, 7, 6)).astype("float32")
     (got,) = on_llvm(mod, x)
     np.testing.assert_allclose(got, pooled(x, (4, 5)), rtol=1e-5, atol=1e-6)
+
+
+UNEQUAL = build(lambda emit, x: R.nn.adaptive_avg_pool2d(x, (6, 4)), ((2, 3, 9, 11), "float32"))
+
+
+def test_fault() -> None:
+    (func,) = prim_funcs(relax.transform.LegalizeOps()(UNEQUAL)).values()
+    faults.needed(faults.raises(lambda: read(func)), "legalize/adaptive_pools.py")
+
+
+def test_repair() -> None:
+    def is_read(*passes: Any) -> bool:
+        legal = tvm.transform.Sequential([*passes, relax.transform.LegalizeOps()])(UNEQUAL)
+        return not faults.raises(lambda: [read(func) for func in prim_funcs(legal).values()])
+
+    assert is_read(MendImports())
+    with faults.without("MendImports"):
+        assert not is_read(MendImports())

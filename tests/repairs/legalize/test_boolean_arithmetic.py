@@ -17,6 +17,7 @@ from tvm.script import relax as Rx
 import tvm_stitch
 from tests.graph.helpers import build
 from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.repairs import faults
 from tvm_stitch.repairs.legalize.boolean_arithmetic import LOGIC
 from tvm_stitch.repairs.legalize.mend import MendImports
 
@@ -137,3 +138,15 @@ class After:
 
 def test_only_booleans_are_rewritten() -> None:
     tvm.ir.assert_structural_equal(MendImports()(Before), After)
+
+
+def test_fault() -> None:
+    mod = of_two("add")
+    faults.needed(faults.raises(lambda: tvm.compile(mod, LLVM)), "legalize/boolean_arithmetic.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = of_two("add")
+    assert tvm_stitch.compile(mod, LLVM)
+    monkeypatch.delitem(faults.module_of("repairs.legalize.mend").MENDED, "relax.add")
+    assert faults.raises(lambda: tvm_stitch.compile(mod, LLVM))

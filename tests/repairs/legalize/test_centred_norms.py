@@ -18,6 +18,7 @@ from tvm.script import tirx as T
 import tvm_stitch
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, draw, symbol
+from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
@@ -222,3 +223,21 @@ def test_what_becomes_of_an_instance_norm() -> None:
             return y
 
     tvm.ir.assert_structural_equal(relax.transform.LegalizeOps(CENTRED_NORMS)(Before), After)
+
+
+def worst_error(passes: Any) -> float:
+    """Of a group norm of numbers around 1000."""
+    specs = [((2, 8, 40), "float32"), ((8,), "float32"), ((8,), "float32")]
+    x, gamma, beta = draw(specs)
+    x = (x + 1000).astype("float32")
+    (result,) = faults.on_cpu(build(model(4, 1, [2]), *specs), [x, gamma, beta], passes)
+    return float(np.abs(result - wanted(x, gamma, beta, 4, 1, [2])).max())
+
+
+def test_fault() -> None:
+    faults.needed(worst_error(None) > 0.1, "legalize/centred_norms.py")
+
+
+def test_repair() -> None:
+    assert worst_error(faults.legalized_by(CENTRED_NORMS, faults.LLVM)) < 1e-3
+    assert worst_error(faults.legalized_by({}, faults.LLVM)) > 0.1

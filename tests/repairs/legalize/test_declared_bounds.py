@@ -13,6 +13,7 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tvm_stitch.repairs.legalize.declared_bounds import LEAST, MOST, DeclaredBounds
 
 LLVM = tvm.target.Target("llvm")
@@ -150,3 +151,13 @@ def test_parts_of_a_symbolic_length_as_pytorch_exports_them() -> None:
         x = torch.randn(2, size)
         for got, want in zip(vm["main"](tvm.runtime.tensor(x.numpy())), Model()(x), strict=True):
             np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)
+
+
+def test_fault() -> None:
+    faults.needed(faults.raises(lambda: tvm.compile(sliced(12), LLVM)), "legalize/declared_bounds.py")
+
+
+def test_repair() -> None:
+    assert tvm_stitch.compile(sliced(12), LLVM)
+    with faults.without("DeclaredBounds"):
+        assert faults.raises(lambda: tvm_stitch.compile(sliced(12), LLVM))

@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 import tvm_stitch
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, legalize, symbol
+from tests.repairs import faults
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
@@ -238,3 +239,16 @@ def test_constants_without_elements(shape: tuple[int, ...]) -> None:
     alone = build(lambda emit, x: [x, emit(constant)], ((4,), F32))  # without any kernel
     vm = relax.VirtualMachine(tvm.compile(alone, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
     assert vm["main"](tvm.runtime.tensor(np.zeros(4, F32)))[1].shape == shape
+
+
+NO_ROWS = build(lambda emit, x: R.permute_dims(emit(R.exp(x)), [1, 0]), ((0, 4), F32))
+
+
+def test_fault() -> None:
+    faults.needed(faults.raises(lambda: tvm.compile(NO_ROWS, faults.CUDA)), "legalize/empty.py")
+
+
+def test_repair() -> None:
+    assert tvm_stitch.compile(NO_ROWS, faults.CUDA)
+    with faults.without("SkipEmpty"):
+        assert faults.raises(lambda: tvm_stitch.compile(NO_ROWS, faults.CUDA))

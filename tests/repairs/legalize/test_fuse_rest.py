@@ -15,6 +15,7 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 from tvm.script import tirx as T
 
+from tests.repairs import faults
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import (
     FuseRest,
@@ -178,3 +179,37 @@ def test_the_last_cells_of_lstms_in_both_directions() -> None:
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](given).numpy()
     exact = model.double()(x.double()).detach().numpy()
     np.testing.assert_allclose(found, exact, 0, 4e-3)
+
+
+def elements_of_nine() -> tvm.IRModule:
+    """A kernel that reads two elements of each of nine tuples."""
+    builder = relax.BlockBuilder()
+    field = relax.TensorType([4], "float32")
+    params = [relax.Var(f"p{i}", relax.TupleType([field] * 3)) for i in range(9)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            order = [*range(1, 9, 2), *range(0, 9, 2)]
+            first, *others = [builder.emit(relax.TupleGetItem(params[i], k)) for k in (2, 0) for i in order]
+            for item in others:
+                first = builder.emit(R.add(R.multiply(first, relax.const(0.5)), item))
+            out = builder.emit_output(R.exp(first))
+        builder.emit_func_output(out)
+    return relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(builder.get()))
+
+
+def is_any_wrong(fuse: Any) -> bool:
+    """Whether one of twelve such modules has a function that reads what it is not given."""
+    made = [fuse()(elements_of_nine()) for _ in range(12)]
+    functions = [f for mod in made for _, f in mod.functions_items() if isinstance(f, relax.Function)]
+    return any(relax.analysis.free_vars(f) for f in functions)
+
+
+def test_fault() -> None:
+    faults.needed(is_any_wrong(relax.transform.FuseOps), "legalize/fuse_rest.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_any_wrong(FuseRest)
+    repair = faults.module_of("repairs.legalize.fuse_rest")
+    monkeypatch.setattr(repair, "with_own_functions", lambda mod, change: mod)
+    assert is_any_wrong(FuseRest)

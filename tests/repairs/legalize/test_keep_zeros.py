@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import tvm
+from tvm import relax
+from tvm.relax import op
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from tests.graph.helpers import build
+from tests.repairs import faults
 from tvm_stitch.repairs.legalize.keep_zeros import KeepZeros
 
 
@@ -43,3 +50,19 @@ def test_zeros_of_products_and_quotients_are_bound() -> None:
             return (e, f)
 
     tvm.ir.assert_structural_equal(KeepZeros()(Before), After)
+
+
+def is_nan(passes: Any) -> bool:
+    """Whether an infinity times zero is NaN."""
+    mod = build(lambda emit, x: op.multiply(x, relax.const(0.0)), ((4,), "float32"))
+    return bool(np.isnan(faults.on_cpu(mod, [np.full(4, np.inf, "float32")], passes)[0]).all())
+
+
+def test_fault() -> None:
+    faults.needed(not is_nan(None), "legalize/keep_zeros.py")
+
+
+def test_repair() -> None:
+    assert is_nan(faults.ours(faults.LLVM))
+    with faults.without("KeepZeros"):
+        assert not is_nan(faults.ours(faults.LLVM))

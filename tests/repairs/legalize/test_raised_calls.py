@@ -15,6 +15,7 @@ from tvm import relax, te, topi
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests.graph.helpers import symbol
+from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.raised_calls import RaisedCalls
@@ -107,3 +108,25 @@ def test_hard_swish_of_an_onnx_file_joins_its_convolution() -> None:
     a = torch.conv2d(torch.tensor(x).double(), torch.tensor(weights["w"]).double(), padding=1)
     wanted = torch.conv2d(torch.nn.functional.hardswish(a), torch.tensor(weights["v"]).double()).numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def calls_of_relu6(*passes: Any) -> list[str]:
+    """The names of what an imported clip calls."""
+    values = [onnx.numpy_helper.from_array(np.array(v, "float32"), n) for n, v in (("low", 0), ("high", 6))]
+    kinds = [H.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4]) for n in "xy"]
+    nodes = [H.make_node("Clip", ["x", "low", "high"], ["y"])]
+    graph = H.make_graph(nodes, "relu6", kinds[:1], kinds[1:], values)
+    model = H.make_model(graph, opset_imports=[H.make_opsetid("", 17)], ir_version=8)
+    mod = tvm.transform.Sequential(list(passes))(from_onnx(model))
+    bound = relax.analysis.get_var2val(mod["main"]).values()
+    return [str(value.op.name) for value in bound if isinstance(value, relax.Call)]
+
+
+def test_fault() -> None:
+    faults.needed("relax.call_tir" in calls_of_relu6(), "legalize/raised_calls.py")
+
+
+def test_repair() -> None:
+    assert "relax.call_tir" not in calls_of_relu6(RaisedCalls())
+    with faults.without("RaisedCalls"):
+        assert "relax.call_tir" in calls_of_relu6(RaisedCalls())

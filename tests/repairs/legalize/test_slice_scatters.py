@@ -14,6 +14,7 @@ from tvm.relax import op as R
 import tvm_stitch
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, prim_funcs, symbol
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.slice_scatters import SLICE_SCATTERS
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -71,3 +72,31 @@ def test_slices_of_unknown_length_stay_tvms() -> None:
     )
     made, theirs = (relax.transform.LegalizeOps(own)(mod) for own in (SLICE_SCATTERS, None))
     tvm.ir.assert_structural_equal(made, theirs)
+
+
+def clamp(table: dict[str, Any] | None) -> str:
+    """The text of a slice of 2 written into 9 elements, with the bounds of what it reads."""
+    specs = [((9,), "float32"), ((2,), "float32")]
+    mod = build(lambda emit, x, y: R.slice_scatter(x, y, 1, 3, 1, axis=0), *specs)
+    (func,) = prim_funcs(relax.transform.LegalizeOps(table)(mod)).values()
+    return str(func.script())
+
+
+def test_fault() -> None:
+    """Of two elements one is read at 8."""
+    faults.needed("T.int64(8)), T.int64(0))" in clamp(None), "legalize/slice_scatters.py")
+
+
+def test_repair() -> None:
+    def reports() -> Any:
+        target = emulated_target()
+        mod = build(
+            lambda emit, x, y: R.exp(emit(R.slice_scatter(x, y, 1, 3, 1, axis=0))),
+            ((9, 8), "float32"),
+            ((2, 8), "float32"),
+        )
+        return run_cuda(mod, [draw(9, 8), draw(2, 8)], target=target, relax_pipeline=pipeline(target)).reports
+
+    assert "T.int64(8)), T.int64(0))" not in clamp(SLICE_SCATTERS)
+    assert "T.int64(8)), T.int64(0))" in clamp({})
+    assert not reports()

@@ -13,6 +13,7 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from tests.graph.helpers import build, prim_funcs, symbol
+from tests.repairs import faults
 from tvm_stitch.repairs.legalize.take import TAKES, LegalizeTakes, stock_pipeline
 
 F32, I64 = "float32", "int64"
@@ -76,3 +77,18 @@ def test_models_compile_without_the_warning(capfd: pytest.CaptureFixture[str]) -
         result = vm["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(i)).numpy()
         np.testing.assert_allclose(result, exp / exp.sum(-1, keepdims=True), rtol=1e-5)
     assert capfd.readouterr().err == ""
+
+
+def is_warned_of(table: dict[str, Any] | None, capfd: pytest.CaptureFixture[str]) -> bool:
+    capfd.readouterr()
+    relax.transform.LegalizeOps(table)(take(0))
+    return "Fast mode segfaults" in capfd.readouterr().err
+
+
+def test_fault(capfd: pytest.CaptureFixture[str]) -> None:
+    faults.needed(is_warned_of(None, capfd), "legalize/take.py")
+
+
+def test_repair(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not is_warned_of(TAKES, capfd)
+    assert is_warned_of({}, capfd)

@@ -16,6 +16,7 @@ from tvm.script import relax as RS
 
 import tvm_stitch
 from tests.graph.helpers import build
+from tests.repairs import faults
 from tvm_stitch.repairs.legalize.wide_operators import WideOperators
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -96,3 +97,18 @@ def test_only_of_bfloat16() -> None:
             return result
 
     tvm.ir.assert_structural_equal(WideOperators()(Before), After)
+
+
+def norm() -> tvm.IRModule:
+    specs = [((4, 6), "bfloat16"), ((6,), "bfloat16")]
+    return build(lambda emit, x, scale: R.nn.layer_norm(x, scale, scale, axes=[-1]), *specs)
+
+
+def test_fault() -> None:
+    faults.needed(faults.raises(lambda: tvm.compile(norm(), "llvm")), "legalize/wide_operators.py")
+
+
+def test_repair() -> None:
+    assert tvm_stitch.compile(norm(), "llvm")
+    with faults.without("WideOperators"):
+        assert faults.raises(lambda: tvm_stitch.compile(norm(), "llvm"))

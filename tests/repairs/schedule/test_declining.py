@@ -12,8 +12,9 @@ import tvm
 from tvm.relax import op as R
 from tvm.s_tir import dlight as dl
 
-from cuda_emulator import run_cuda
+from cuda_emulator import lower, run_cuda
 from tests.graph.helpers import build, draw, legalize, prim_funcs, symbol
+from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.pipeline import pipeline, stitch_passes
 from tvm_stitch.repairs.schedule.declining import ApplyDecliningRules
@@ -149,3 +150,15 @@ def test_reductions_across_threads_that_tvm_cannot_lower() -> None:
     np.testing.assert_allclose(
         done.outputs[0], np.maximum(expected.reshape(2, 16, 16), 0), rtol=1e-5, atol=1e-5
     )
+
+
+def test_fault() -> None:
+    mod = build(product, *matvec(7, 31))
+    faults.needed(faults.raises(lambda: tvm.compile(mod, faults.CUDA)), "schedule/declining.py")
+
+
+def test_repair() -> None:
+    mod = build(product, *matvec(7, 31))
+    assert lower(mod, faults.CUDA, faults.left_to_tvm(faults.CUDA))
+    with faults.without("ApplyDecliningRules"):
+        assert faults.raises(lambda: lower(mod, faults.CUDA, faults.left_to_tvm(faults.CUDA)))

@@ -15,6 +15,7 @@ from tvm.script import tirx as T
 
 from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.schedule.empty_grids import EmptyGrids
 
@@ -67,3 +68,19 @@ def test_launches_written_by_hand_are_guarded() -> None:
         line for line in scan.splitlines() if "static_cast<int64_t>" in line and "<= T.int64(0)" in line
     ]
     assert len(guards) == len(launches) + 1  # and the sum that follows
+
+
+def empty_sums(passes: Any) -> list[Any]:
+    """What the emulator reports of sums of no rows."""
+    mod = build(lambda emit, x: R.sum(x, 1), ((symbol("n"), symbol("m"), 16), "float32"))
+    return list(faults.on_gpu(mod, [np.ones((0, 5, 16), "float32")], passes).reports)
+
+
+def test_fault() -> None:
+    faults.needed(bool(empty_sums(None)), "schedule/empty_grids.py")
+
+
+def test_repair() -> None:
+    assert not empty_sums(faults.left_to_tvm(TARGET))
+    with faults.without("EmptyGrids"):
+        assert empty_sums(faults.left_to_tvm(TARGET))

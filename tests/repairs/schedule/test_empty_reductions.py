@@ -14,6 +14,7 @@ from tvm.relax import op as R
 from tvm.script import tirx as T
 
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.schedule.empty_reductions import EmptyReductions
 
@@ -57,3 +58,34 @@ def static(x: T.Buffer((4, 7), "float32"), y: T.Buffer((4,), "float32")):
 def test_extents_that_are_not_zero_stay() -> None:
     mod = tvm.IRModule({"main": static.with_attr("global_symbol", "main")})
     assert EmptyReductions()(mod).same_as(mod)
+
+
+@T.prim_func(s_tir=True)
+def row_sums(a: T.handle, y: T.Buffer((4,), "float32")):
+    n = T.int64()
+    x = T.match_buffer(a, (4, n), "float32")
+    for i, k in T.grid(4, n):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                y[vi] = T.float32(0)
+            y[vi] = y[vi] + x[vi, vk]
+
+
+def sums_of_nothing(mod: tvm.IRModule) -> np.ndarray:
+    """The sums that a kernel writes into memory full of sevens."""
+    result = tvm.runtime.tensor(np.full(4, 7, F32))
+    tvm.compile(mod, "llvm")["main"](tvm.runtime.tensor(np.ones((4, 0), F32)), result)
+    return result.numpy()
+
+
+def test_fault() -> None:
+    mod = tvm.IRModule({"main": row_sums.with_attr("global_symbol", "main")})
+    faults.needed(bool(sums_of_nothing(mod).any()), "schedule/empty_reductions.py")
+
+
+def test_repair() -> None:
+    mod = tvm.IRModule({"main": row_sums.with_attr("global_symbol", "main")})
+    assert not sums_of_nothing(tvm.transform.Sequential([EmptyReductions()])(mod)).any()
+    with faults.without("EmptyReductions"):
+        assert sums_of_nothing(tvm.transform.Sequential([EmptyReductions()])(mod)).any()

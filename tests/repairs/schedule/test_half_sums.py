@@ -15,6 +15,7 @@ from tvm.script import tirx as T
 
 from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.schedule.half_sums import HalfSums
 
@@ -93,3 +94,18 @@ def test_the_sum_is_wide() -> None:
 def test_products_of_operands_stay() -> None:
     mod = tvm.IRModule({"main": product.with_attr("global_symbol", "main")})
     assert HalfSums()(mod).same_as(mod)
+
+
+def ones_counted(passes: Any) -> float:
+    mod = build(lambda emit, x: R.sum(x), ((4096,), "float16"))
+    return float(faults.on_cpu(mod, [np.ones(4096, "float16")], passes)[0])
+
+
+def test_fault() -> None:
+    faults.needed(ones_counted(None) == 2048, "schedule/half_sums.py")
+
+
+def test_repair() -> None:
+    assert ones_counted(faults.left_to_tvm(faults.LLVM)) == 4096
+    with faults.without("HalfSums"):
+        assert ones_counted(faults.left_to_tvm(faults.LLVM)) == 2048

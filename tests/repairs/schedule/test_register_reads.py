@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, legalize, prim_funcs
+from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.pipeline import pipeline
 from tvm_stitch.repairs.schedule.declining import ApplyDecliningRules
@@ -119,3 +120,19 @@ def shifted(by: int) -> Any:
 def test_one_thread_on() -> None:
     assert foreign_read(shifted(0)) is None
     assert foreign_read(shifted(1)) == "t"
+
+
+def is_right(passes: Any) -> bool:
+    """Whether a grouped convolution of ones, four to each result, is 4 everywhere."""
+    inputs = [np.ones(s, "float32") for s in ((1, 8, 3, 5), (12, 4, 1, 1))]
+    return bool((faults.on_gpu(GROUPED, inputs, passes).outputs[0] == 4).all())
+
+
+def test_fault() -> None:
+    faults.needed(not is_right(None), "schedule/register_reads.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_right(faults.left_to_tvm(faults.CUDA))
+    monkeypatch.setattr(faults.module_of("repairs.schedule.declining"), "foreign_read", lambda func: None)
+    assert not is_right(faults.left_to_tvm(faults.CUDA))

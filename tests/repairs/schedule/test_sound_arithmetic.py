@@ -15,6 +15,7 @@ from tvm.script import tirx as T
 
 from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline as stitching_pipeline
 from tvm_stitch.repairs.schedule.sound_arithmetic import SoundArithmetic
 from tvm_stitch.repairs.tir.device_math import device_name
@@ -160,3 +161,19 @@ def test_a_kernel_beside_a_concatenation_keeps_its_digits() -> None:
 
     source = lower(build(cells, ((4, 8), "float32")), CUDA, stitching_pipeline(CUDA)).source
     assert f"{device_name('tanh')}(" in source and " tanhf(" not in source
+
+
+def is_less_denied(passes: Any) -> bool:
+    """Whether ``not NaN < 1`` is true, in a kernel for a GPU."""
+    mod = build(lambda emit, x: R.logical_not(emit(R.less(x, relax.const(1.0)))), ((4,), "float32"))
+    return bool(faults.on_gpu(mod, [np.full(4, np.nan, "float32")], passes).outputs[0].all())
+
+
+def test_fault() -> None:
+    faults.needed(not is_less_denied(None), "schedule/sound_arithmetic.py")
+
+
+def test_repair() -> None:
+    assert is_less_denied(faults.left_to_tvm(CUDA))
+    with faults.without("SoundArithmetic"):
+        assert not is_less_denied(faults.left_to_tvm(CUDA))

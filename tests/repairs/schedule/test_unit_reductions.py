@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import tvm
+from tvm.relax import op as R
 from tvm.script import tirx as T
 
+from tests.graph.helpers import build
+from tests.repairs import faults
 from tvm_stitch.repairs.schedule.unit_reductions import UnitReductions
 
 
@@ -86,3 +92,24 @@ def test_other_reductions_stay(func: tvm.tirx.PrimFunc) -> None:
 def test_scheduled_functions_stay() -> None:
     mod = module(outer_product.with_attr("tirx.is_scheduled", True))
     assert UnitReductions()(mod).same_as(mod)
+
+
+def one_plus_one(passes: Any) -> np.ndarray:
+    """A product of depth one, of ones, with a bias of one."""
+    specs = [((7, 1), "float32"), ((1, 5), "float32"), ((5,), "float32")]
+
+    def body(emit: Any, x: Any, w: Any, bias: Any) -> Any:
+        return R.nn.relu(emit(R.add(emit(R.matmul(x, w)), bias)))
+
+    inputs = [np.ones(shape, dtype) for shape, dtype in specs]
+    return np.asarray(faults.on_gpu(build(body, *specs), inputs, passes).outputs[0])
+
+
+def test_fault() -> None:
+    faults.needed(bool((one_plus_one(None) == 3).all()), "schedule/unit_reductions.py")
+
+
+def test_repair() -> None:
+    assert (one_plus_one(faults.left_to_tvm(faults.CUDA)) == 2).all()
+    with faults.without("UnitReductions"):
+        assert (one_plus_one(faults.left_to_tvm(faults.CUDA)) == 3).all()

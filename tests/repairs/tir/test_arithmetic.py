@@ -13,11 +13,14 @@ from tvm import relax
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from tests.graph import helpers
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tests.repairs.schedule.test_sound_arithmetic import left_to_tvm
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
+from tvm_stitch.repairs.tir.arithmetic import DeviceArithmetic
 from tvm_stitch.testing.expressions import (
     Tree,
     construct,
@@ -266,3 +269,19 @@ def test_shifts_of_64_bits_by_many_are_stitched(kind: str) -> None:
     recorder = Recorder()
     pipeline(target, None, recorder)(build(body, ((5, 7), "uint8"), ((n,), "int64")))
     assert recorder.plans and not recorder.declined
+
+
+def doubled(passes: Any) -> np.ndarray:
+    """Twice 200 in eight bits, as a float."""
+    mod = helpers.build(lambda emit, x: R.astype(emit(R.add(x, x)), "float32"), ((4,), "uint8"))
+    return np.asarray(faults.on_gpu(mod, [np.full(4, 200, "uint8")], passes).outputs[0])
+
+
+def test_fault() -> None:
+    faults.needed(bool((doubled(None) == 400).all()), "tir/arithmetic.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (doubled(faults.ours(CUDA)) == 144).all()
+    monkeypatch.setattr(DeviceArithmetic, "wrapped", lambda self, node, a, b: node(a, b))
+    assert (doubled(faults.ours(CUDA)) == 400).all()

@@ -7,15 +7,20 @@ import ctypes
 import os
 import re
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.relax import op as R
+from tvm.support import nvcc
 
 from cuda_emulator import run_cuda
-from tests.graph.helpers import cuda_source
+from tests.graph.helpers import build, cuda_source
+from tests.repairs import faults
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.tir.device_math import FUNCTIONS, device_name
@@ -163,3 +168,18 @@ def test_what_several_read_is_called_once() -> None:
         builder.emit_func_output(output)
     calls = re.findall(rf"{device_name('tanh')}\((?!float)([^)]*)\)", cuda_source(builder.get()))
     assert calls and len(set(calls)) == len(calls)
+
+
+def of_tanh(passes: Any) -> str:
+    return faults.source(build(lambda emit, x: R.tanh(x), ((4,), "float32")), passes)
+
+
+def test_fault() -> None:
+    compiler = Path(nvcc.__file__).read_text()
+    faults.needed("--use_fast_math" in compiler and " tanhf(" in of_tanh(None), "tir/device_math.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_name("tanh") in of_tanh(faults.ours(CUDA)) and " tanhf(" not in of_tanh(faults.ours(CUDA))
+    monkeypatch.setattr(faults.module_of("repairs.tir.arithmetic"), "FUNCTIONS", {})
+    assert " tanhf(" in of_tanh(faults.ours(CUDA))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -10,6 +12,7 @@ from tvm.relax import op as R
 
 from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build
+from tests.repairs import faults
 from tests.repairs.schedule.test_sound_arithmetic import CUDA, left_to_tvm
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.tir.exact_constants import is_written_exactly
@@ -42,3 +45,18 @@ def test_a_constant_keeps_its_bits(dtype: str, left: bool) -> None:
 )  # fmt: skip
 def test_what_is_written_exactly(value: float, dtype: str, exact: bool) -> None:
     assert is_written_exactly(value, dtype) is exact
+
+
+def scaled(passes: Any) -> float:
+    mod = build(lambda emit, x: R.multiply(x, relax.const(1e-20, "float64")), ((4,), "float64"))
+    return float(faults.on_gpu(mod, [np.ones(4)], passes).outputs[0][0])
+
+
+def test_fault() -> None:
+    faults.needed(scaled(None) != 1e-20, "tir/exact_constants.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scaled(faults.ours(CUDA)) == 1e-20
+    monkeypatch.setattr(faults.module_of("codegen.emit"), "exact_constants", lambda func: func)
+    assert scaled(faults.ours(CUDA)) != 1e-20

@@ -12,6 +12,7 @@ from tvm.script import tirx as T
 
 import tvm_stitch
 from cuda_emulator import lower, run_lowered
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.tir.extent_bounds import sound_extents
 
@@ -89,3 +90,17 @@ def test_all_elements_are_written_on_cuda() -> None:
         inputs, wanted = expected(3, 9, n)
         run = run_lowered(lowered, inputs).check()
         np.testing.assert_allclose(run.outputs[0], wanted, rtol=1e-6)
+
+
+def test_fault() -> None:
+    faults.needed(not _keeps_the_maximum(tripled), "tir/extent_bounds.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_right() -> bool:
+        inputs, wanted = expected(3, 9, 10)
+        return np.allclose(faults.on_cpu(copies(3, 9), inputs, faults.ours(faults.LLVM))[0], wanted)
+
+    assert is_right()
+    monkeypatch.setattr(faults.module_of("codegen.emit"), "sound_extents", lambda func: func)
+    assert not is_right()

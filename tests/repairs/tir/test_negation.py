@@ -18,7 +18,8 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
-from tvm_stitch.repairs.tir.negation import NEGATED
+from tests.repairs import faults
+from tvm_stitch.repairs.tir.negation import FUNCTION, NEGATED
 from tvm_stitch.testing.random.graphs import CHECKS, emulated_target, random_graph, stitched_pipeline
 
 Operation = Callable[..., Any]
@@ -123,3 +124,33 @@ def lost_negations(ptx: str) -> set[str]:
     negations = set(re.findall(r"neg\.s32\s+(%\w+),", ptx))
     operands = re.findall(r"(?:min|max)\.s32\s+%\w+, (%?\w+), (%?\w+);", ptx)
     return negations & {register for pair in operands for register in pair}
+
+
+def machine_code(kernel: str, folder: Path) -> bytes:
+    """What ptxas makes of a kernel for sm_90."""
+    (folder / "kernel.cu").write_text(kernel)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-o", folder / "kernel.cubin", folder / "kernel.cu"]
+    subprocess.run(command, check=True)
+    return (folder / "kernel.cubin").read_bytes()
+
+
+def least(negation: str) -> str:
+    return (
+        'extern "C" __global__ void kernel(const int* a, const int* x, const int* b, int* y) {\n'
+        f"  int i = threadIdx.x; y[i] = min(min(a[i], {negation}), b[i]);\n}}\n"
+    )
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_fault(tmp_path: Path) -> None:
+    same = machine_code(least("-x[i]"), tmp_path) == machine_code(least("x[i]"), tmp_path)
+    faults.needed(same, "tir/negation.py")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_repair(tmp_path: Path) -> None:
+    hidden = machine_code(FUNCTION + least(f"{NEGATED}(x[i])"), tmp_path)
+    assert hidden != machine_code(FUNCTION + least("x[i]"), tmp_path)
+    assert machine_code(FUNCTION + least("-x[i]"), tmp_path) == machine_code(
+        FUNCTION + least("x[i]"), tmp_path
+    )

@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
+from tests.repairs import faults
 from tvm_stitch import compat
 from tvm_stitch.compat import Analyzer, arith, tir
 from tvm_stitch.relax import pipeline
@@ -86,3 +87,22 @@ def test_a_flip_behind_a_repetition(count: int) -> None:
     x = np.arange(5, 5 + count, dtype="int32")
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
     np.testing.assert_array_equal(found.numpy(), x.repeat(2)[::-1])
+
+
+def flipped(passes: Any) -> np.ndarray:
+    mod = build(lambda emit, x: R.exp(emit(R.flip(emit(R.repeat(x, 2, 0)), 0))), ((2,), "float32"))
+    return faults.on_cpu(mod, [np.array([0, 1], "float32")], passes)[0]
+
+
+def test_fault() -> None:
+    before = D(number(3) - I, number(2))
+    after, points = normalized(before), [(i, 0, 1) for i in range(3)]
+    is_wrong = any(value_of(before, point) != value_of(after, point) for point in points)
+    faults.needed(is_wrong, "tir/sound_indices.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = np.exp(np.array([1, 1, 0, 0], "float32"))
+    assert np.allclose(flipped(faults.ours(faults.LLVM)), wanted)
+    monkeypatch.setattr(faults.module_of("codegen.evaluator"), "sound_index", lambda index, signed: index)
+    assert not np.allclose(flipped(faults.ours(faults.LLVM)), wanted)

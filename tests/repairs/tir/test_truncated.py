@@ -7,9 +7,11 @@ import re
 from typing import Any
 
 import pytest
+import tvm
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, single, symbol
+from tests.repairs import faults
 from tvm_stitch import compat
 from tvm_stitch.compat import tir
 from tvm_stitch.relax import pipeline
@@ -57,3 +59,32 @@ def test_a_kernel_of_symbols_divides_once() -> None:
     text = "".join(f.script() for g, f in mod.functions.items() if g.name_hint.startswith("stitch"))
     assert "T.Div(" in text and "T.truncmod(" in text
     assert not re.search(r"(//|%) \(?[nm]\b", text), "of symbols, none floors"
+
+
+def lowered_length(e: Any) -> int:
+    """The length of an expression's text behind TVM's lowering of divisions."""
+    func = tir.PrimFunc([I, J, N], tir.Evaluate(e)).with_attr("target", faults.LLVM)
+    return len(tir.transform.LowerIntrin()(tvm.IRModule({"main": func}))["main"].script())
+
+
+def test_fault() -> None:
+    nested = D(D(D(I, N), J), N + J)
+    faults.needed(lowered_length(nested) > 3 * lowered_length(D(I, N)), "tir/truncated.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, m = symbol("n"), symbol("m")
+
+    def floors() -> bool:
+        def body(emit: Any, x: Any) -> Any:
+            return [emit(R.permute_dims(emit(R.reshape(emit(R.exp(x)), (n * 2, m))), [1, 0]))]
+
+        mod = pipeline("llvm")(build(body, ((n, 2, m), "float32")))
+        text = "".join(f.script() for g, f in mod.functions.items() if g.name_hint.startswith("stitch"))
+        return re.search(r"(//|%) \(?[nm]\b", text) is not None
+
+    assert lowered_length(truncated(D(D(D(I, N), J), N + J), ())) < lowered_length(D(I, N))
+    assert not floors()
+    kept = faults.module_of("codegen.cpu.lanes")
+    monkeypatch.setattr(kept, "truncated", lambda e, signed: e)
+    assert floors()

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +18,7 @@ from tvm.relax import op as R
 from tvm.script import tirx as T
 
 from tests.graph.helpers import build, symbol
+from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.tir.zero_divisors import without_zero_divisors
 
@@ -114,3 +119,44 @@ def test_extents_of_zero(body: Callable[..., Any], dtype: str, sizes: tuple[int,
     got = vm["main"](*map(tvm.runtime.tensor, (x, y, np.zeros(sizes, F32)))).numpy()
     wanted = x - x if body is difference else np.concatenate([np.exp(x).transpose(2, 1, 0).reshape(-1), y])
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@T.prim_func(s_tir=True)
+def two_loops(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (n, 48), F32)
+    y = T.match_buffer(b, (n, 48), F32)
+    with T.sblock("root"):
+        for i in range(n):
+            y[i, 0] = x[i, 480 // n]
+        for i in range(n):
+            y[i, 1] = x[i, 480 // n + 1]
+
+
+CALL = """
+import numpy as np, tvm
+from tests.repairs.tir.test_zero_divisors import two_loops
+from tvm_stitch.repairs.tir.zero_divisors import without_zero_divisors
+func = {repair}(two_loops.with_attr("global_symbol", "main"))
+built = tvm.compile(tvm.IRModule({"main": func}), "llvm")
+print("compiled", flush=True)
+built["main"](tvm.runtime.tensor(np.ones((0, 48), "float32")), tvm.runtime.tensor(np.ones((0, 48), "float32")))
+"""
+
+
+def dies(repair: str) -> bool:
+    """Whether a division by an extent of 0 ends the process that calls a kernel."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", CALL.replace("{repair}", repair)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "compiled" in run.stdout, run.stderr
+    return run.returncode == -signal.SIGFPE
+
+
+def test_fault() -> None:
+    faults.needed(dies(""), "tir/zero_divisors.py")
+
+
+def test_repair() -> None:
+    assert not dies("without_zero_divisors")
+    assert dies("")

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive average pooling whose parts differ in size, as sums over parts of one size.
+"""Adaptive average pooling with slices of different sizes, as sums over slices of one size.
 
-9 rows pooled to 6 are read in parts of one and two rows. TVM loops over as many as a part has, which depends on where
-it is: such a loop nest is no reduction that can be stitched. Read in parts of the greatest size, of which some have
-less than that, it is.
+All slices are read in the greatest size, and elements beyond the end of a slice count as 0.
+
+Fault: TVM's adaptive average pool loops over as many elements as a slice has, which depends on the slice's
+    position. Such a loop nest is no reduction: neither TVM's schedules nor stitching take it for one.
+Seen in: TVM 0.27.0
+Input: ``R.nn.adaptive_avg_pool2d(x, (6, 4))`` of (2, 3, 9, 11) float32
+Upstream: none known
 """
 
 from __future__ import annotations

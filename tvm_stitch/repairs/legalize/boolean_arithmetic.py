@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic, comparisons and reductions of booleans as logic, or by integers.
+"""Arithmetic, comparisons and reductions of booleans as logic, or in integers.
 
-Importers emit them: PyTorch's ``isfinite`` multiplies two of them, ``count_nonzero`` compares one with zero, and ONNX
-has ``Equal`` of booleans. TVM takes their type for floats where it writes code for LLVM, and knows no least and no
-greatest of it, so it compiles none of this for a CPU.
+Importers emit them: PyTorch's ``isfinite`` multiplies two booleans, ``count_nonzero`` compares one with zero, and
+ONNX has ``Equal`` of booleans.
+
+Fault: TVM treats booleans as floats when it writes code for LLVM, and knows no least and no greatest boolean. It
+    does not compile arithmetic, comparisons and reductions of booleans for a CPU.
+Seen in: TVM 0.27.0
+Input: ``R.add(x, y)`` of booleans, target llvm
+Upstream: https://github.com/apache/tvm/issues/19551
 """
 
 from __future__ import annotations

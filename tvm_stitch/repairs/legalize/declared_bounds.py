@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeclaredBounds: shapes are as simple as what a function declares of its symbolic variables makes them.
+"""DeclaredBounds: simplify shapes by the bounds that a function declares of its symbolic variables.
 
-An importer slices a table of 512 positions to a sequence's length: ``min(s, 512)``, unless it is known that ``s`` is no
-more. TVM adds no tensor of ``min(s, 512)`` to one of ``s``: the sum has no shape, and what follows cannot be compiled.
-The function says it all the same, as PyTorch's ``Dim("s", max=500)`` does, in ``tir_var_upper_bound``. So it is with
-differences of neighbours, ``x[:, 1:] - x[:, :-1]``: these are ``s - min(1, s)`` and ``max(s - 1, 0)`` numbers, both
-``s - 1`` where ``tir_var_lower_bound`` says that there is one.
+An importer slices a table of 512 positions to a sequence's length ``min(s, 512)``. PyTorch's ``Dim("s", max=500)``
+becomes the attribute ``tir_var_upper_bound`` of the function. Differences of neighbours, ``x[:, 1:] - x[:, :-1]``,
+have ``s - min(1, s)`` and ``max(s - 1, 0)`` elements, both ``s - 1`` where ``tir_var_lower_bound`` is at least 1.
+
+Fault: TVM does not simplify shapes by the declared bounds. A sum of tensors with ``min(s, 512)`` and ``s`` rows
+    gets no shape, and the calls that follow do not compile.
+Seen in: TVM 0.27.0
+Input: ``R.add(x, R.strided_slice(table, [0], [0], [n], [1]))`` with a declared ``n <= 12`` and 16 rows in the
+    table
+Upstream: none known
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SkipEmpty: what has no elements is not computed.
+"""SkipEmpty: do not compute tensors without elements.
 
-A call whose results have a static extent of 0 becomes allocations, and an empty part among results that are not empty
-loses its loop. A reduction of nothing, such as a matrix product without depth, becomes what it begins with: an
+A call whose results have a static extent of 0 becomes allocations. An empty part among results that are not empty
+loses its loop. A reduction of nothing, such as a matrix product without depth, becomes its initial value: an
 element-wise operator, which is stitched like any other.
+
+Fault: TVM's schedules for GPUs divide by the extents of a tensor, and raise for a static extent of 0. Functions
+    that do compile launch an empty grid, which is an error.
+Seen in: TVM 0.27.0
+Input: ``R.permute_dims(R.exp(x), [1, 0])`` of (0, 4) float32, target cuda
+Upstream: https://github.com/apache/tvm/issues/20279
 """
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseRest: TVM's ``FuseOps`` for what no scope took, which does not see that results come from tuples.
+"""FuseRest: TVM's ``FuseOps`` for operators that no scope took, without its fault with tuples.
 
-``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the tuples. Where
-these are two or more, it may drop the wrong ones, by the order in which a hash table has them: such a function reads
-what it is not given, and ``FuseTIR`` fails at it. The last cells of two LSTMs, fused with what joins all their results,
-are one. So while it runs, elements of what another kernel gives, or the caller, are variables of their own.
+While ``FuseOps`` runs, elements of tuples that another kernel or the caller gives are hidden behind variables of
+their own.
+
+Fault: ``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the
+    tuples. With two or more tuples it may drop the wrong ones, by the order of a hash table: the function reads
+    variables that it is not given, and ``FuseTIR`` fails.
+Seen in: TVM 0.27.0
+Input: a chain of additions over two elements of each of nine tuple parameters
+Upstream: none known
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KeepZeros: products with a constant zero, and quotients and remainders by or of one, kept from being folded.
+"""KeepZeros: keep products with a constant zero, and quotients and remainders of one, from being folded.
 
-TVM's legalization writes scalar constants into expressions, and folds ``x * 0`` and ``0 / x`` to 0 as it does, though
-they are NaN where x is infinite or NaN (it refuses ``x / 0``). Bound to a variable, the constant is a tensor to it.
+A constant that is bound to a variable is a tensor to TVM's legalization, and stays.
+
+Fault: TVM's legalization writes scalar constants into expressions and folds ``x * 0`` and ``0 / x`` to 0, though
+    both are NaN where x is infinite or NaN.
+Seen in: TVM 0.27.0
+Input: ``R.multiply(x, 0.0)`` with x = inf, target llvm
+Upstream: https://github.com/tile-ai/tilelang/issues/2638
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MendImports: calls as importers emit them that TVM does not compile, or compiles to more than they are.
+"""MendImports: rewrite calls from importers that TVM does not compile, or compiles to the wrong thing.
 
-``MENDED`` lists them, each with what it mends; tests/repairs/legalize/test_mend.py has a test for each that fails when
-TVM no longer needs it.
+``MENDED`` holds a function for each operator, whose docstring tells what it mends. Clips, leaky ReLUs and top-1 calls
+compile, but TVM's change of layouts stops at the first two, and the third sorts.
+
+Fault: TVM refuses clips of integers with an infinite bound, tensors of infinities, running sums of booleans, and
+    slices along axes counted from the end. With a negative constant index, ``take`` reads in front of the tensor.
+Seen in: TVM 0.27.0
+Input: ``R.clip(x, 0, inf)`` of int64, target llvm
+Upstream: https://github.com/apache/tvm/issues/20297
 """
 
 from __future__ import annotations

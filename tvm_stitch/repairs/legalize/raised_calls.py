@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RaisedCalls: functions that an importer made of operators become those operators again.
+"""RaisedCalls: turn functions that an importer made of operators back into those operators.
 
-TVM's ONNX importer computes ``Clip`` by calls of functions (``call_tir(maximum, x, bound)``), which layouts and
-transpositions do not go through. Every network for small devices has them, as ReLU6 and hard-swish, and was transposed
-around each.
+Networks for small devices have such clips everywhere, as ReLU6 and hard-swish.
+
+Fault: TVM's ONNX importer writes ``Clip`` as calls of PrimFuncs (``call_tir(maximum, x, bound)``). Layouts and
+    transpositions do not go through them, so a network is transposed around each.
+Seen in: TVM 0.27.0
+Input: ONNX ``Clip`` of a float32 tensor with constant bounds
+Upstream: none known
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices that are written into a tensor, legalized to reads that stay inside of it.
+"""Slices that are written into a tensor, legalized to reads that stay inside the slice.
 
-TVM takes an element of the slice for every element of the tensor, at indices that it keeps inside the tensor and not
-inside the slice, and then chooses which of the two counts: of a slice that is shorter it reads what lies behind.
+Fault: TVM reads an element of the slice for every element of the tensor, and clamps the index to the tensor's
+    extent instead of the slice's. Of a shorter slice it reads memory behind the slice.
+Seen in: TVM 0.27.0
+Input: ``R.slice_scatter(x, y, 1, 3, 1, axis=0)`` of (9,) and (2,) float32
+Upstream: none known
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes without a check of their indices, legalized to what TVM makes of them, but without its warning.
+"""Takes without a check of their indices, legalized to TVM's own function without its warning.
 
-Importers take embeddings and gathers in the mode ``"fast"``, which reads where the index says. TVM's legalization calls
-a TOPI function that warns of that at every such call, though the model's author can do nothing about it and the
-importer has made negative indices positive. The same expression written here warns of nothing.
+Importers take embeddings and gathers in the mode ``"fast"``, which does not check indices.
+
+Fault: TVM's legalization calls a TOPI function that prints a warning at every such take, though the model's author
+    can do nothing about it, and the importer has made negative indices positive.
+Seen in: TVM 0.27.0
+Input: ``R.take(x, indices, axis=0, mode="fast")``
+Upstream: none known
 """
 
 from __future__ import annotations

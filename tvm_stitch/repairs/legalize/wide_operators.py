@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WideOperators: in float32, operators that TVM does not lower for bfloat16."""
+"""WideOperators: compute operators in float32 that TVM does not lower for bfloat16.
+
+Fault: TVM's legalization of norms raises for bfloat16, as do its power and its reductions to an index.
+Seen in: TVM 0.27.0
+Input: ``R.nn.layer_norm`` of (4, 6) bfloat16, target llvm
+Upstream: none known
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards with lower bounds, kept from a fault of index simplification.
+"""Hide the lower bounds of guards from TVM's index simplification.
 
-When a TVM with Relay flattens buffers, its simplifier of iteration maps moves the origin of a sum of loop variables to
-the lower bound that a guard states, also where that lies below the sum's least value. Indices are then wrong by the
-difference: under ``24 <= i + j``, then ``32 <= i + j`` it takes ``i + j - 24`` for ``i + j - 32`` (concats of concats
-have such), and under ``1 <= 8 * n + i + j``, with an ``n`` that is no loop variable, the bound on ``i + j`` is negative
-for every ``n`` but 0 (pads in tiles of rows or columns have such). It leaves guards alone that are no comparison, and
-simplifies indices in them without, so conditions that state a lower bound are hidden from it.
+TVM leaves guards alone that are no comparison, and simplifies indices in them without the bound. So conditions that
+state a lower bound are marked ``likely``.
+
+Fault: When TVM flattens buffers, its simplifier moves the origin of a sum of loop variables to the lower bound
+    that a guard states, even if that lies below the least value of the sum. Indices are then wrong by the
+    difference.
+Seen in: TVM 0.17.dev0
+Input: ``if_then_else(1 <= at[0] * 8 + i * 4 + j, x[at[0] * 8 + i * 4 + j - 1], -1)``, target llvm
+Upstream: none known
 """
 
 from __future__ import annotations

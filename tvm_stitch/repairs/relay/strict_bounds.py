@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict bounds of integers, kept from a fault of arithmetic simplification.
+"""Write strict bounds of integers as closed ones.
 
-A TVM with Relay takes ``0 < 8 * n + i``, with ``0 <= i < 8``, for ``0 < n``: it drops what is less than the common
-divisor of the rest on either side of a strict comparison, though the smaller side alone allows that. Of ``1 <= 8 * n +
-i`` it keeps all. So strict bounds become closed ones before it sees them; strict upper bounds of sums without negative
-terms (the tail of a loop) may stay, and simplify.
+From ``1 <= 8 * n + i`` TVM keeps everything. Strict upper bounds of sums without negative terms, as in the tail of a
+loop, may stay.
+
+Fault: TVM simplifies ``0 < 8 * n + i`` with ``0 <= i < 8`` to ``0 < n``. It drops terms below the common divisor
+    of the rest on either side of a strict comparison, which is right on the smaller side only.
+Seen in: TVM 0.17.dev0
+Input: ``Select(0 < i * 8 + j, n, -1)`` for ``i < 3`` and ``j < 8``, target llvm
+Upstream: none known
 """
 
 from __future__ import annotations

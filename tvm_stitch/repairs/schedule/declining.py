@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApplyDecliningRules: dlight's rules for what is not stitched, of which one that fails declines.
+"""ApplyDecliningRules: apply dlight's schedule rules, and ask the next rule where one fails.
 
-They assert on matrix-vector products whose number of rows no tile divides and on convolutions of one pixel, and their
-tiles of symbolic extents may keep a symbolic size, which code generation refuses: stock TVM does not compile such a
-model. The next rule is asked instead, down to Fallback, which takes them all; schedules of symbolic functions are
-lowered as far as device code to find out. A schedule whose reduction across threads would lose its condition declines
-too: dlight's (TVM 0.27) writes up to 15 elements beyond the result of a matrix times a vector whose rows are no
-multiple of 16. So do one whose threads read each other's registers (see :mod:`.register_reads`), and one whose
-reduction across threads TVM cannot lower (of a grouped convolution of one dimension dlight puts a loop of outputs
-inside of it).
+The next rule is asked down to ``Fallback``, which schedules every function. Schedules of symbolic functions are
+lowered to device code beforehand, because some of them keep a symbolic tile size that code generation refuses.
+
+Fault: dlight's rules raise for some matrix-vector products and for convolutions of one pixel, so TVM does not
+    compile the model. Other schedules lose the condition of a reduction across threads, and write up to 15
+    elements beyond the result.
+Seen in: TVM 0.27.0
+Input: ``R.matmul`` of (3, 7, 31) and (3, 31, 1) float32, target cuda
+Upstream: https://github.com/apache/tvm/issues/20047
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EmptyReductions: a reduction of nothing has a result.
+"""EmptyReductions: start a reduction before its loops, so that a reduction of nothing has a result.
 
-TVM begins a reduction in its first iteration where no schedule says otherwise, as on CPUs; where a symbolic extent is
-0, results would be what memory held before. Here such reductions begin before their loops.
+Fault: TVM starts a reduction in the first iteration of its loops. Where a symbolic extent is 0, no iteration runs,
+    and the result is what memory held before.
+Seen in: TVM 0.27.0
+Input: the sum of the rows of (4, n) float32 with n = 0, as one PrimFunc, target llvm
+Upstream: https://github.com/apache/tvm/issues/19578
 """
 
 from __future__ import annotations

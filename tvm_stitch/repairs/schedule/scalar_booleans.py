@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ScalarBooleans: booleans are read and written one by one.
+"""ScalarBooleans: read and write booleans one by one.
 
-dlight's kernels (TVM 0.27) load pairs of bools as if each had two bytes; stitched kernels have no such loops.
+Stitched kernels have no vectorized loops over booleans.
+
+Fault: TVM's CUDA code generator loads a pair of booleans as if each of them had two bytes, so vectorized loops
+    over booleans compute with other elements.
+Seen in: TVM 0.27.0
+Input: a vectorized loop over pairs of booleans in a scheduled PrimFunc, target cuda
+Upstream: none known
 """
 
 from __future__ import annotations

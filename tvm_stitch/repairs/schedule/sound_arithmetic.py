@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SoundArithmetic: what TVM computes of floats and small integers is what their dtypes say.
+"""SoundArithmetic: write functions that TVM schedules with the arithmetic of stitched kernels.
 
-TVM's simplifier takes ``x == x`` for true and ``not a < b`` for ``b <= a``, also of floats in kernels of its own,
-which NaN makes wrong; and in CUDA C its ``min(acc, ~x)`` of 16-bit integers compares ints. On a CPU it rounds to
-bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set. So what is left to TVM is written as
-stitched kernels are, maxima that propagate NaN included. Combiners of reductions for a GPU are not: there its maximum
-loses NaN.
+Combiners of reductions on a GPU stay as they are, because TVM's schedules know them by their form. Their maximum
+still loses NaN.
+
+Fault: TVM's simplifier takes ``not a < b`` of floats for ``b <= a`` and ``x == x`` for true, which NaN makes
+    wrong. TVM's CUDA C compares small integers as ints, and its rounding to bfloat16 on a CPU turns some NaNs into
+    zeros.
+Seen in: TVM 0.27.0
+Input: ``R.logical_not(R.less(x, 1.0))`` with x = NaN, target cuda
+Upstream: https://github.com/apache/tvm/issues/19579
 """
 
 from __future__ import annotations

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnitReductions: a reduction of one element is no reduction."""
+"""UnitReductions: compute a reduction over one element without a reduction.
+
+Fault: TVM's schedules drop loops of one iteration, and then inline the operators behind such a block into both of
+    its statements. A bias behind a product of depth one is added twice.
+Seen in: TVM 0.27.0
+Input: ``R.nn.relu(R.add(R.matmul(x, w), bias))`` of (7, 1), (1, 5) and (5,) float32, target cuda
+Upstream: none known
+"""
 
 from __future__ import annotations
 

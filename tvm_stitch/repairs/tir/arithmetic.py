@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on data, exactly as IEEE 754 and two's complement define it, whatever compilers assume.
+"""Arithmetic on data, exactly as IEEE 754 and two's complement define it.
 
-Between an operation of the model and the machine stand TVM's simplifier (:mod:`.opaque`), C's promotion of small
-integers to int, and signed overflow, which C and LLVM leave undefined (LLVM, as TVM calls it, the unsigned one as
-well). So
-
-- floats keep NaN and infinities: operands are hidden from the simplifier, maxima and minima propagate NaN, and
-  ``a != b`` holds when one of them is NaN;
-- integers of every width wrap around: a kernel for a GPU computes in unsigned integers of at least 32 bits, one for a
-  CPU in integers of twice the width, which LLVM narrows to one plain instruction; and the result is converted back
-  where nothing can widen it again.
+- Floats keep NaN and infinities: operands are hidden from the simplifier (:mod:`.opaque`), maxima and minima
+  propagate NaN, and ``a != b`` holds when one of them is NaN.
+- Integers of every width wrap around. A kernel for a GPU computes in unsigned integers of at least 32 bits. A kernel
+  for a CPU computes in integers of twice the width, which LLVM narrows to one plain instruction. The result is
+  converted back where nothing can widen it again.
 
 Indices are no data: their arithmetic stays as it is, for TVM to simplify.
+
+Fault: TVM's CUDA C computes small integers as C's int, and does not wrap the result. Signed overflow is undefined
+    in C and LLVM, and TVM calls LLVM so that unsigned overflow is undefined as well.
+Seen in: TVM 0.27.0
+Input: ``R.astype(R.add(x, x), "float32")`` with x = 200 in uint8, target cuda
+Upstream: https://github.com/apache/tvm/issues/12383
 """
 
 from __future__ import annotations

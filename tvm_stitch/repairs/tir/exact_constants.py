@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float constants that survive being written as CUDA C.
+"""Write float constants so that CUDA C keeps every bit of them.
 
-TVM writes float64 constants with 15 digits behind the point: of 1/3 the last bits are lost, of 1e-20 everything. A TVM
-with Relay writes all float constants with seven significant digits. That is less than float32 has (a third is off by
-one in its last place). In kernels for GPUs, constants that these digits do not tell are written in their bits.
+In kernels for GPUs, constants that TVM's digits do not tell are written as their bits.
+
+Fault: TVM writes float64 constants with 15 digits behind the point: 1/3 loses its last bits, and 1e-20 becomes 0.
+    A TVM with Relay writes all float constants with seven significant digits.
+Seen in: TVM 0.27.0, TVM 0.17.dev0
+Input: ``x * 1e-20`` of float64, target cuda
+Upstream: https://github.com/apache/tvm/issues/17276
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents of parameters in forms from which TVM draws no false conclusions.
+"""Write extents of parameters so that TVM draws no false conclusions from them.
 
-TVM's simplifier takes it that no extent of a parameter is negative. Of ``3 * n - 27`` it concludes ``n >= 27``, where
-``n >= 9`` is all that follows: it forgets the factor. It then drops the ``max(..., 1)`` that a kernel needs for ``n =
-10``, or the tail of a loop. Of extents that are no multiple of one symbol less a constant it concludes nothing, so the
-multiple is written as a sum of two.
+TVM draws no conclusion from a sum of two multiples of one symbol, so ``3 * n - 27`` becomes ``2 * n + n - 27``.
+
+Fault: TVM's simplifier assumes that no extent of a parameter is negative. From ``3 * n - 27`` it concludes ``n >=
+    27`` instead of ``n >= 9``, and drops the ``max(..., 1)`` or the loop's tail that a kernel needs for ``n =
+    10``.
+Seen in: TVM 0.27.0
+Input: ``a[max(n, 12)]`` of a buffer with ``3 * n - 20`` elements
+Upstream: none known
 """
 
 from __future__ import annotations

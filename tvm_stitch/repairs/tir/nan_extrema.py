@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maxima and minima of floats that propagate NaN, as device functions.
 
-CUDA's ``fmaxf`` drops a NaN. From sm_80 on the same instruction has a form that keeps it, which no C function gives for
-float32.
+From sm_80 on, the GPU's instruction has a form that keeps NaN. No C function gives this form for float32.
+
+Fault: TVM writes maxima and minima of floats as CUDA's ``max`` and ``min``, which drop a NaN.
+Seen in: TVM 0.27.0
+Input: ``R.maximum(x, y)`` of float32 with x = NaN and y = 1, target cuda
+Upstream: https://github.com/apache/tvm/issues/19518
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negations of integers that ptxas does not lose.
+"""Write negations of int32 so that ptxas does not lose them.
 
-For sm_90 and later ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the sign of an
-operand that is a negation: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``. CUDA 13.0 does so on sm_90; versions
-from 12.8 to 13.3 are reported to on sm_100. Which source that hits depends on the order of operands that the compilers
-before it choose. So kernels hold no negation that it could see: ``-x`` is ``~x + 1``, with the ``~`` in assembly, since
-NVVM would make a negation of it again.
+Which source shows the fault depends on the order of operands that the compilers before ptxas choose. So kernels hold
+no negation that ptxas could see: ``-x`` is ``~x + 1``, with the ``~`` in assembly, because NVVM would turn it into a
+negation again. Absolute values stay: they have an instruction of their own.
 
-Absolute values stay as they are: they have an instruction of their own.
+Fault: For sm_90 and later, ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the
+    sign of a negated operand: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``.
+Seen in: ptxas of CUDA 13.0 on sm_90; reported for 12.8 to 13.3 on sm_100
+Input: ``min(min(a, -x), b)`` of int32, target cuda
+Upstream: https://github.com/pytorch/pytorch/issues/190973
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identities that TVM's simplifier does not see through, and that cost nothing in machine code.
 
-TVM simplifies floats as if they were real numbers (``x - x`` is 0, ``x == x`` is true, ``not a < b`` is ``b <= a``) and
-int32 and int64 as if they never overflowed. That holds for indices, not for a model's data. Behind an identity an
-operand equals no other and cancels with none. There are two of them, so that both operands of an operation may be
-hidden and still differ when they are the same expression.
+Behind an identity an operand equals no other operand and cancels with none. There are two identities, so that both
+operands of an operation may be hidden and still differ when they are the same expression.
 
-In CUDA C they are casts of a value to its own type, written as calls (TVM drops its own casts of that kind). For llvm,
-where calls would not vectorize, they are bit casts to integers and back.
+In CUDA C they are casts of a value to its own type, written as calls, because TVM drops its own casts of that kind.
+On a CPU, where calls would not vectorize, they are bit casts to integers and back.
+
+Fault: TVM simplifies floats as if they were real numbers: ``x - x`` is 0 and ``x == x`` is true. It simplifies
+    int32 and int64 as if they never overflowed, which holds for indices and not for a model's data.
+Seen in: TVM 0.27.0
+Input: ``y = R.add(x, x)``, then ``R.equal(y, y)``, of float32 with x = NaN, target llvm
+Upstream: https://github.com/apache/tvm/issues/19503
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divisions of indices that TVM's normalization of indices takes for others.
+"""Rewrite index divisions that TVM's index normalization gets wrong.
 
-TVM normalizes the index of every access when it flattens buffers, and is wrong there with some divisions whose dividend
-it has to pad to a multiple of the divisor. One whose dividend falls as a loop goes on: ``(3 - i) // 2`` becomes ``i //
--2 + 1``, which is 0 and not 1 at ``i = 1`` (a flip behind a repetition, a slice from the end). And one in another, with
-an offset: ``((j + 1) % 2 + i + 1) % 2`` loses its last 1. It leaves divisions that truncate as they are.
+TVM leaves divisions that truncate as they are, so such divisions are written to truncate.
+
+Fault: TVM normalizes the index of every access when it flattens buffers, and gets some divisions wrong whose
+    dividend it pads to a multiple of the divisor. ``(3 - i) // 2`` becomes ``i // -2 + 1``, which is 0 and not 1
+    at ``i = 1``.
+Seen in: TVM 0.27.0
+Input: ``iter_map_simplify`` of ``(3 - i) // 2`` with ``0 <= i < 3``
+Upstream: https://github.com/apache/tvm/issues/19524
 """
 
 from __future__ import annotations

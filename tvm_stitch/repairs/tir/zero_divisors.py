@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divisions by extents that may be 0, for kernels on a CPU, where they trap.
+"""Guard divisions by extents that may be 0, in kernels for a CPU, where they trap.
 
-No element of an empty tensor is computed, so none of its indices is divided by its extents. But TVM's elimination of
-common subexpressions moves a division out of the loops that do not change it, also out of one without iterations.
+No element of an empty tensor is computed, so a kernel itself never divides by an extent of 0.
+
+Fault: TVM's elimination of common subexpressions moves a division out of loops that do not change it. It does so
+    with loops that have no iterations, and the division by 0 ends the process.
+Seen in: TVM 0.27.0
+Input: two loops over n rows that read column ``480 // n``, with n = 0, target llvm
+Upstream: none known
 """
 
 from __future__ import annotations
