@@ -6,17 +6,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from ..config import StitchConfig, checked_config
-from ..driver import EMITTED, Scopes, attempt_with, culprits, raise_if_of_instruments
+from ..driver import EMITTED, Scopes
 from ..records.recorder import Recorder
 from ..support.failures import error_text
 from ..support.interrupts import watched
+from ..support.resilient import Reasons, raise_if_of_instruments, resilient
 from ..target import resolve_target
 from .lowering import kernels as kernel_lowering
 from .pipeline import pipeline
@@ -73,6 +73,13 @@ def build(
         executable = relax.build(mod, built_for, relax_pipeline=lower, **options)
         return Built(executable, done[0], recorder)
 
+    scopes = Scopes()
+
+    def step(excluded: Mapping[str, Reasons]) -> Built:
+        nonlocal scopes
+        scopes = Scopes(excluded)
+        return built(Recorder(), scopes)
+
     with watched():
         try:
             return built(Recorder(), Scopes(), check=False)
@@ -84,17 +91,7 @@ def build(
                 "TVM generates no code for the module (%s): it is compiled again, in parts, to leave out what fails",
                 error_text(err),
             )
-        scopes = Scopes()
-        try:
-            return built(Recorder(), scopes)
-        except Exception as err:
-            if not done:
-                raise
-            units = list(dict.fromkeys(scopes.outlined.values()))
-            found = culprits(units, err, partial(attempt_with, built, scopes, units), config)
-            if found is None:
-                raise
-            return built(Recorder(), scopes.without(found, STEP))
+        return resilient(step, lambda: scopes.names() if done else {}, strict=config.strict, because=STEP)
 
 
 def _check_params(params: Any) -> None:

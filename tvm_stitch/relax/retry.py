@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import tvm
 
 from ..config import StitchConfig
-from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
+from ..driver import Attempt, Scopes, stitch_module
 from ..records.recorder import Recorder
 from ..repairs.legalize.take import stock_pipeline
 from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from ..support.interrupts import carrying
 from ..support.one_at_a_time import exclusively
+from ..support.resilient import Reasons, resilient
 from .context import CompileContext
 from .stitch.dataflow import flow_of
 
@@ -68,18 +68,29 @@ def lowered_without_failing_scopes(
         scopes: those to leave to TVM; receives those that are outlined.
         lowered: lowers the module.
     """
-    before = recorder.copy()
-    try:
-        return lowered(recorder, scopes)
-    except Exception as err:
-        units = list(dict.fromkeys(scopes.outlined.values()))
-        found = culprits(units, err, partial(attempt_with, lowered, scopes, units), config)
-        recorder.return_to(before)
-        if found is None:
-            return _without_stitching(mod, target, config, recorder, err)
-        fewer = scopes.without(found, STEP)
-        scopes.excluded, scopes.outlined = fewer.excluded, {}
-        return lowered(recorder, scopes)
+    before, chosen, records = recorder.copy(), scopes, recorder
+
+    def step(excluded: Mapping[str, Reasons]) -> tvm.IRModule:
+        nonlocal chosen, records
+        chosen, records = Scopes(excluded), before.copy()
+        return lowered(records, chosen)
+
+    def stock(err: Exception) -> tvm.IRModule:
+        nonlocal records
+        records = before.copy()
+        return _without_stitching(mod, target, config, records, err)
+
+    result = resilient(
+        step,
+        lambda: chosen.names(),
+        strict=config.strict,
+        because=STEP,
+        excluded=scopes.excluded,
+        otherwise=stock,
+    )
+    recorder.return_to(records)
+    scopes.excluded, scopes.outlined = chosen.excluded, chosen.outlined
+    return result
 
 
 def _without_stitching(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,9 +17,10 @@ from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
-from ..support.failures import ScopeFailed, raise_where_strict, reason_of
+from ..support.failures import raise_where_strict, reason_of
 from ..support.interrupts import check
 from ..support.module_pass import module_pass
+from ..support.resilient import Reasons, UnitsFailed, resilient
 from ..target import resolve_target
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
@@ -91,21 +92,20 @@ class StitchOps:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module with the scopes of every function outlined."""
         mod = relay.transform.InferType()(mod)
-        failed: dict[str, str] = {}
         known: Known = {}
-        while True:
+
+        def step(excluded: Mapping[str, Reasons]) -> tuple[tvm.IRModule, Mapping[str, Reasons]]:
             self.found: list[Identified] = []
             self.outlined: list[str] = []
             self.whys: list[tuple[str, str]] = []
-            try:
-                new = self._outlined(mod, self.exclude | frozenset(failed), known)
-                break
-            except ScopeFailed as err:
-                failed[err.scope] = err.reason(self.config.strict)
+            return self._outlined(mod, self.exclude.union(excluded), known), excluded
+
+        new, excluded = resilient(step, dict, strict=self.config.strict)
         for found in self.found:
             self.boundaries += found.boundaries
             self.left |= found.left
-        self.left |= failed
+        for reasons in excluded.values():
+            self.left |= dict(reasons)
         for call, why in self.whys:
             self.computed[fresh(call, self.computed)] = f"TVM: {why}"
         self.scopes |= {name: name for name in self.outlined}
@@ -142,7 +142,7 @@ class StitchOps:
         def inner(e: Any, name: str) -> Any:
             return self._region(e, name, exclude, known)
 
-        outliner = _Outliner(region, found, prefix, exclude, inner, self.templates)
+        outliner = _Outliner(region, found, prefix, exclude, inner, self.templates, self.config.strict)
         body = outliner.run()
         self.outlined += outliner.outlined
         return body
@@ -162,6 +162,7 @@ class _Outliner:
     exclude: Collection[str]
     inner: Any
     templates: Templates | None
+    strict: bool
 
     def __post_init__(self) -> None:
         self.new: dict[Value, Any] = {}  # the new expression of each value
@@ -186,7 +187,8 @@ class _Outliner:
                     else:
                         self._outline(self._epilogue(nodes), {TEMPLATE_ATTR: name} if tiled else {})
                 except Exception as err:
-                    raise ScopeFailed(name, name) from err
+                    raise_where_strict(err, name, self.strict)
+                    raise UnitsFailed({name: ((name, reason_of(err, name)),)}) from err
             else:
                 for node in nodes:
                     self._keep(node)

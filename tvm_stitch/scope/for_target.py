@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..config import StitchConfig
@@ -11,8 +11,7 @@ from ..cost.choices import Choices
 from ..device import device_model
 from ..graph.ir import StitchGraph
 from ..plan.iteration.index_space import IndexSpaces
-from ..support.bisect import bisect
-from ..support.failures import raise_where_strict, reason_of, reraise_fatal
+from ..support.resilient import Reasons, resilient
 from .epilogue import EpilogueRules, no_template
 from .estimate import KernelEstimate, estimate_kernel, in_block
 from .identify import Excluded, Identified, identify, nothing
@@ -66,28 +65,15 @@ def identify_for(
 
 
 def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], Identified]) -> Identified:
-    """Return a partition of the nodes. If it fails, leave the fewest nodes to TVM with which it succeeds."""
-    try:
+    """Partition the nodes; if that fails, leave the fewest of them to TVM that make it fail."""
+    kinds = {n: (n.kind, n.reason, n.is_call) for n in nodes if n.kind is NodeKind.MEMORY}
+
+    def step(excluded: Mapping[Node, Reasons]) -> Identified:
+        for n, kept in kinds.items():
+            n.kind, n.reason, n.is_call = kept
+            if n in excluded:
+                n.kind, n.reason = NodeKind.OPAQUE, excluded[n][0][1] if excluded[n] else ""
+                n.is_call = n.is_call or bool(excluded[n])
         return run()
-    except Exception as err:
-        raise_where_strict(err, "the model", config.strict)
-    kinds = {n: (n.kind, n.reason) for n in nodes}
-    memory = [n for n in nodes if n.kind is NodeKind.MEMORY]
 
-    def attempt(kept: Sequence[Node]) -> Exception | None:
-        chosen = set(kept)
-        for n in memory:
-            n.kind, n.reason = kinds[n] if n in chosen else (NodeKind.OPAQUE, "")
-        try:
-            run()
-        except Exception as err:
-            reraise_fatal(err)
-            return err
-        return None
-
-    culprits = bisect(memory, attempt)
-    for n in memory:
-        n.kind, n.reason = kinds[n]
-        if n in culprits:
-            n.kind, n.reason, n.is_call = NodeKind.OPAQUE, reason_of(culprits[n], n.name), True
-    return run()
+    return resilient(step, lambda: {n: n.name for n in kinds}, strict=config.strict, what="the model")

@@ -35,30 +35,6 @@ class Refusal(ValueError):
     """A graph, or a part of it, is not stitched. The message is the reason that ``explain`` shows."""
 
 
-class ScopeFailed(Exception):
-    """A step on one scope failed. The cause is the step's error.
-
-    Args:
-        scope: identifies it among the scopes to exclude.
-        name: its name in reports.
-    """
-
-    def __init__(self, scope: str, name: str):
-        super().__init__(scope, name)
-        self.scope, self.name = scope, name
-
-    def reason(self, strict: bool) -> str:
-        """Return the reason why the scope is left to TVM.
-
-        Raises:
-            StitchError: with ``strict``.
-            BaseException: the cause, if it passes through.
-        """
-        assert isinstance(self.__cause__, Exception)
-        raise_where_strict(self.__cause__, self.name, strict)
-        return reason_of(self.__cause__, self.name)
-
-
 def reraise_fatal(err: BaseException) -> None:
     """Raise an exception that no handler may keep: a pending interrupt, or ``err`` if it passes through.
 

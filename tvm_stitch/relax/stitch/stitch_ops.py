@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,14 +16,15 @@ from ...compute.anchored import has_template, reads_permuted
 from ...compute.templates import has_templates
 from ...config import StitchConfig, checked_config
 from ...graph.fingerprint import fingerprint
-from ...records.recorder import fresh
+from ...records.recorder import add_all
 from ...scope.epilogue import no_template
 from ...scope.for_target import identify_for
 from ...scope.identify import Boundary, Identified
 from ...scope.node import Node, Value
-from ...support.failures import ScopeFailed, raise_where_strict, reason_of
+from ...support.failures import raise_where_strict, reason_of
 from ...support.interrupts import carrying, check
 from ...support.module_pass import module_pass
+from ...support.resilient import Reasons, UnitsFailed, resilient
 from ..rewriting.rebound import rebound
 from .dataflow import BlockView, GraphReader, call_args, view_block
 from .numbers import with_numbers
@@ -68,18 +69,19 @@ class StitchOps:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
-        exclude, failed = self.exclude, dict[str, str]()
         known = self.known if self.known is not None else {}
-        while True:
-            stitcher = _Stitcher(mod, self.config, exclude, known)
-            try:
-                for gvar, func in mod.functions_items():
-                    if isinstance(func, relax.Function) and not _is_primitive(func):
-                        stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
-                break
-            except ScopeFailed as err:
-                failed[fresh(err.name, failed)] = err.reason(self.config.strict)
-                exclude |= {err.scope}
+
+        def step(excluded: Mapping[str, Reasons]) -> tuple[_Stitcher, Mapping[str, Reasons]]:
+            stitcher = _Stitcher(mod, self.config, self.exclude.union(excluded), known)
+            for gvar, func in mod.functions_items():
+                if isinstance(func, relax.Function) and not _is_primitive(func):
+                    stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
+            return stitcher, excluded
+
+        stitcher, excluded = resilient(step, dict, strict=self.config.strict)
+        failed: dict[str, str] = {}
+        for reasons in excluded.values():
+            add_all(failed, reasons)
         self.boundaries += stitcher.boundaries
         self.scopes |= stitcher.scopes
         self.left |= stitcher.left | failed
@@ -150,7 +152,9 @@ class _Stitcher(PyExprMutator):
             try:
                 gvar = self._outline(view, nodes, inputs, outputs, stitch=scope is not None)
             except Exception as err:
-                raise ScopeFailed(name, _name("stitch", nodes)) from err
+                title = _name("stitch", nodes)
+                raise_where_strict(err, title, self.config.strict)
+                raise UnitsFailed({name: ((title, reason_of(err, title)),)}) from err
             self.scopes[gvar.name_hint] = name
 
     def _keep(self, view: BlockView, node: Node, is_view: bool) -> None:
