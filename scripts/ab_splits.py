@@ -17,7 +17,7 @@ import json
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from tvm import relax
 
 from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan import in_block
+from tvm_stitch.plan.candidate import Candidate
 from tvm_stitch.plan.gpu.mapping import ColumnMapping, RowMapping, Storage
 from tvm_stitch.plan.gpu.tile import kept_in_shared, read_again_from_cache
 from tvm_stitch.plan.iteration.loops import Keep, schedule
@@ -72,6 +73,10 @@ class Forced:
         spaces = ByExtent((e, ColumnMapping(m.vector, self._vectors(e, m))) for e, m in found.columns.items())
         return sched, replace(found, columns=spaces, storage=Storage.REGISTERS)
 
+    def propose(self, alignment: Any, device: Any, _config: Any) -> Candidate:
+        """Propose the mapping as the only candidate."""
+        return Candidate(alignment, *self.apply(alignment, device), 0.0)
+
     def _vectors(self, columns: Any, m: ColumnMapping) -> int:
         return -(-int(columns) // (self.splits * self.threads * m.vector))
 
@@ -84,16 +89,16 @@ def build(case: str, columns: int, dtype: str, forced: Forced | None, target: An
     """Compile a workload into a library; returns the mapping that it got."""
     work = _find(case, columns, dtype)
     recorder = Recorder()
-    chosen: Callable[..., Any] = in_block.settled
+    chosen = in_block.STRATEGIES
     if forced is not None:
-        in_block.settled = lambda alignment, _sched, _mapping, device: forced.apply(alignment, device)  # type: ignore[assignment]
+        in_block.STRATEGIES = (forced.propose,)
     try:
         module = imported(work, work.inputs())
         built = tvm.compile(
             module, tvm.target.Target(target), relax_pipeline=pipeline(target, recorder=recorder)
         )
     finally:
-        in_block.settled = chosen
+        in_block.STRATEGIES = chosen
     built.export_library(path)
     (plan,) = recorder.plans.values()
     m = plan.stage.row_mapping

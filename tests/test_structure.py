@@ -19,6 +19,7 @@ import pytest
 
 from tvm_stitch.cost.choices import Choices
 from tvm_stitch.device import GPUS
+from tvm_stitch.plan import in_block
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = [
@@ -83,6 +84,16 @@ def test_no_files_import_each_other(package: Path) -> None:
     graph = _graph(package)
     assert len(graph) > 10 and sum(map(len, graph.values())) > len(graph)
     assert circles(graph) == []
+
+
+def test_no_strategy_knows_another() -> None:
+    """Each file of ``plan/strategies`` proposes mappings by itself; the planner compares their estimates."""
+    name = "tvm_stitch.plan.strategies"
+    known = {module: found for module, found in _graph(PACKAGES[0]).items() if module.startswith(f"{name}.")}
+    assert len(known) == 5
+    assert {module: others for module, found in known.items() if (others := found & set(known))} == {}
+    functions = [importlib.import_module(module).propose for module in known]
+    assert set(in_block.STRATEGIES) == set(functions) and len(in_block.STRATEGIES) == 5
 
 
 def test_circles_are_found() -> None:

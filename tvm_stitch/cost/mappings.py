@@ -18,12 +18,6 @@ def packed_row_cost(vectors: int, threads: int, vector: int, words: float, choic
     return idle + crowded + scattered + (choices.chunk_cost * abs(chunks - 2) if threads < 32 else 0)
 
 
-def cached_share(filled: float, choices: Choices) -> float:
-    """What reading again costs where rows at work fill such a part of the second-level cache."""
-    beyond = (filled - choices.cache_fill) / (1.0 - choices.cache_fill)
-    return choices.cached_share + (1.0 - choices.cached_share) * min(1.0, max(0.0, beyond))
-
-
 def tile_cost(idle: float, threads: int, vector: int, rows: float, choices: Choices) -> float:
     """What speaks against threads for a tile of columns; ``idle`` is the fraction of idle lanes, ``rows`` a block's."""
     scattered = max(0.0, 1.0 - threads * vector * 4 / choices.tile_line_bytes) * choices.tile_uncoalesced_cost

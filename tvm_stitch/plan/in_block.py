@@ -3,29 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.ir import StitchGraph
+from ..graph.dtype import carried_dtype
+from ..graph.extent import Extent
+from ..graph.ir import Operator, StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
+from .candidate import Candidate
 from .cpu.tile import choose_cpu_mapping
 from .finalise import finalised
 from .gpu.early_loads import with_early_loads
 from .gpu.l2_residency import with_resident_inputs
-from .gpu.mapping import CrossBlockReduction, Storage
-from .gpu.tile import settled
+from .gpu.mapping import CrossBlockReduction, RowMapping, Storage
 from .gpu.variants import has_symbolic_rows, stages_by_length
-from .iteration.alignment import align
-from .iteration.loops import schedule
-from .iteration.rescaled import rescaled_sums, with_fewest_exchanges
-from .kernel import Crossing, KernelPlan, Stage
+from .iteration.alignment import Alignment, Misaligned, align
+from .iteration.loops import LoopNest, schedule
+from .iteration.rescaled import rescaled_sums
+from .kernel import Crossing, KernelPlan, Scratch, Stage
 from .shared_memory import with_layout
 from .slices import partial_tensor, whole
-from .strategies.async_copies import plan_copied
-from .strategies.online import plan_online
-from .strategies.split import choose_mapping, partial_scratch
-from .strategies.transposed_loads import plan_crossed
+from .strategies import async_copies, online, persistent, split, transposed_loads
+
+STRATEGIES: tuple[Callable[[Alignment, DeviceModel, StitchConfig], Candidate | None], ...] = (
+    persistent.propose,
+    transposed_loads.propose,
+    online.propose,
+    async_copies.propose,
+    split.propose,
+)
+"""The ways to map rows of static length on a GPU. Of equal estimates the earlier one is taken."""
 
 
 def plan_in_block(
@@ -75,17 +83,8 @@ def _plan_gpu(
     if has_symbolic_rows(alignment, sched):
         stage, variants = stages_by_length(alignment, sched, device)
         return KernelPlan(graph, device, ((stage,),), variants=variants)
-    crossed = plan_crossed(graph, alignment, device)
-    if crossed is not None:
-        alignment, sched, mapping = crossed
-    elif (online := plan_online(alignment, device)) is not None:
-        sched, mapping = online
-    elif (copied := plan_copied(alignment, device)) is not None:
-        sched, mapping = copied
-    else:
-        sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
-        if mapping.exchange is not CrossBlockReduction.NONE:
-            sched = with_fewest_exchanges(alignment, sched)
+    best = _fastest(alignment, device, config)
+    alignment, sched, mapping = best.alignment, best.schedule, best.mapping
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
     rescaled = rescaled_sums(alignment, sched) if mapping.shares_rows else {}
@@ -99,3 +98,40 @@ def _plan_gpu(
         place={partials[op]: s.name for op, s in scratch.items()},
     )
     return with_resident_inputs(plan)
+
+
+def _fastest(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate:
+    """Return the candidate of the fewest estimated seconds.
+
+    Raises:
+        Misaligned: when no strategy has one.
+    """
+    candidates, reasons = [], []
+    for propose in STRATEGIES:
+        try:
+            candidate = propose(alignment, device, config)
+        except Misaligned as err:
+            reasons.append(err)
+            continue
+        if candidate is not None:
+            candidates.append(candidate)
+    if not candidates:
+        raise reasons[0]
+    return min(candidates, key=lambda each: each.seconds)
+
+
+def turns_transposed(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> bool:
+    """Return whether a strategy turns patches of what a graph reads across memory."""
+    turning = (transposed_loads.propose, persistent.propose)
+    return any(propose(alignment, device, config) is not None for propose in turning)
+
+
+def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
+    """For each reduction the scratch of (rows, row_splits) partial results that an exchange by grid barrier needs."""
+    if mapping.exchange is not CrossBlockReduction.GRID:
+        return {}
+    reduces = [op for p in sched.passes for op in p.reduces]
+    shape = (rows, mapping.row_splits)
+    return {
+        op: Scratch(f"partials_{i}", shape, carried_dtype(op.output.dtype)) for i, op in enumerate(reduces)
+    }

@@ -16,11 +16,11 @@ from ..graph.sizes import static_size
 from ..plan.choose import choose
 from ..plan.gpu.partition import Partition
 from ..plan.gpu.uncoalesced import scattered_bytes
+from ..plan.in_block import turns_transposed
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.iteration.index_space import IndexSpaces
 from ..plan.memory import bytes_of, least_bytes
 from ..plan.slices import Slice
-from ..plan.strategies.transposed_loads import plan_crossed
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ def estimate_kernel(
     plan = choose(graph, device, config)
     if isinstance(plan, Partition):
         return _grid_wide(plan, device, device.cooperative and config.grid_barriers)
-    return _one_domain(plan, device)
+    return _one_domain(plan, device, config)
 
 
-def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
+def _one_domain(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> KernelEstimate:
     if not all(is_static(t.shape) for t in alignment.graph.tensors()):
         return KernelEstimate()
     scattered = scattered_bytes(alignment)
-    if scattered and plan_crossed(alignment.graph, alignment, device) is not None:
+    if scattered and turns_transposed(alignment, device, config):
         scattered = 0
     work = Work(((Load(static_size(least_bytes(alignment.graph)) + scattered),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)

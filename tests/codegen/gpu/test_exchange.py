@@ -37,7 +37,7 @@ def force(monkeypatch: pytest.MonkeyPatch, segments: int, exchange: CrossBlockRe
         chosen = exchange if alignment.graph.reduces else CrossBlockReduction.NONE
         return replace(map_rows(alignment, sched, device, segments), exchange=chosen)
 
-    monkeypatch.setattr("tvm_stitch.plan.in_block.choose_mapping", mapping)
+    monkeypatch.setattr("tvm_stitch.plan.strategies.split.choose_mapping", mapping)
 
 
 def softmax(emit: Emit, x: Any) -> Any:
@@ -216,7 +216,7 @@ def test_segments_that_take_several_steps(
         made.append(replace(map_rows(alignment, sched, device, 2), exchange=exchange))
         return made[-1]
 
-    monkeypatch.setattr("tvm_stitch.plan.in_block.choose_mapping", mapping)
+    monkeypatch.setattr("tvm_stitch.plan.strategies.split.choose_mapping", mapping)
     check_emulated(softmax_of((1, columns)), draw([((1, columns), F32)]))
     assert all(m.row_splits == 2 and m.of(columns).steps > 1 for m in made)
 

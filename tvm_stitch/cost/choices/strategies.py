@@ -11,6 +11,9 @@ class StrategyChoices:
     """Constants of the strategies for rows on a GPU: staging, one sweep, transposed loads, split rows."""
 
     # -- long rows that are copied into shared memory ------------------------------------------------------------------
+    async_copy_time: float = 0.97
+    """The estimated time of such rows, relative to reading and writing all of them once at a copy's pace: rows in
+    registers took 134 and 132 us where softmax and RMS norm of 16,384 columns took 128 and 129 so."""
     async_copy_columns: int = 16 * 1024
     """Columns of a row from which on it is copied into shared memory in the background; where passes behind a reduction
     read what rows share, only rows of more than ``register_row_bytes``."""
@@ -45,6 +48,9 @@ class StrategyChoices:
     needed."""
 
     # -- long rows that are only reduced, in one sweep -----------------------------------------------------------------
+    online_time: float = 0.85
+    """The estimated time of such rows, relative to reading all of them once at a copy's pace: cross-entropy of 65,536,
+    131,072 and 262,144 columns took 64, 64 and 68 us so, 75, 77 and 79 in the shared memory of a cluster."""
     online_row_bytes: int = 64 * 1024
     """Bytes of a row beyond which it is swept once rather than copied into shared memory."""
     online_threads: int = 256
@@ -86,6 +92,9 @@ class StrategyChoices:
     """Blocks of a multiprocessor that such mappings should have at least, best first; among those with as many the one
     with most rows a block is best. A layer norm of 4096 transposed columns of float32 took 58 us on an H200 in whole
     rows, 8 a block, and takes 41 as 32 rows over 8 blocks, of 8192 columns 129 (read across memory) and 55."""
+    persistent_time: float = 0.8
+    """The estimated time of rows that clusters turn one group after the other, relative to blocks that end: a layer
+    norm of 4096 x 4096 transposed columns of float32 took 32.7 us so, 40 to 42 otherwise."""
     persistent_resident: int = 2
     """Blocks of a multiprocessor that turn one group of rows after the other: one hides the other's reductions."""
     persistent_groups: int = 4

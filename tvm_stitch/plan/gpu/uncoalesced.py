@@ -13,7 +13,7 @@ from ...graph.extent import static_extent
 from ..iteration.alignment import Alignment
 from ..iteration.domain import At
 from ..iteration.loops import Leaf, is_streamed
-from ..strategies.transposed_loads import may_cross, places_of, static_bytes
+from ..iteration.transposed import may_be_transposed, places_of, static_bytes
 from .orientation import is_strided
 
 _SECTOR_BYTES = 32
@@ -24,9 +24,16 @@ def scattered_bytes(alignment: Alignment) -> int:
 
     0 where nothing large lies across memory, or a shape is symbolic.
     """
-    if not may_cross(alignment.graph, alignment.choices):
+    if not may_be_transposed(alignment.graph, alignment.choices):
         return 0
     if is_strided(alignment):  # neighbouring threads have neighbouring rows then
+        return 0
+    return excess_bytes(alignment)
+
+
+def excess_bytes(alignment: Alignment) -> int:
+    """Return the bytes that are moved besides those of a graph, if neighbouring threads have neighbouring columns."""
+    if not may_be_transposed(alignment.graph, alignment.choices):
         return 0
     return sum(_excess(alignment, leaf) for leaf in dict.fromkeys(_accesses(alignment)))
 

@@ -22,10 +22,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ... import compat
+from ...config import StitchConfig
 from ...cost.choices import Choices
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import as_expr
+from ..candidate import Candidate, excess_seconds, once_seconds
 from ..gpu.mapping import RowMapping
 from ..gpu.occupancy import blocks_in_shared
 from ..gpu.tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
@@ -33,12 +35,10 @@ from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 
 
-def plan_copied(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, RowMapping] | None:
-    """The schedule and mapping of many long rows; None where registers, or rows read again, are better.
+def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
+    """Propose asynchronous copies for many long rows; None where registers, or rows read again, are better.
 
-    Args:
-        alignment: a stitch op's.
-        device: a GPU.
+    The estimate leaves out the exchange of a cluster: other blocks of the multiprocessor hide it.
     """
     rows = compat.int_value(as_expr(alignment.domain.rows))
     if not device.background_copies or alignment.domain.flat or not alignment.graph.reduces:
@@ -70,7 +70,8 @@ def plan_copied(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, Ro
         mapping = _mapping(alignment, sched, device, splits, threads)
         held = _resident(sched, mapping, device) if mapping.shared else 0
         if held >= resident and rows * splits >= device.sms * held:
-            return sched, mapping
+            once = once_seconds(alignment, sched, device) + excess_seconds(alignment, device)
+            return Candidate(alignment, sched, mapping, device.choices.async_copy_time * once)
     return None  # blocks that have no others beside them hide nothing
 
 

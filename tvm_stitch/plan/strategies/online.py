@@ -11,9 +11,11 @@ memory of a cluster took 75, 77 and 79. With an accumulator for each place in a 
 from __future__ import annotations
 
 from ... import compat
+from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr
+from ..candidate import Candidate, excess_seconds, once_seconds
 from ..gpu.mapping import ColumnMapping, RowMapping, Storage
 from ..gpu.tile import vector_length, words_of
 from ..iteration.alignment import Alignment
@@ -21,13 +23,8 @@ from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from ..iteration.rescaled import rescaled_sums
 
 
-def plan_online(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, RowMapping] | None:
-    """The schedule and mapping of many long rows of which one sweep takes all reductions; None for others.
-
-    Args:
-        alignment: a stitch op's.
-        device: a GPU.
-    """
+def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
+    """Propose one sweep for many long rows, if it takes all reductions; None for others."""
     rows = compat.int_value(as_expr(alignment.domain.rows))
     if rows is None or rows < device.sms or alignment.domain.flat:
         return None
@@ -51,13 +48,15 @@ def plan_online(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, Ro
     if words * vectors > device.choices.online_words:  # registers of as many inputs are those of fewer blocks
         resident = max(1, int(resident * device.choices.online_words / (words * vectors)))
     steps = -(-columns // (vectors * vector * threads))
-    return sched, RowMapping(
+    mapping = RowMapping(
         threads,
         1,
         ByExtent([(columns, ColumnMapping(vector, vectors, steps))]),
         storage=Storage.STEPS,
         blocks_per_sm=resident,
     )
+    once = once_seconds(alignment, sched, device) + excess_seconds(alignment, device)
+    return Candidate(alignment, sched, mapping, device.choices.online_time * once)
 
 
 def takes_one_sweep(alignment: Alignment, sched: LoopNest) -> bool:

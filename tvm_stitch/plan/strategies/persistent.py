@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
+from ..candidate import Candidate, once_seconds
 from ..gpu.mapping import CrossBlockReduction, RowMapping
 from ..gpu.occupancy import OPT_IN_BYTES, blocks_in_shared
 from ..gpu.patches import PIECE_BYTES, crossed_bytes, pieces
@@ -28,9 +30,26 @@ from ..gpu.tile import partial_bytes, tile_words
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import rows_vectorizable
 from ..iteration.loops import Leaf, LoopNest, is_streamed
+from ..transposed_rows import Room, transposed_rows
 
 
-def persistent(
+def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
+    """Propose clusters that stay, for whole rows of transposed inputs; None for others."""
+    found = transposed_rows(alignment, device)
+    if found is None or not alignment.graph.reduces:
+        return None
+    room = Room(found, device)
+    for candidate in (room.mapping(rows, n) for rows in room.row_counts for n in room.cluster_sizes()):
+        if candidate is None:
+            continue
+        mapping = _persistent(found.alignment, found.schedule, candidate, device)
+        if mapping is not None:
+            seconds = device.choices.persistent_time * once_seconds(found.alignment, found.schedule, device)
+            return Candidate(found.alignment, found.schedule, mapping, seconds)
+    return None
+
+
+def _persistent(
     alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
 ) -> RowMapping | None:
     """A mapping of whole rows that are turned, by clusters that stay; None where that cannot be, or gains nothing.

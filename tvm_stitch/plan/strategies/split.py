@@ -8,17 +8,17 @@ the registers of one block are spread over a cluster that can hold them, however
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from ... import compat
 from ...config import StitchConfig
-from ...cost.mappings import cached_share
+from ...cost.rows import RowWork, row_seconds
 from ...device import DeviceModel
-from ...graph.dtype import carried_dtype, item_bytes
+from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, static_extent
-from ...graph.ir import Operator
+from ..candidate import Candidate, are_static, excess_seconds, once_seconds, row_traffic
 from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from ..gpu.occupancy import MAX_REGISTERS, blocks_per_sm
 from ..gpu.tile import (
@@ -35,7 +35,20 @@ from ..gpu.tile import (
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from ..iteration.rescaled import exchanged_levels, with_fewest_exchanges
-from ..kernel import Scratch
+
+
+def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate:
+    """Propose one block or several for each row, whichever the estimate says is fastest. It serves all rows."""
+    sched = schedule(alignment)
+    sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
+    seconds = math.inf
+    if alignment.domain.flat and are_static(alignment, sched):
+        seconds = once_seconds(alignment, sched, device) + excess_seconds(alignment, device)
+    elif are_static(alignment, sched):
+        seconds = _seconds(alignment, sched, mapping, device) + excess_seconds(alignment, device)
+    if mapping.exchange is not CrossBlockReduction.NONE:
+        sched = with_fewest_exchanges(alignment, sched)
+    return Candidate(alignment, sched, mapping, seconds)
 
 
 def choose_mapping(
@@ -50,7 +63,7 @@ def choose_mapping(
         return best
     if max(static, default=0) <= device.choices.split_columns:
         return best
-    short = _row_traffic(alignment, sched).read <= device.choices.register_row_bytes
+    short = row_traffic(alignment, sched).read <= device.choices.register_row_bytes
     if short and rows >= device.sms and best.storage is Storage.REGISTERS:
         return best
     time = estimate(alignment, sched, best, device)
@@ -73,7 +86,7 @@ def _from_cache(
     """Mappings that read rows again from the second-level cache, fewest blocks a row first; nothing is kept."""
     if not alignment.graph.reduces or rows < device.sms:
         return
-    row_bytes = _row_traffic(alignment, sched).first
+    row_bytes = row_traffic(alignment, sched).first
     for row_splits, threads in device.choices.cached_blocks:
         if row_splits > device.max_cluster or rows > MOST_BLOCKS // row_splits:
             continue
@@ -170,32 +183,29 @@ def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
     """The estimate for a schedule and a mapping that agree."""
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
-    grid = -(-rows // mapping.rows_per_block) * mapping.row_splits
     resident = _resident(alignment, sched, mapping, device)
-    busiest = -(-grid // device.sms)
-    waves = -(-grid // (device.sms * resident))
     # Of blocks that nothing bounds there may be as many as there are threads for.
     at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
-    at_once = min(rows, device.sms * at_work * mapping.rows_per_block / mapping.row_splits)
-    traffic = _row_traffic(alignment, sched)
-    row_bytes = traffic.first + traffic.again * cached_share(
-        at_once * traffic.first / device.l2_bytes, device.choices
+    traffic = row_traffic(alignment, sched)
+    exchanges = 0
+    if mapping.exchange is not CrossBlockReduction.NONE:
+        exchanges = exchanged_levels(alignment, with_fewest_exchanges(alignment, sched))
+    work = RowWork(
+        rows,
+        mapping.rows_per_block,
+        mapping.row_splits,
+        traffic.first,
+        traffic.again,
+        _block_elements(sched, mapping),
+        resident,
+        at_work,
+        exchanges,
+        in_cluster=mapping.exchange is CrossBlockReduction.CLUSTER,
+        keeps=mapping.keep,
+        staged=mapping.shared,
+        spills=_spills(alignment, sched, mapping, device),
     )
-    block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
-    seconds = busiest * block_bytes * device.sms / (device.choices.copy_share * device.bandwidth)
-    exchanges = exchanged_levels(alignment, with_fewest_exchanges(alignment, sched))
-    if _spills(alignment, sched, mapping, device):
-        seconds *= device.choices.spill_slowdown
-    if resident == 1 and busiest > 1 and mapping.keep:
-        if mapping.shared:
-            seconds *= device.choices.staged_slowdown
-        seconds += busiest * _block_elements(sched, mapping) * device.choices.lone_element_seconds
-    if mapping.exchange is CrossBlockReduction.CLUSTER:
-        a_wave = device.choices.cluster_wave_seconds if mapping.keep else device.choices.streamed_wave_seconds
-        seconds += exchanges * (device.choices.cluster_exchange_seconds + (waves - 1) * a_wave)
-    elif mapping.exchange is CrossBlockReduction.GRID:
-        seconds += exchanges * device.choices.grid_exchange_seconds
-    return seconds
+    return row_seconds(work, device)
 
 
 def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
@@ -228,46 +238,3 @@ def _block_elements(sched: LoopNest, mapping: RowMapping) -> int:
     """Elements that a block computes of its rows, those of all passes."""
     columns = sum(static_extent(p.columns) for p in sched.passes)
     return mapping.rows_per_block * -(-columns // mapping.row_splits)
-
-
-class _Traffic(NamedTuple):
-    """Bytes of a row: what it reads for the first time, what it writes, and what it reads again."""
-
-    read: int
-    written: int
-    again: int
-
-    @property
-    def first(self) -> int:
-        """What no cache can save."""
-        return self.read + self.written
-
-
-def _row_traffic(alignment: Alignment, sched: LoopNest) -> _Traffic:
-    """What a row moves; what rows share is left out."""
-    read = written = again = 0
-    seen = set()
-    for p in sched.passes:
-        columns = int(p.columns) if isinstance(p.columns, int) else 0
-        for leaf in p.loads:
-            size = columns * item_bytes(leaf[0].dtype)
-            if not is_streamed(alignment.domain.rows, leaf) or (leaf in seen and leaf in sched.kept_loads):
-                continue
-            if leaf in seen:
-                again += size
-            else:
-                read += size
-                seen.add(leaf)
-        written += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
-    return _Traffic(read, written, again)
-
-
-def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
-    """For each reduction the scratch of (rows, row_splits) partial results that an exchange by grid barrier needs."""
-    if mapping.exchange is not CrossBlockReduction.GRID:
-        return {}
-    reduces = [op for p in sched.passes for op in p.reduces]
-    shape = (rows, mapping.row_splits)
-    return {
-        op: Scratch(f"partials_{i}", shape, carried_dtype(op.output.dtype)) for i, op in enumerate(reduces)
-    }

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that are read across memory: a row's neighbouring columns are far apart there, neighbouring rows are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ... import compat
+from ...compat import Analyzer
+from ...cost.choices import Choices
+from ...graph.dtype import item_bytes
+from ...graph.extent import as_expr, flatten, product, static_extent
+from ...graph.ir import StitchGraph, Tensor
+from .alignment import Alignment, Misaligned, align
+from .domain import At, Domain
+from .loops import Leaf, is_streamed
+
+
+def may_be_transposed(graph: StitchGraph, choices: Choices) -> bool:
+    """Whether there are large static inputs, and something is read in an order that is not its own: cheap to see."""
+    shapes = [extent for t in (*graph.inputs, *graph.outputs) for extent in t.shape]
+    if not all(isinstance(extent, int) for extent in shapes):
+        return False
+    if all(static_bytes(tensor) < choices.transposed_bytes for tensor in graph.inputs):
+        return False
+    return any(
+        axis.var in compat.free_vars(access.indices[-1])
+        for op in graph.operators
+        for access in op.accesses
+        if access.indices and static_bytes(access.tensor) >= choices.transposed_bytes
+        for axis in op.axes[:-1]
+    )
+
+
+def static_bytes(tensor: Tensor) -> int:
+    """Of a tensor of static shape."""
+    return static_extent(tensor.size) * item_bytes(tensor.dtype)
+
+
+def is_transposed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
+    """Whether rows of an input are neighbours in memory, mostly, and columns are not."""
+    tensor, point = leaf
+    domain = alignment.domain
+    if point.at is not At.INDEX or not is_streamed(domain.rows, leaf):
+        return False
+    if static_bytes(tensor) < alignment.choices.transposed_bytes or tensor.dtype == "bool":
+        return False
+    place = places_of(domain, leaf)
+    rows = min(alignment.choices.transposed_sample, static_extent(domain.rows))
+    down = [place(row, 0) for row in range(rows)]
+    right = [place(0, column) for column in range(min(alignment.choices.transposed_sample, columns))]
+    return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
+
+
+def row_alignments(alignment: Alignment) -> Iterator[Alignment]:
+    """Yield the alignment; if it is flat, those in which rows are over some of the result's first axes.
+
+    Of images whose channels go from last to first, columns are all places of a channel.
+    """
+    if not alignment.domain.flat:
+        yield alignment
+        return
+    graph = alignment.graph
+    shape = graph.outputs[0].shape
+    for axes in range(len(shape) - 1, 0, -1):
+        if shape[axes] == 1:
+            continue
+        try:
+            found = align(graph, alignment.choices, Domain(product(shape[:axes])))
+            yield replace(found, dominant=alignment.dominant)
+        except Misaligned:
+            continue
+
+
+def places_of(domain: Domain, leaf: Leaf) -> Callable[[int, int], int | None]:
+    """Tells for a row and a column which element of a tensor is read there; None where that is not known."""
+    tensor, point = leaf
+    flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
+
+    def place(row: int, column: int) -> int | None:
+        values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}
+        return compat.int_value(analyzer.simplify(compat.substitute(flat, values)))
+
+    return place
+
+
+def _neighbours(places: Sequence[int | None]) -> int:
+    """How many of some elements lie right behind the one before."""
+    return sum(
+        b is not None and a is not None and b - a == 1 for a, b in zip(places, places[1:], strict=False)
+    )
