@@ -104,6 +104,13 @@ def test_repairs_import_no_layer_above(path: Path) -> None:
     assert imported(path) - allowed == set()
 
 
+@pytest.mark.parametrize("layer", ["compat", "graph", "plan", "cost", "scope", "codegen"])
+def test_lower_layers_import_repairs_of_kernels_alone(layer: str) -> None:
+    found = set().union(*(imported(path) for path in (ROOT / "tvm_stitch" / layer).rglob("*.py")))
+    repairs = {package for package in found if package.startswith("repairs")}
+    assert repairs == ({"repairs.tir", "repairs.relay"} if layer == "codegen" else set())
+
+
 def test_imports_are_found() -> None:
     assert imported(REPAIRS / "legalize/keep_zeros.py") == {"support", "relax.rewriting", "tvm.relax"}
     assert {"codegen", "repairs.tir", "repairs"} <= imported(REPAIRS / "schedule/sound_arithmetic.py")

@@ -18,6 +18,7 @@ from tvm import relax
 
 from ...graph.dtype import HALF
 from ...graph.extent import is_number
+from ...repairs.legalize.convert_layout import converted_where_carried
 from ...support.failures import error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..legalize.input_dilation import LAYOUTS as SPREAD_LAYOUTS
@@ -26,7 +27,6 @@ from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import only_reader, readers_of
 from ..rewriting.views import permutation, shape_of
-from .convert_layout import converted_where_carried
 from .full_rank import full_rank_operands
 from .quantization import converted_with_quantization, is_elementwise
 

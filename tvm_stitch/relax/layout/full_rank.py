@@ -9,14 +9,8 @@ import tvm
 from tvm import relax
 
 from ..rewriting.calls import with_calls
+from ..rewriting.operators import BROADCASTING
 from ..rewriting.views import shape_of
-
-_OPERATORS = (
-    "add divide equal floor_divide floor_mod greater greater_equal less less_equal maximum minimum mod multiply "
-    "not_equal power subtract where"
-)
-BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS.split())
-"""The operators that broadcast their operands."""
 
 
 def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:

@@ -16,8 +16,7 @@ from tvm import relax
 
 from ..quantize.parameters import DEQUANTIZE, QUANTIZE, is_per_tensor
 from ..rewriting.calls import with_calls
-from ..rewriting.operators import operator_name
-from .convert_layout import ELEMENTWISE
+from ..rewriting.operators import ELEMENTWISE, operator_name
 
 _STANDS_IN = "tvm_stitch.quantization"
 

@@ -15,10 +15,9 @@ from tvm import relax
 from ...graph.extent import Extent, is_number, same, same_shape
 from ...support.module_pass import module_pass
 from ..quantize.parameters import DEQUANTIZE, QUANTIZE
-from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.operators import ELEMENTWISE, PRODUCTS, operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES, has_elements, shape_of
-from .convert_layout import ELEMENTWISE
 from .quantization import is_elementwise
 
 

@@ -24,9 +24,8 @@ from ...graph.dtype import HALF, MULTIPLIED
 from ...graph.extent import is_number, is_static, product
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
-from ..layout.convert_layout import UNARY
 from ..rewriting.calls import with_bound_calls
-from ..rewriting.operators import has_operators, operator_name
+from ..rewriting.operators import UNARY, has_operators, operator_name
 from ..rewriting.views import permutation, shape_of
 
 LAYOUTS = {

@@ -26,6 +26,26 @@ PRODUCTS = frozenset(
 OPAQUE_PATTERN = 8
 """TVM's ``op_pattern`` of functions that ``FuseOps`` fuses nothing into."""
 
+_BROADCASTING = (
+    "add divide equal floor_divide floor_mod greater greater_equal less less_equal maximum minimum mod multiply "
+    "not_equal power subtract where"
+)
+BROADCASTING = frozenset(f"relax.{name}" for name in _BROADCASTING.split())
+"""The operators that broadcast their operands."""
+
+UNARY = frozenset(
+    f"relax.{name}"
+    for name in (
+        "abs acos acosh asin asinh astype atan atanh bitwise_not ceil cos cosh erf exp floor isfinite isinf isnan log "
+        "logical_not negative nn.gelu nn.gelu_tanh nn.relu nn.selu nn.silu round rsqrt sigmoid sign sin sinh sqrt "
+        "square tan tanh trunc"
+    ).split()
+)
+"""The operators that compute each element of one operand."""
+
+ELEMENTWISE = UNARY | BROADCASTING
+"""The operators that compute each element of one of each operand."""
+
 
 def operator_name(value: relax.Expr | None) -> str:
     """The name of the operator that ``value`` calls, such as ``"relax.add"``; "" where it calls none."""

@@ -13,11 +13,12 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
+from tests.repairs import faults
 from tvm_stitch.relax.constants.views import ConstantViews
-from tvm_stitch.relax.layout.convert_layout import CARRIED
 from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts
-from tvm_stitch.relax.layout.full_rank import BROADCASTING
 from tvm_stitch.relax.legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
+from tvm_stitch.relax.rewriting.operators import BROADCASTING
+from tvm_stitch.repairs.legalize.convert_layout import CARRIED, converted_where_carried
 
 RNG = np.random.default_rng(0)
 CONSTANT = np.random.default_rng(1)
@@ -216,3 +217,28 @@ def test_what_has_no_rule_keeps_the_chains_around_it() -> None:
     text = made.script()
     assert text.count('data_layout="NHWC"') == 2 and text.count('data_layout="NCHW"') == 1
     assert len(transposed(made)) == 4
+
+
+def repeated(convert: Callable[[tvm.IRModule], tvm.IRModule]) -> np.ndarray:
+    """A convolution's elements, each twice in a row, after a change of layouts."""
+    weight = relax.const(np.arange(24, dtype="float32").reshape(2, 3, 2, 2))
+    mod = build(lambda emit, x: R.repeat(emit(R.nn.conv2d(x, weight)), 2), ((1, 3, 3, 4), "float32"))
+    x = np.arange(36, dtype="float32").reshape(1, 3, 3, 4)
+    return faults.on_cpu(convert(mod), [x])[0]
+
+
+def to_nhwc(mod: tvm.IRModule) -> tvm.IRModule:
+    return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})(mod)
+
+
+def is_right(convert: Callable[[tvm.IRModule], tvm.IRModule]) -> bool:
+    return np.array_equal(repeated(convert), repeated(lambda mod: mod))
+
+
+def test_fault() -> None:
+    faults.needed(not is_right(to_nhwc), "legalize/convert_layout.py")
+
+
+def test_repair() -> None:
+    assert is_right(lambda mod: converted_where_carried(mod, to_nhwc))
+    assert not is_right(to_nhwc)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators TVM's ``ConvertLayout`` carries a layout through rightly, and how it is kept from the others.
+"""Keep TVM's ``ConvertLayout`` from operators that it carries a layout through wrongly.
 
-TVM 0.27 has a rule for each of 113 operators. Some of them are wrong (norms of several axes keep their weights as they
-are, RMS norms lose their last axis, ``repeat`` of a flattened tensor repeats another order), some make what TVM cannot
-legalize, and some raise for negative axes, which would cost the whole model its layouts. So
-layouts go through the operators listed here alone.
+Layouts go through the operators listed here alone. To ``ConvertLayout`` all others are calls of an unknown function.
+
+Fault: ``ConvertLayout`` is wrong for some operators: norms of several axes keep their weights as they are, RMS
+    norms lose their last axis, and ``repeat`` of a flattened tensor repeats another order. For negative axes it
+    raises, which costs the whole model its layouts.
+Seen in: TVM 0.27.0
+Input: ``R.repeat(R.nn.conv2d(x, w), 2)`` converted to NHWC
+Upstream: none known
 """
 
 from __future__ import annotations
@@ -15,23 +19,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..rewriting.calls import with_calls
-from ..rewriting.functions import with_own_functions
-from ..rewriting.operators import operator_name
-from .full_rank import BROADCASTING
-
-UNARY = frozenset(
-    f"relax.{name}"
-    for name in (
-        "abs acos acosh asin asinh astype atan atanh bitwise_not ceil cos cosh erf exp floor isfinite isinf isnan log "
-        "logical_not negative nn.gelu nn.gelu_tanh nn.relu nn.selu nn.silu round rsqrt sigmoid sign sin sinh sqrt "
-        "square tan tanh trunc"
-    ).split()
-)
-"""The operators that compute each element of one operand."""
-
-ELEMENTWISE = UNARY | BROADCASTING
-"""The operators that compute each element of one of each operand."""
+from ...relax.rewriting.calls import with_calls
+from ...relax.rewriting.functions import with_own_functions
+from ...relax.rewriting.operators import ELEMENTWISE, operator_name
 
 _REDUCTIONS = "max mean min prod std sum variance"
 _OF_CHANNELS = "nn.batch_norm nn.group_norm nn.instance_norm nn.layer_norm nn.prelu nn.softmax"
