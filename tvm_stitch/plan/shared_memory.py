@@ -15,13 +15,13 @@ from ..graph.names import short_name
 from .gpu.mapping import CrossBlockReduction
 from .gpu.occupancy import OPT_IN_BYTES
 from .gpu.patches import (
-    beside_patches,
     copied_at_once,
     copies,
     crossed_together,
     patch_elements,
     pieces,
     pitch,
+    shared_columns,
 )
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import Key
@@ -127,7 +127,7 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
         patches = {leaf: _copied_patch(stage, leaf) for leaf in m.crossed}
         columns = {
             leaf: SharedBuffer(f"{leaf[0].name}_kept", m.block_columns(leaf[1].columns), leaf[0].dtype)
-            for leaf in beside_patches(sched, m)
+            for leaf in shared_columns(sched, m)
         }
         patch = patches[m.crossed[0]]
         patches[m.crossed[0]] = replace(patch, buffer=replace(patch.buffer, unused=unused))
