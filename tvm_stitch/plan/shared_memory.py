@@ -12,7 +12,8 @@ from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import static_extent
 from ..graph.ir import Operator
 from ..graph.names import short_name
-from .gpu.mapping import CrossBlockReduction
+from .cpu.tile import CpuMapping
+from .gpu.mapping import CrossBlockReduction, RowMapping
 from .gpu.occupancy import OPT_IN_BYTES
 from .gpu.patches import (
     copied_at_once,
@@ -117,6 +118,11 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
         variants=tuple(replace(v, stage=laid_out(v.stage, "")) for v in plan.variants),
         shared=shared,
     )
+
+
+def with_mapping(plan: KernelPlan, mapping: RowMapping | CpuMapping) -> KernelPlan:
+    """Return a plan of one stage with another mapping, and with its shared memory laid out for that."""
+    return with_layout(replace(plan, phases=((replace(plan.stage, mapping=mapping),),)))
 
 
 def _of_stage(stage: Stage, unused: int) -> StageLayout:
