@@ -396,7 +396,8 @@ def test_plans_are_frozen() -> None:
             ):
                 found.append(value)
     assert {"KernelPlan", "Stage", "Crossing", "Grid", "Partition", "Slice", "RowMapping", "CpuMapping", "LoopNest",
-            "RowLoop", "Alignment"} <= {each.__name__ for each in found}  # fmt: skip
+            "RowLoop", "Alignment", "StageLayout",
+            "SharedBuffer", "ClusterSlots", "SharedMemory"} <= {each.__name__ for each in found}  # fmt: skip
     assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
 
 

@@ -22,6 +22,7 @@ from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.iteration.loops import RowLoop
 from tvm_stitch.plan.kernel import KernelPlan, Scratch, Stage
+from tvm_stitch.plan.shared_memory import with_mapping
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.support.errors import StitchError
 from tvm_stitch.target import resolve_target
@@ -144,7 +145,7 @@ def with_stage(plan: KernelPlan, **changed: Any) -> KernelPlan:
 
 
 def mapped(plan: KernelPlan, **changed: Any) -> KernelPlan:
-    return plan.with_mapping(replace(plan.stage.mapping, **changed))
+    return with_mapping(plan, replace(plan.stage.mapping, **changed))
 
 
 def with_passes(plan: KernelPlan, passes: list[RowLoop]) -> KernelPlan:

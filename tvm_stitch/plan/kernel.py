@@ -8,7 +8,7 @@ stitch op that stays in its blocks is one phase of one stage, the whole graph.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from ..compat import Var
@@ -270,7 +270,3 @@ class KernelPlan:
         if self.grid is not None:
             return self.grid.barriers and len(self.phases) > 1
         return self.stage.exchange is CrossBlockReduction.GRID
-
-    def with_mapping(self, mapping: RowMapping | CpuMapping) -> KernelPlan:
-        """The plan of one stage with another mapping."""
-        return replace(self, phases=((replace(self.stage, mapping=mapping),),))

@@ -12,16 +12,17 @@ from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import static_extent
 from ..graph.ir import Operator
 from ..graph.names import short_name
-from .gpu.mapping import CrossBlockReduction
+from .cpu.tile import CpuMapping
+from .gpu.mapping import CrossBlockReduction, RowMapping
 from .gpu.occupancy import OPT_IN_BYTES
 from .gpu.patches import (
-    beside_patches,
     copied_at_once,
     copies,
     crossed_together,
     patch_elements,
     pieces,
     pitch,
+    shared_columns,
 )
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import Key
@@ -119,6 +120,11 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
     )
 
 
+def with_mapping(plan: KernelPlan, mapping: RowMapping | CpuMapping) -> KernelPlan:
+    """Return a plan of one stage with another mapping, and with its shared memory laid out for that."""
+    return with_layout(replace(plan, phases=((replace(plan.stage, mapping=mapping),),)))
+
+
 def _of_stage(stage: Stage, unused: int) -> StageLayout:
     """The layout of a stage that is a kernel of its own, with ``unused`` bytes behind its first buffer."""
     m, sched = stage.row_mapping, stage.schedule
@@ -127,7 +133,7 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
         patches = {leaf: _copied_patch(stage, leaf) for leaf in m.crossed}
         columns = {
             leaf: SharedBuffer(f"{leaf[0].name}_kept", m.block_columns(leaf[1].columns), leaf[0].dtype)
-            for leaf in beside_patches(sched, m)
+            for leaf in shared_columns(sched, m)
         }
         patch = patches[m.crossed[0]]
         patches[m.crossed[0]] = replace(patch, buffer=replace(patch.buffer, unused=unused))

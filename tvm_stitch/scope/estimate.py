@@ -15,7 +15,7 @@ from ..graph.ir import StitchGraph
 from ..graph.sizes import static_size
 from ..plan.choose import choose
 from ..plan.gpu.partition import Partition
-from ..plan.gpu.uncoalesced import scattered_bytes
+from ..plan.gpu.uncoalesced import uncoalesced_bytes
 from ..plan.in_block import turns_transposed
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.iteration.index_space import IndexSpaces
@@ -88,29 +88,32 @@ def estimate_kernel(
 def _one_domain(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> KernelEstimate:
     if not all(is_static(t.shape) for t in alignment.graph.tensors()):
         return KernelEstimate()
-    scattered = scattered_bytes(alignment)
-    if scattered and turns_transposed(alignment, device, config):
-        scattered = 0
-    work = Work(((Load(static_size(least_bytes(alignment.graph)) + scattered),),))
+    uncoalesced = uncoalesced_bytes(alignment)
+    if uncoalesced and turns_transposed(alignment, device, config):
+        uncoalesced = 0
+    work = Work(((Load(static_size(least_bytes(alignment.graph)) + uncoalesced),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
     moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
-    return KernelEstimate(False, seconds(work, device), moving, idle, scattered > 0)
+    return KernelEstimate(False, seconds(work, device), moving, idle, uncoalesced > 0)
 
 
 def _grid_wide(partition: Partition, device: DeviceModel, barriers: bool) -> KernelEstimate:
-    scattered = {piece: scattered_bytes(piece.alignment) for pieces in partition.phases for piece in pieces}
+    uncoalesced = {
+        piece: uncoalesced_bytes(piece.alignment) for pieces in partition.phases for piece in pieces
+    }
     phases = [
-        [_load(piece, partition, device, scattered[piece]) for piece in pieces] for pieces in partition.phases
+        [_load(piece, partition, device, uncoalesced[piece]) for piece in pieces]
+        for pieces in partition.phases
     ]
     resident = barriers and (len(phases) > 1 or bool(partition.crossing.shared))
     work = Work(phases, True, resident, barriers)
-    across = any(scattered.values())
+    across = any(uncoalesced.values())
     return KernelEstimate(True, seconds(work, device), moving_seconds(work, device), uncoalesced=across)
 
 
-def _load(piece: Slice, partition: Partition, device: DeviceModel, scattered: int) -> Load:
+def _load(piece: Slice, partition: Partition, device: DeviceModel, uncoalesced: int) -> Load:
     partials = (bytes_of(partition.crossing.partials[op]) for op in piece.cross_row)
-    moved = static_size(sum([least_bytes(piece.graph), *partials])) + scattered
+    moved = static_size(sum([least_bytes(piece.graph), *partials])) + uncoalesced
     if piece.replicated:
         return Load(moved, share_of(1, device))
     in_rows = any(op.is_reduce and op not in piece.cross_row for op in piece.roots)

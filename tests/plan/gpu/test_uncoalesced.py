@@ -12,14 +12,14 @@ from tvm.relax import op as R
 
 from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, symbol
-from tvm_stitch.plan.gpu.uncoalesced import scattered_bytes
+from tvm_stitch.plan.gpu.uncoalesced import uncoalesced_bytes
 from tvm_stitch.plan.iteration.alignment import align
 from tvm_stitch.plan.iteration.domain import Domain
 
 
 def scattered(body: Callable[..., Any], *shapes: Any, dtype: str = "float32", rows: Any = None) -> int:
     made = graph(build(body, *((shape, dtype) for shape in shapes)))
-    return scattered_bytes(align(made, CHOICES, Domain(rows) if rows else None))
+    return uncoalesced_bytes(align(made, CHOICES, Domain(rows) if rows else None))
 
 
 def turned_sum(emit: Any, x: Any, y: Any) -> Any:

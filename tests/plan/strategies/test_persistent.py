@@ -17,7 +17,7 @@ from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.shared_memory import shared_bytes, shared_parts
+from tvm_stitch.plan.shared_memory import shared_bytes, shared_parts, with_mapping
 from tvm_stitch.plan.verify import problems
 
 
@@ -87,13 +87,13 @@ def test_workers_have_all_rows() -> None:
     made = planned((1, 4096, 4096))
     m = made.stage.row_mapping
     for wrong in (replace(m, tasks=4), replace(m, workers=129), replace(m, workers=25)):
-        assert [p for p in problems(made.with_mapping(wrong)) if "workers" in p]
+        assert [p for p in problems(with_mapping(made, wrong)) if "workers" in p]
 
 
 def test_static_memory_is_no_more_than_every_kernel_has() -> None:
     made = planned((1, 4096, 65536))
     wrong = replace(made.stage.row_mapping, workers=87, tasks=24)
-    assert [p for p in problems(made.with_mapping(wrong)) if "static" in p]
+    assert [p for p in problems(with_mapping(made, wrong)) if "static" in p]
 
 
 def test_weights_stay_on_chip() -> None:

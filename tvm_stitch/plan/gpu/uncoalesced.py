@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU moves besides what is asked for, where neighbouring threads read or write places far apart.
+"""Count the bytes of uncoalesced accesses: neighbouring threads read or write elements that are far apart.
 
-Memory moves in sectors of 32 bytes. A transposition that no patch turns (:mod:`.crossed`) moves one for every element.
+Memory moves in sectors of 32 bytes. A transposition that no patch makes (:mod:`..strategies.transposed_loads`)
+moves one sector for every element.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from .orientation import is_strided
 _SECTOR_BYTES = 32
 
 
-def scattered_bytes(alignment: Alignment) -> int:
-    """Bytes that are moved besides those of a graph's inputs and results, unless patches are turned.
+def uncoalesced_bytes(alignment: Alignment) -> int:
+    """Return the bytes that a graph moves in addition to its inputs and results, unless a patch transposes them.
 
-    0 where nothing large lies across memory, or a shape is symbolic.
+    0 if no large tensor is read or written across memory, or a shape is symbolic.
     """
     if not may_be_transposed(alignment.graph, alignment.choices):
         return 0

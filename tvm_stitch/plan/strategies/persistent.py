@@ -8,7 +8,7 @@ at once, the others between the stores: all at once would fill the queue in fron
 which reductions' shuffles go too.
 
 A layer norm of 4096 transposed columns of 4096 elements (float32) takes 32.7 us so on an H200, 40 to 42 without, and a
-copy 30.6. It is slower with tables of scales read from memory (41, see ``beside_patches``), pieces of lines (28 rows a
+copy 30.6. It is slower with tables of scales read from memory (41, see ``shared_columns``), pieces of lines (28 rows a
 block 37.6), and where more clusters are launched than are resident at once (41: the last ones begin when others end).
 Each turn has a place in shared memory for what is exchanged; rows that need more turns than there is room for have
 several times as many clusters as are resident.

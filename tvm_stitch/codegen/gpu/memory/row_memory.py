@@ -14,7 +14,7 @@ from ...buffers import Buffers
 from ...evaluator import input_indices
 from .cache_policy import load_resident, loads_words
 from .row_position import RowPosition
-from .transposed_loads import load_crossed
+from .transposed_loads import load_transposed
 from .vector_address import vector_address
 
 
@@ -48,7 +48,7 @@ class RowMemory(RowPosition):
             tile = self.input_tile(leaf, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
         if leaf in self.mapping.crossed:
-            load_crossed(self, leaf, p.columns, tile)
+            load_transposed(self, leaf, p.columns, tile)
             return
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self.base(cm, step, chunk)

@@ -12,7 +12,7 @@ from ...evaluator import input_indices
 from .row_position import RowPosition
 
 
-def load_crossed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
+def load_transposed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
     """Bring a thread's columns of an input into a tile, by way of the block's patch.
 
     Threads next to each other load rows next to each other; what is past the last row or column is 0. All threads of
