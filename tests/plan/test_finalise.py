@@ -130,6 +130,19 @@ def test_a_light_value_that_is_broadcast_is_local() -> None:
     assert list(plan.schemes.values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
 
 
+def test_a_light_value_behind_a_heavy_one_dominates_where_rows_are_its_elements() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return [R.add(emit(R.add(emit(R.exp(x)), x)), y)]
+
+    plan = choose_plan(graph(build(body, ((6, 1), F32), ((6, 20), F32))), H200)
+    exp, shifted, out = plan.graph.operators
+    assert plan.stage.slice.dominant is shifted
+    assert [(g.dominant, g.members) for g in plan.stage.groups] == [(shifted, (exp, shifted)), (out, (out,))]
+    assert [plan.schemes[op] for op in (exp, shifted, out)] == [
+        Scheme.LOCAL, Scheme.REGIONAL, Scheme.INDEPENDENT
+    ]  # fmt: skip
+
+
 def test_a_heavy_value_that_is_not_broadcast_is_local() -> None:
     def body(emit: Any, x: Any) -> Any:
         return [R.add(emit(R.exp(x)), x)]

@@ -46,7 +46,7 @@ def finalised(plan: KernelPlan, preferred: Collection[str] = ()) -> KernelPlan:
 def _groups(stage: Stage, preferred: Collection[str]) -> tuple[Group, ...]:
     """The groups of a stage: its candidates, merged where Local values connect them.
 
-    Candidates are the operators that the stage reduces and stores, and heavy values that it evaluates once a row.
+    Candidates are the operators that the stage reduces and stores, and costly values that it evaluates once a row.
     Groups meet where columns read one of these values of their row. Operators that nothing needs, such as the other
     results of a split, are not evaluated and in no group.
     """
@@ -68,7 +68,10 @@ def _groups(stage: Stage, preferred: Collection[str]) -> tuple[Group, ...]:
 
 
 def shared_in_rows(stage: Stage) -> set[Operator]:
-    """The heavy operators, of a stage's own graph, that it evaluates once a row for all columns that read them."""
+    """The operators, of a stage's own graph, that it evaluates once a row for all columns that read them.
+
+    They are heavy, but for the stage's dominant, which may be a light operator behind a heavy one.
+    """
     if stage.alignment.domain.flat:
         return set()
     sched = stage.schedule
@@ -80,7 +83,8 @@ def shared_in_rows(stage: Stage) -> set[Operator]:
         for access, point in zip(op.accesses, reads)
         if _spreads(at, point)
     }
-    return {op for op in once if op in read and is_heavy(op.value)}
+    dominant = stage.slice.copies.get(stage.slice.dominant) if stage.slice.dominant is not None else None
+    return {op for op in once if op in read and (op is dominant or is_heavy(op.value))}
 
 
 def _spreads(at: Point, point: Point | None) -> bool:
