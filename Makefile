@@ -5,15 +5,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 
-# The locked requirements were made with CPython 3.11, so that one is preferred; make PYTHON=... takes any other.
+# The locked requirements were made with CPython 3.11, so it is preferred; make PYTHON=... selects another.
 PYTHON ?= $(or $(shell for p in python3.11 python3.12 python3.13 python3; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done),python3.11)
 VENV := .venv
 VENV_RELAY := .venv-relay
 VENV_SITE := .venv-site
-# What finds and loads the TVM with Relay.
+# The package that finds and loads the TVM with Relay.
 TOOLCHAIN := python/tvm-relay-toolchain
-# What runs CUDA kernels without a GPU, for the tests.
+# The package that runs CUDA kernels without a GPU, for the tests.
 EMULATOR := python/cuda-emulator
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 # Workers of the test run.
@@ -39,7 +39,7 @@ help:
 run: venv
 	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)") $(addprefix --shape ,$(SHAPE))
 
-# Both suites run, one for each TVM; either one's failure fails the target.
+# Both suites run, one for each TVM. A failure of either fails the target.
 test: venv venv-relay
 	@status=0; \
 	echo "tests, with Relax ($(VENV))"; \
@@ -60,12 +60,12 @@ format: venv
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# Strict: a link or a name that leads nowhere fails it.
+# Strict: a broken link or name is an error.
 site: $(VENV_SITE)/.installed
 	NO_MKDOCS_2_WARNING=1 $(VENV_SITE)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
-# An environment that exists is kept and brought up to date; only a missing one is created.
+# An existing environment is updated; only a missing one is created.
 define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	    || { echo "error: '$(PYTHON)' does not run as Python 3.11 or newer; say which does: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -97,8 +97,8 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml $(EMULATOR)/pyproject.to
 
 venv-relay: $(VENV_RELAY)/.installed
 
-# bitblas carries the Relay-era TVM; its own requirements are left out (that TVM's are in requirements/relay.txt).
-# About 200 MB of downloads. The last command imports that TVM, and says what is missing where it cannot.
+# bitblas contains the Relay-era TVM. Its own requirements are left out (that TVM's are in requirements/relay.txt).
+# About 200 MB of downloads. The last command imports that TVM, or says what is missing.
 $(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt pyproject.toml \
     $(EMULATOR)/pyproject.toml $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page in a headless Chromium: a script is run in it, and what it returns and the browser complained of come back."""
+"""Run a script in a page of a headless Chromium, and return its result with the browser's complaints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ addEventListener("load", async () => {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a page's script returned, milliseconds until the page was ready, and all that went wrong."""
+    """The result of a page's script, milliseconds until the page was ready, and all errors."""
 
     found: Any
     opened: float
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium: the one that ``CHROMIUM`` names, or one on the path."""
+    """Return the path of a Chromium: the one that ``CHROMIUM`` names, or one on the path."""
     named = os.environ.get("CHROMIUM")
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 

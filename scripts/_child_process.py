@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that may crash: what is added to their environment, and what they said last."""
+"""Child processes that may crash: variables added to their environment, and their last output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, Any
 
 @contextmanager
 def environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Add variables to this process's environment, for a child that starts meanwhile."""
+    """Add variables to this process's environment, for children that start in this context."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:
@@ -25,7 +25,7 @@ def environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def last_words(errors: IO[Any], before: int, behind: int) -> list[str]:
-    """The lines of a child's output around "Fatal Python error", or the last ones where it has none.
+    """Return the lines of a child's output around "Fatal Python error", or the last ones if it has none.
 
     Args:
         errors: the file that it wrote to, opened for bytes.

@@ -36,14 +36,14 @@ class Prepared:
         return self._function(*next(self._sets))
 
     def outputs(self) -> list[np.ndarray]:
-        """The outputs for the first input set, on the host."""
+        """Return the outputs for the first input set, on the host."""
         result = self._function(*self._first)
         single = hasattr(result, "shape")
         return [self._fetch(tensor) for tensor in ([result] if single else result)]
 
 
 def input_sets(case: Case, target: str, cache_bytes: int = 60 << 20) -> list[list[np.ndarray]]:
-    """Input sets to rotate among: on a GPU enough that none is still in its cache when its turn comes."""
+    """Return input sets to rotate among: on a GPU enough that none is still in its cache at its next turn."""
     count = 1
     if target == "cuda":
         count = 1 if case.bytes_least() > 4 * cache_bytes else 1 + 4 * cache_bytes // case.bytes_least()
@@ -52,7 +52,7 @@ def input_sets(case: Case, target: str, cache_bytes: int = 60 << 20) -> list[lis
 
 
 def tvm_target(target: str, mcpu: str = "native") -> Any:
-    """The TVM target of both TVM contenders: this machine's GPU, or its CPU (``"generic"``: baseline x86-64)."""
+    """Return the TVM target of both TVM contenders: this machine's GPU, or its CPU (``"generic"``: baseline x86-64)."""
     if target == "cuda":
         return tvm.target.Target.from_device(tvm.cuda(0))
     if mcpu == "generic":

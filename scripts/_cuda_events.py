@@ -9,7 +9,7 @@ from typing import Any
 
 
 def milliseconds(call: Callable[[], Any], calls: int) -> float:
-    """Of one of ``calls`` calls in a row."""
+    """Return the milliseconds of one call, the mean of ``calls`` calls in a row."""
     import torch
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -22,7 +22,7 @@ def milliseconds(call: Callable[[], Any], calls: int) -> float:
 
 
 def microseconds(contenders: dict[str, Callable[[], Any]], blocks: int, calls: int) -> dict[str, float]:
-    """Medians over ``blocks`` of ``calls`` calls each, in turns, the L2 flushed before each block."""
+    """Return medians over ``blocks`` of ``calls`` calls each, in turns, with the L2 flushed before each block."""
     import torch
 
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on a GPU, by the CUPTI records of PyTorch's profiler."""
+"""Kernels and copies on a GPU, by the CUPTI records of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Event = tuple[str, float]
 
 
 def device_events(run: Callable[[], object]) -> list[Event]:
-    """Everything that ran on the GPU during ``run``, which waits for it, in order of start."""
+    """Return everything that ran on the GPU during ``run``, in order of start. ``run`` waits for the GPU."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -12,12 +12,12 @@ from _grid_jobs import Measured
 
 #: More than the L2 cache of any GPU.
 _FLUSH_BYTES = 256 << 20
-#: Calls that are timed, by how long one takes: (seconds at most, calls).
+#: Number of timed calls, by the time of one: (seconds at most, calls).
 _CALLS = ((0.02, 20), (0.2, 5), (float("inf"), 1))
 
 
 def split(events: Sequence[Event], flush: Sequence[str]) -> list[list[Event]]:
-    """What lies between flushes, each of which is events of the names ``flush``, the last of which nothing else has."""
+    """Split events at the flushes. A flush is events of the names ``flush``; only flushes have the last name."""
     groups: list[list[Event]] = []
     for event in events:
         if event[0] == flush[-1]:
@@ -42,7 +42,7 @@ def summarize(groups: Sequence[Sequence[Event]]) -> Measured | None:
 
 
 class FlushedTimer:
-    """Times calls on the current CUDA device; each finds a cache full of other, clean data."""
+    """Time calls on the current CUDA device, each with a cache full of other, clean data."""
 
     def __init__(self) -> None:
         import torch
@@ -58,16 +58,16 @@ class FlushedTimer:
             )
 
     def _flush(self) -> None:
-        # Reading leaves no lines that would have to be written back during what is timed.
+        # Reading leaves no lines to write back during the timed call.
         self._torch.amax(self._buffer, dim=1, out=self._out)
 
     def _record(self, calls: Sequence[Callable[[], object]]) -> list[Event]:
-        """What ran on the GPU during the calls, each waited for."""
+        """Return the events on the GPU during the calls, each of which is waited for."""
 
         def run() -> None:
             for call in calls:
                 call()
-                self._torch.cuda.synchronize()  # other libraries have streams of their own
+                self._torch.cuda.synchronize()  # other libraries use their own streams
 
         self._torch.cuda.synchronize()
         return device_events(run)

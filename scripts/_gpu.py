@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends scripts that need a GPU on a machine without one: in one line, with the exit code of a usage error."""
+"""End scripts that need a GPU on a machine without one: in one line, with the exit code of a usage error."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ print(count.value)
 
 
 def gpus() -> int:
-    """How many CUDA devices a process here may use.
+    """Return the number of CUDA devices that a process may use.
 
-    Asked in a process of its own: one that has asked the driver cannot be forked any more.
+    A separate process asks the driver, since a process that has asked it cannot be forked any more.
     """
     asked = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False)
     return int(asked.stdout) if asked.returncode == 0 else 0
@@ -27,8 +27,8 @@ def need_gpu(target: str = "cuda", instead: str = "") -> None:
     """Exit with 2 if ``target`` means a CUDA device and there is none.
 
     Args:
-        target: what a script was asked to run on.
-        instead: what can be done on a machine without one.
+        target: the target of the script.
+        instead: advice for a machine without a GPU.
     """
     if "cuda" in target.split()[0] and "emulated" not in target and not gpus():
         print(f"error: no CUDA device is found here{f'; {instead}' if instead else ''}", file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BERT-like encoder of seeded weights, in Relax and in PyTorch: what gpu_matmul_check.py times."""
+"""A BERT-like encoder of seeded weights, in Relax and in PyTorch, which gpu_matmul_check.py times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weights = list[dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Those of BERT-base by default."""
+    """Sizes of an encoder, by default those of BERT-base."""
 
     layers: int = 12
     batch: int = 32
@@ -28,12 +28,12 @@ class Sizes:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """That of the input and of the output."""
+        """Return the shape of the input and of the output."""
         return self.batch, self.sequence, self.hidden
 
     @property
     def operations(self) -> int:
-        """Floating-point operations of the matrix products."""
+        """Count the floating-point operations of the matrix products."""
         tokens = self.batch * self.sequence
         weights = 4 * self.hidden**2 + 2 * self.hidden * self.ffn
         return 2 * self.layers * tokens * (weights + 2 * self.sequence * self.hidden)
@@ -115,7 +115,7 @@ def torch_encoder(sizes: Sizes, weights: Weights, device: str = "cuda") -> Any:
             super().__init__()
             self.heads = sizes.heads
             for name, array in found.items():
-                # As nn.Linear has them: <outputs, inputs>.
+                # nn.Linear's layout: <outputs, inputs>.
                 stored = np.ascontiguousarray(array.T) if array.ndim == 2 else array
                 self.register_buffer(name, torch.from_numpy(stored))
 

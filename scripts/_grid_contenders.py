@@ -27,7 +27,7 @@ Compiled = Callable[..., Any]
 
 
 def draw(case: GridCase, device: str, seed: int = 0) -> list[Any]:
-    """The case's inputs as torch tensors, drawn where they are needed; the same for all processes of a machine."""
+    """Draw the case's inputs as torch tensors on their device; the same for all processes of a machine."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -44,7 +44,7 @@ def draw(case: GridCase, device: str, seed: int = 0) -> list[Any]:
 
 
 def expected(case: GridCase, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs by PyTorch without compiling, in float64."""
+    """Return the outputs of PyTorch without compiling, in float64."""
     import torch
 
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
@@ -54,7 +54,7 @@ def expected(case: GridCase, inputs: Sequence[Any]) -> list[Any]:
 
 
 def problems(outputs: Sequence[Any], wanted: Sequence[Any], relative: float = 8e-5) -> list[str]:
-    """What is wrong, one line an output. An error is measured against the output's magnitude and its root mean square.
+    """Describe errors, one line for each output. Errors are relative to the output's magnitude and root mean square.
 
     Sums of many numbers of both signs are as wrong in one element as in another, however small that element is.
     """
@@ -118,7 +118,7 @@ def _xla(case: GridCase, target: Target) -> Compiled:
 
 
 def _copy(case: GridCase, target: Target) -> Compiled:
-    """Moves as many bytes as the case must, half read and half written; no outputs to compare."""
+    """Move as many bytes as the case, half read and half written; no outputs to compare."""
     import torch
 
     device = "cuda" if target == "cuda" else "cpu"
@@ -136,7 +136,7 @@ MAKERS: Mapping[str, Callable[[GridCase, Target], Compiled]] = {
     "copy": _copy,
 }
 
-#: What a contender's process needs in its environment before its library is loaded.
+#: Environment variables of a contender's process, set before its library is loaded.
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     # XLA takes most of the GPU's memory at once; as CUDA graphs its kernels are harder to tell apart.
     "xla": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
@@ -150,7 +150,7 @@ _timers: list[FlushedTimer] = []
 
 
 def work(job: Job) -> Answer:
-    """Do one step in this process; whatever fails is told in the answer."""
+    """Do one step in this process. The answer describes a failure."""
     start = time.perf_counter()
     try:
         answer = _work(job)
@@ -211,7 +211,7 @@ def _synchronize(target: Target) -> None:
 
 
 def _free(target: Target) -> None:
-    """Hand cached device memory back: the other contenders' processes want it too."""
+    """Release cached device memory: the other contenders' processes need it too."""
     gc.collect()
     if target == "cuda":
         import torch

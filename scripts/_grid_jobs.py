@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench_grid.py asks the processes of its contenders, and what they answer."""
+"""Questions of bench_grid.py to the processes of its contenders, and their answers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Target = Literal["cuda", "llvm"]
 class Measured:
     """One workload's time on the GPU.
 
-    ``seconds`` is the median over calls of the summed durations of what ran on the GPU, kernels, copies and memsets
-    alike; ``least`` and ``most`` are the range. ``kernels`` and ``copies`` (memsets included) are what one call
-    launched. Where CUPTI saw nothing, ``seconds`` is wall time from launch to completion and ``kernels`` is None.
+    ``seconds`` is the median over calls of the summed durations of kernels, copies and memsets on the GPU. ``least``
+    and ``most`` are the range. ``kernels`` and ``copies`` (with memsets) count the launches of one call. If CUPTI saw
+    nothing, ``seconds`` is wall time from launch to completion and ``kernels`` is None.
     """
 
     seconds: float
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """``problem`` says in words why there is no time, or is None; ``measured`` comes of the step "measure"."""
+    """The answer to a job. ``problem`` is why a time is missing, or None. The step "measure" sets ``measured``."""
 
     problem: str | None = None
     measured: Measured | None = None

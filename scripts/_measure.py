@@ -31,10 +31,10 @@ def _median_of_blocks(blocks: list[float], kernels: int | None = None, names: tu
 def time_on_cpu(
     contenders: Mapping[str, Contender], blocks: int = 7, seconds_per_block: float = 0.15
 ) -> dict[str, Timing]:
-    """Wall time of every contender.
+    """Measure the wall time of every contender.
 
-    Contenders take turns by blocks of calls: two pools of threads that spin after a call disturb each other,
-    so each block begins with a pause and a few calls that do not count.
+    Contenders take turns by blocks of calls. Two pools of threads that spin after a call disturb each other, so each
+    block begins with a pause and a few calls that do not count.
     """
     calls: dict[str, int] = {}
     for name, contender in contenders.items():
@@ -58,7 +58,7 @@ def time_on_cpu(
 
 
 def _device_activity(contender: Contender, calls: int) -> list[Event]:
-    """What ran on the GPU during ``calls`` calls."""
+    """Return the events on the GPU during ``calls`` calls."""
     import torch
 
     def run() -> None:
@@ -70,10 +70,10 @@ def _device_activity(contender: Contender, calls: int) -> list[Event]:
 
 
 def time_on_gpu(contenders: Mapping[str, Contender], blocks: int = 5, calls: int = 10) -> dict[str, Timing]:
-    """Time that every contender's kernels (and copies) take on the GPU, launch gaps left out, by CUPTI.
+    """Measure the time of every contender's kernels and copies on the GPU by CUPTI, without launch gaps.
 
-    Contenders take turns by blocks of calls. Where CUPTI sees nothing, or not the same in every call, CUDA
-    events around a block give the time with its gaps, and ``kernels`` is None.
+    Contenders take turns by blocks of calls. If CUPTI sees nothing, or not the same in every call, CUDA events around a
+    block give the time with its gaps, and ``kernels`` is None.
     """
     import torch
 
@@ -87,7 +87,7 @@ def time_on_gpu(contenders: Mapping[str, Contender], blocks: int = 5, calls: int
         start = time.perf_counter()
         contender()
         torch.cuda.synchronize()
-        # A slow contender (an unscheduled kernel) must not eat the run.
+        # A slow contender (an unscheduled kernel) must not take all of the run's time.
         repeat[name] = calls if time.perf_counter() - start < 0.2 else 1
     for _ in range(blocks):
         for name, contender in contenders.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The named workloads for other compilers: each written once, for PyTorch and for JAX.
 
-Every function computes what the case of its name in ``tvm_stitch.testing.workloads.cases`` does, of the same arguments.
+Every function computes the case of its name in ``tvm_stitch.testing.workloads.cases``, with the same arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Backend(Protocol):
-    """What the functions below need from an array library."""
+    """Functions of an array library that the workloads below use."""
 
     def exp(self, x: Any) -> Any: ...
     def log(self, x: Any) -> Any: ...
@@ -230,7 +230,7 @@ def jax_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
 
 
 def to_torch(array: np.ndarray, device: str = "cpu") -> Any:
-    """A torch tensor with the array's values; bfloat16, which NumPy lends from ml_dtypes, included."""
+    """Return a torch tensor with the array's values, also for bfloat16 of ml_dtypes."""
     import torch
 
     if str(array.dtype) == "bfloat16":

@@ -5,9 +5,9 @@
     python scripts/ab_splits.py
     python scripts/ab_splits.py --cases rms_norm --columns 65536 --splits 1,4,8 --threads 256,512 --json FILE
 
-The workloads are those of bench_rows.py. A line a mapping: blocks and threads a row, blocks that a multiprocessor must
-hold (0: as many as do), what stays in registers between passes, and the time of the kernel alone in microseconds, the
-cache flushed before every call; * marks what the mapping chooses, and the last column is the time beside a copy's.
+The workloads are those of bench_rows.py. Each mapping has a line: blocks and threads a row, blocks that a
+multiprocessor must hold (0: as many as fit), values in registers between passes, and the kernel's time in microseconds.
+The cache is flushed before every call. * marks the planner's choice. The last column is the time relative to a copy's.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.pipeline import pipeline
 
 LEAST, MOST = 8, 128
-"""Elements of a thread between which a mapping is worth a try."""
+"""Least and most elements of a thread in the mappings to try."""
 SHARED = "SHARED"
 """Inputs are kept in shared memory, as in ``Keep.LOADS``."""
 REGISTERS, OTHER_REGISTERS = 65536, 24
-"""Of a multiprocessor, and of a thread besides what it keeps."""
+"""Registers of a multiprocessor, and of a thread besides its kept values."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Forced:
     keep: str
 
     def apply(self, alignment: Any, device: Any) -> tuple[Any, RowMapping]:
-        """The schedule and mapping of rows of static length."""
+        """Return the schedule and mapping of rows of static length."""
         sched = schedule(alignment, Keep.LOADS if self.keep == SHARED else Keep[self.keep])
         found = read_again_from_cache(alignment, sched, device, self.splits, self.threads)
         found = replace(found, blocks_per_sm=self.resident)
@@ -110,7 +110,7 @@ def build(case: str, columns: int, dtype: str, forced: Forced | None, target: An
 def candidates(
     columns: int, words: float, splits: Sequence[int], threads: Sequence[int], keeps: Sequence[str]
 ) -> Iterator[Forced]:
-    """Mappings worth a try; an element takes so many registers."""
+    """Return the mappings to try, if an element takes so many registers."""
     for s in splits:
         for t in threads:
             for keep in keeps:
@@ -130,7 +130,7 @@ def candidates(
 def bench(
     work: Workload, built: dict[str, Future[Forced]], timer: FlushedTimer
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Seconds by library, a copy's too; why there are none of others."""
+    """Return seconds by library, a copy's too, and the reasons why others have none."""
     inputs = [x.cuda() for x in work.inputs()]
     expected = work.expected(inputs)
     device = tvm.cuda(0)
@@ -146,7 +146,7 @@ def bench(
                 failed[path] = wrong
                 continue
             times[path] = timer(partial(main, *ours)).seconds
-        except Exception as error:  # a mapping that no kernel can have
+        except Exception as error:  # no kernel can have this mapping
             failed[path] = f"{type(error).__name__}: {' '.join(str(error).split())[-100:]}"
     times["copy"] = timer(copy(work.bytes_least(inputs, work.function(*inputs)))).seconds
     return times, failed
@@ -165,11 +165,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep",
         default="ALL,LOADS",
-        help="what stays in registers: ALL, LOADS, NOTHING; SHARED: inputs in shared memory",
+        help="values in registers: ALL, LOADS, NOTHING; SHARED: inputs in shared memory",
     )
-    parser.add_argument("--at-once", type=int, default=8, help="compilations side by side")
-    parser.add_argument("--best", type=int, default=0, help="print so many mappings of each workload; 0: all")
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    parser.add_argument("--at-once", type=int, default=8, help="compilations at the same time")
+    parser.add_argument(
+        "--best", type=int, default=0, help="number of mappings to print for each workload; 0: all"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the numbers to this file")
     options = parser.parse_args(argv)
     for given, known in ((options.cases, ROWS), (options.keep, [*Keep.__members__, SHARED])):
         if unknown := [name for name in given.split(",") if name not in known]:

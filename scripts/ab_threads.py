@@ -4,8 +4,8 @@
     python scripts/ab_threads.py
     python scripts/ab_threads.py --columns 512,2048 --inputs 7,8,9,10 --threads 64,128,1024
 
-All inputs of a row are read for a sum and again for the result, so that they stay in registers in between. Times are
-of the kernel alone, in microseconds; * marks what the mapping chooses. Other thread counts are forced on it.
+All inputs of a row are read for a sum and again for the result, so they are kept in registers in between. Times are of
+the kernel alone, in microseconds. * marks the planner's choice. Other thread counts are forced on it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tvm_stitch.records.recorder import Recorder  # noqa: E402
 from tvm_stitch.relax.pipeline import pipeline  # noqa: E402
 
 BYTES = 256 << 20
-"""What the inputs of a case have together."""
+"""Bytes of all inputs of a case together."""
 
 
 def rows_of(columns: int, inputs: int) -> int:
-    """Rows that fill ``BYTES``."""
+    """Return the number of rows that fill ``BYTES``."""
     return max(1, BYTES // (4 * columns * inputs))
 
 
 def graph(rows: int, columns: int, inputs: int) -> tvm.IRModule:
-    """The inputs' alternating sum of products, divided by the row's sum of all of them."""
+    """Build the inputs' alternating sum of products, divided by the row's sum of all of them."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType([rows, columns], "float32")) for i in range(inputs)]
     with builder.function("main", params):
@@ -60,7 +60,7 @@ def graph(rows: int, columns: int, inputs: int) -> tvm.IRModule:
 
 @contextmanager
 def threads_a_row(threads: int | None) -> Iterator[None]:
-    """Rows take so many threads, whatever the mapping would choose."""
+    """Force this number of threads on rows, whatever the planner would choose."""
     chosen = mapping._threads_for
     if threads is not None:
         mapping._threads_for = lambda *_args: threads
@@ -71,7 +71,7 @@ def threads_a_row(threads: int | None) -> Iterator[None]:
 
 
 def compiled(mod: tvm.IRModule, target: Any, threads: int | None) -> tuple[Any, int]:
-    """The executable, and the threads that a row has."""
+    """Return the executable, and the threads of a row."""
     recorder = Recorder()
     with threads_a_row(threads):
         executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, recorder=recorder))
@@ -80,7 +80,7 @@ def compiled(mod: tvm.IRModule, target: Any, threads: int | None) -> tuple[Any, 
 
 
 def bench(columns: int, inputs: int, alternatives: Sequence[int]) -> tuple[int, dict[int, Timing]]:
-    """The threads that the mapping chooses, and the times by threads a row."""
+    """Return the planner's choice of threads, and the times by threads a row."""
     device, rows = tvm.cuda(0), rows_of(columns, inputs)
     target = tvm.target.Target.from_device(device)
     mod = graph(rows, columns, inputs)

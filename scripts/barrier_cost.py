@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microseconds that a grid barrier and a cluster barrier take, by blocks on an SM and threads in a block.
+"""Measure the microseconds of a grid barrier and a cluster barrier, by blocks on an SM and threads in a block.
 
     python scripts/barrier_cost.py
     python scripts/barrier_cost.py --emulate        # no GPU: runs the kernels once, at a small size, without times
 
-A kernel that only passes barriers is timed with 0, 1, 10 and 100 of them; the cost is the slope of its time over
-their number, so that neither the launch nor the kernel's ends count. "-" stands where the blocks do not fit on the
-device at once.
+A kernel that only passes barriers is timed with 0, 1, 10 and 100 of them. The cost is the slope of its time over their
+number, so neither the launch nor the kernel's ends count. "-" means that the blocks do not fit on the device at once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CLUSTERS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Setting:
-    """One cell of the table: which barrier, and how the kernel is launched. ``cluster`` is 1 for a grid barrier."""
+    """One cell of the table: the barrier, and the launch of the kernel. ``cluster`` is 1 for a grid barrier."""
 
     barrier: Barrier
     blocks_per_sm: int
@@ -45,11 +44,11 @@ class Setting:
     cluster: int = 1
 
     def blocks(self, sms: int) -> int:
-        """Blocks of the launch: as many as fill the SMs, in whole clusters, and at least one cluster."""
+        """Return the blocks of the launch: as many as fill the SMs, in whole clusters, and at least one cluster."""
         return max(sms * self.blocks_per_sm // self.cluster, 1) * self.cluster
 
     def module(self, barriers: int, sms: int) -> tvm.IRModule:
-        """The kernel with so many barriers."""
+        """Return the kernel with this number of barriers."""
         return barrier_loop(
             self.barrier, barriers, self.blocks(sms), self.threads, self.blocks_per_sm, self.cluster
         )
@@ -58,7 +57,7 @@ class Setting:
 def settings(
     blocks_per_sm: Sequence[int], threads: Sequence[int], clusters: Sequence[int], threads_of_sm: int = 2048
 ) -> list[Setting]:
-    """Every setting whose threads fit on an SM, a grid barrier and one for each size of a cluster."""
+    """Return the settings whose threads fit on an SM: a grid barrier, and a barrier for each size of a cluster."""
     fitting = [
         (per_sm, count) for count in threads for per_sm in blocks_per_sm if per_sm * count <= threads_of_sm
     ]
@@ -70,14 +69,14 @@ def settings(
 
 
 def slope(counts: Sequence[int], times: Sequence[float]) -> float:
-    """What one more barrier adds, by least squares over all counts."""
+    """Return the time that one more barrier adds, by least squares over all counts."""
     return float(np.polyfit(counts, times, 1)[0])
 
 
 def measure(setting: Setting, sms: int, counts: Sequence[int] = COUNTS) -> float | None:
-    """Microseconds a barrier on this machine's GPU; None if the launch does not fit.
+    """Measure the microseconds of a barrier on this machine's GPU; None if the launch does not fit.
 
-    Raises RuntimeError if a kernel did not come to its end.
+    Raises RuntimeError if a kernel did not finish.
     """
     device = tvm.cuda(0)
     target = tvm.target.Target.from_device(device)
@@ -92,7 +91,7 @@ def measure(setting: Setting, sms: int, counts: Sequence[int] = COUNTS) -> float
                 return None
             raise
         if not np.array_equal(result, np.full(setting.blocks(sms), count, np.float32)):
-            raise RuntimeError(f"{setting} with {count} barriers did not come to its end")
+            raise RuntimeError(f"{setting} with {count} barriers did not finish")
         contenders[str(count)] = main
     timed = time_on_gpu(contenders)
     return slope(counts, [1e6 * timed[str(count)].seconds for count in counts])
@@ -111,7 +110,7 @@ def emulate(setting: Setting, sms: int, counts: Sequence[int]) -> None:
 
 
 def table(costs: dict[Setting, float | None], clusters: Sequence[int]) -> str:
-    """A line for every number of threads and blocks, a column for every kind of barrier."""
+    """Write a line for every number of threads and blocks, with a column for every kind of barrier."""
     lines = [
         "microseconds a barrier",
         f"{'threads':>8} {'blocks/SM':>10} {'grid':>8} " + " ".join(f"cluster {c:<2}" for c in clusters),

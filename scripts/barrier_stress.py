@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches kernels with barriers thousands of times in a row: none may hang, every result must be the same and right.
+"""Launch kernels with barriers thousands of times in a row: none may hang, every result must be equal and right.
 
     python scripts/barrier_stress.py
     python scripts/barrier_stress.py --cases chained layer_norm_backward --scale test --launches 2000
     python scripts/barrier_stress.py --cuda-graph        # as captured by RewriteCUDAGraph, against the same without
     python scripts/barrier_stress.py --emulate --launches 8     # no GPU: every launch in another order of threads
 
-Each case runs alone, then while two other streams are kept busy, each in a process of its own that is killed if it
+Each case runs alone, then while two other streams are kept busy. Each run has its own process, which is killed if it
 gives no answer in time. The first result is compared with float64, all others with the first one, bit for bit.
 ``chained`` is a hand-written kernel of two chained full reductions; other names are those of workloads. Prints a
 table; the exit code is 0 only if nothing hung and everything was right.
@@ -40,7 +40,7 @@ from tvm_stitch.testing.reference.relax import evaluate, mismatches  # noqa: E40
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 MODES = ("alone", "busy", "graph")
-_CHAIN = 4  # calls of the hand-written kernel in a row: the inner ones can be captured
+_CHAIN = 4  # consecutive calls of the hand-written kernel: the inner ones can be captured
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Outcome:
     problems: tuple[str, ...]
     calls: int = 0
     wrong: int = 0  # calls whose result differs from the first
-    kernels: int | None = None  # of one call, where the device says so
+    kernels: int | None = None  # of one call, if the device reports it
     seconds: float = 0.0
-    beside: int = 0  # kernels that the other streams were given meanwhile
+    beside: int = 0  # kernels of the other streams during the test
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is launched: a Relax module, its inputs, and what its outputs should be."""
+    """A Relax module to launch, its inputs, and its expected outputs."""
 
     mod: tvm.IRModule
     inputs: list[np.ndarray]
@@ -79,7 +79,7 @@ class Subject:
 
 
 def workloads(scale: str) -> dict[str, cases.Case]:
-    """All workloads of a scale by name; one of the same name at another size is called name.2, and so on."""
+    """Return all workloads of a scale by name. A second one of the same name is called name.2, and so on."""
     known: dict[str, cases.Case] = {}
     found = cases.cases(scale) + (grid_cases.grid_cases(scale) if scale != "cpu" else [])
     for case in found:
@@ -89,7 +89,7 @@ def workloads(scale: str) -> dict[str, cases.Case]:
 
 
 def subject(task: Task) -> Subject:
-    """The workload that a task names. Raises KeyError, with the names there are, if there is none."""
+    """Return the workload that a task names. A KeyError lists the names if there is none."""
     rng = np.random.default_rng(task.inputs)
     if task.name == "chained":
         blocks, threads, elements = (132, 512, 1_000_003) if task.target == "cuda" else (3, 64, 1003)
@@ -110,7 +110,7 @@ def subject(task: Task) -> Subject:
 
 
 def compiled(what: Subject, target: str, cuda_graph: bool = False) -> Any:
-    """The executable, for the device of ``target``."""
+    """Return the executable for the device of ``target``."""
     pipeline = random_graphs.stitched_pipeline(target) if what.stitched else "default"
     chosen = tvm.target.Target.from_device(tvm.cuda(0)) if target == "cuda" else tvm.target.Target(target)
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": cuda_graph}):
@@ -140,7 +140,7 @@ class Program:
 
 
 def differing(program: Program, first: Sequence[np.ndarray], calls: int, batch: int) -> int:
-    """How many of so many calls give another result than ``first``, bit for bit.
+    """Count the calls whose result differs from ``first``, bit for bit.
 
     Calls follow each other in batches without a pause; all results of a batch are then compared on the device.
     """
@@ -178,7 +178,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """Keeps the streams busy until the context is left. Raises what went wrong on them."""
+        """Keep the streams busy until the context is left. Raises any error of theirs."""
         thread = threading.Thread(target=self._feed, daemon=True)
         thread.start()
         self._started.wait(60)
@@ -218,7 +218,7 @@ class Load:
 
 
 def kernel_names(program: Program) -> tuple[str, ...] | None:
-    """The kernels of one call on the GPU, in order; None where CUPTI sees none."""
+    """Return the kernels of one call on the GPU, in order; None if CUPTI sees none."""
     from _measure import _device_activity
 
     program()
@@ -240,7 +240,7 @@ def on_device(task: Task) -> Outcome:
         if not captures(executable):
             problems.append("nothing was captured: no call lies between others that can be replayed")
         program = Program(executable, what, task.target)
-        # The first call captures, later ones replay: both are among those compared.
+        # The first call captures, later ones replay: both are compared.
         replayed = kernel_names(program) if task.target == "cuda" else None
         if sorted(replayed or ()) != sorted(names or ()):
             problems.append(f"{len(replayed or ())} kernels with a CUDA graph, {len(names or ())} without")
@@ -301,14 +301,14 @@ def stress(task: Task) -> Outcome:
 def run_all(
     tasks: Sequence[Task], seconds: float, function: Callable[[Task], Outcome] = stress
 ) -> Iterator[Outcome]:
-    """The outcomes in order, each from a process of its own; one without an answer in time is killed."""
+    """Return the outcomes in order. Each has its own process, which is killed if it gives no answer in time."""
     for task in tasks:
         (result,) = run_isolated(function, [task], timeout=seconds)
         yield Outcome(task, (result.reason,)) if isinstance(result, Crash) else result
 
 
 def tasks(args: argparse.Namespace) -> list[Task]:
-    """What the arguments ask for, in the order of the table."""
+    """Return the tasks of the arguments, in the order of the table."""
     modes = ["graph"] if args.cuda_graph else args.modes
     target = "emulator" if args.emulate else args.target
     if target != "cuda":
@@ -321,7 +321,7 @@ def tasks(args: argparse.Namespace) -> list[Task]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A line for every case and mode."""
+    """Write a line for every case and mode."""
     lines = [
         f"{'case':<28} {'mode':<6} {'calls':>7} {'kernels':>8} {'us/call':>9} {'beside':>8} {'wrong':>6}  result"
     ]

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times compiling, stitched and with TVM's own pipeline: in one run, in processor time, with where ours goes.
+"""Time compiling, stitched and with TVM's own pipeline: in one run, in processor time, with stitching's stages.
 
     python scripts/bench_compile.py
     python scripts/bench_compile.py --models zoo:swin bert resnet18 --target llvm
     python scripts/bench_compile.py --models zoo --markdown
 
 Models are those of ``scripts/bench_models.py`` at full size, and with ``zoo:`` before the name the small ones of
-tests/models/zoo. The processor time of all threads counts, so that what else runs on the machine disturbs little; each
-side compiles a model several times in turn, and the least time counts. NVIDIA's compiler is left out on both sides:
-its place is taken by a function that gives nothing. The last columns are shares of the stitched compile, in seconds:
+tests/models/zoo. The processor time of all threads counts, so other work on the machine disturbs little. Each side
+compiles a model several times in turn, and the least time counts. NVIDIA's compiler is left out on both sides: an empty
+function replaces it. The last columns are shares of the stitched compile, in seconds:
 
-    imports   from the model to what is stitched: repairs, layouts, constants, legalization
+    imports   passes before stitching: repairs, layouts, constants, legalization
     graph     reading functions and finding scopes
     plan      planning kernels and writing their code
     products  the same for matrix products, convolutions and attention
-    passes    TVM's passes behind them
-    code      LLVM, and what is in no pass
+    passes    TVM's later passes
+    code      LLVM, and all work outside of passes
 
-Exit code: 0 no model takes more than ``--most`` times what TVM takes, 1 one does or does not compile, 2 a usage error.
+Exit code: 0 no model takes more than ``--most`` times TVM's time, 1 one does or does not compile, 2 a usage error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TARGETS = {
     "cuda": tvm.target.Target("nvidia/nvidia-h100", host="llvm"),
 }
 MOST = 1.3
-"""Times what TVM takes."""
+"""Most allowed ratio of compile times, stitched over TVM's."""
 COMPILE = "tvm_callback_cuda_compile"
 
 STAGES: dict[str, tuple[str, ...]] = {
@@ -58,13 +58,13 @@ STAGES: dict[str, tuple[str, ...]] = {
     "plan": ("MergeStitchOps", "ScheduleStitchOps", "LiftWorkspace", "Stitch"),
     "products": ("ComputeTemplates", "FusedAttention", "LibraryMatmuls", "LibraryConvolutions"),
 }
-"""Passes, with those inside them, that a stage is made of; ``imports`` is what comes before scopes are looked for."""
+"""The passes of each stage, with the passes inside them. ``imports`` are all passes before scopes are identified."""
 COLUMNS = ("imports", *STAGES, "passes", "code")
 
 
 @tvm.instrument.pass_instrument
 class Stages:
-    """Adds the processor time of passes up by stages; what a stage's pass runs counts for the stage."""
+    """Add up the processor time of passes by stages. Passes that a stage's pass runs count for the stage."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(COLUMNS, 0.0)
@@ -85,7 +85,7 @@ class Stages:
         self._charge(self._stack.pop()[0])
 
     def _charge(self, stage: str) -> None:
-        """What passed since the last call is a stage's; outside of all passes it is ``code``."""
+        """Charge the time since the last call to the current stage; outside of all passes to ``code``."""
         now = time.process_time()
         self.seconds[stage or "code"] += now - self._begin
         self._begin = now
@@ -99,7 +99,7 @@ class Stages:
 
 @dataclass
 class Row:
-    """What a model took for a target, in seconds; ``error`` says what failed. Stock is None where TVM fails."""
+    """Compile times of a model for a target in seconds. ``error`` says what failed; stock is None if TVM fails."""
 
     name: str
     target: str
@@ -110,13 +110,13 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over TVM's."""
+        """Return the stitched time over TVM's."""
         return self.stitched / self.stock if self.stitched is not None and self.stock else None
 
 
 @contextmanager
 def no_cuda_compiler() -> Iterator[None]:
-    """CUDA C is generated meanwhile, and not compiled."""
+    """Generate CUDA C, but do not compile it, while this context is open."""
     before = tvm.get_global_func(COMPILE, allow_missing=True)
     tvm_ffi.register_global_func(COMPILE, lambda *_: bytearray(b"left out"), override=True)
     try:
@@ -137,20 +137,20 @@ def stitched(mod: tvm.IRModule, target: tvm.target.Target) -> None:
 
 
 def timed(step: Callable[[], None]) -> float:
-    """The processor time of a step."""
+    """Return the processor time of a step."""
     begin = time.process_time()
     step()
     return time.process_time() - begin
 
 
 def measure(name: str, mod: tvm.IRModule, kind: str, repeats: int) -> Row:
-    """Compile a model both ways in turn; the least time of each."""
+    """Compile a model both ways in turn, and return the least time of each."""
     row, target = Row(name, kind), TARGETS[kind]
     for _ in range(repeats):
         try:
             took = timed(lambda: stock(mod, target))
             row.stock = took if row.stock is None else min(row.stock, took)
-        except Exception as err:  # TVM has models that it does not compile
+        except Exception as err:  # TVM does not compile some models
             row.error = f"TVM: {type(err).__name__}"
         stages = Stages()
         try:
@@ -167,7 +167,7 @@ def measure(name: str, mod: tvm.IRModule, kind: str, repeats: int) -> Row:
 
 
 def load(name: str, size: str) -> tvm.IRModule:
-    """A model's module, its weights bound."""
+    """Return a model's module with bound weights."""
     if name.startswith(f"{ZOO}:"):
         from tests.models.zoo.models import MODELS as SMALL
 
@@ -179,7 +179,7 @@ def load(name: str, size: str) -> tvm.IRModule:
 
 
 def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """The models by name; ``zoo`` stands for all of the zoo."""
+    """Return the names of models; ``zoo`` means all of the zoo."""
     from tests.models.zoo.models import MODELS as SMALL
 
     zoo = [f"{ZOO}:{name}" for name in SMALL]
@@ -190,7 +190,7 @@ def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str
 
 
 def table(rows: Sequence[Row], markdown: bool) -> str:
-    """The rows as text, in columns or in Markdown."""
+    """Write the rows as text, in columns or in Markdown."""
     head = ["model", "target", "TVM", "stitched", "ratio", *COLUMNS]
     lines = [[row.name, row.target, *_numbers(row)] for row in rows]
     if markdown:
@@ -234,11 +234,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     kinds = list(TARGETS) if args.target == "both" else [args.target]
     rows: list[Row] = []
-    with warned(), no_cuda_compiler():  # what is left to TVM is not told
+    with warned(), no_cuda_compiler():  # without messages about operators left to TVM
         for i, name in enumerate(names):
             mod = load(name, args.size)
             for kind in kinds:
-                if i == 0:  # what the first compile of a process loads is nobody's
+                if i == 0:  # the first compile also loads libraries, which must not count
                     measure(name, mod, kind, 1)
                 rows.append(measure(name, mod, kind, args.repeats))
                 print(table(rows[-1:], False).splitlines()[-1], file=sys.stderr)

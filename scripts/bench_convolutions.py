@@ -5,12 +5,12 @@
     python scripts/bench_convolutions.py
     python scripts/bench_convolutions.py --batch 8 --parts weight --layers 0 2
 
-Layers are those of ResNets; weights are inputs, as in a training step. ``stitched`` is what
-``StitchConfig()`` computes, with the kernels that pack weights and add up; ``cudnn`` the same with
-``compute="libraries"``; ``torch`` PyTorch, which times cuDNN's algorithms (``cudnn.benchmark``). All are exact float32
-(no TensorFloat-32). Times are of the kernels of a call, by the profiler. Errors are of the 2-norm, beside float64.
+Layers are those of ResNets. Weights are inputs, as in a training step. ``stitched`` uses ``StitchConfig()``, with the
+kernels that pack weights and add up. ``cudnn`` is the same with ``compute="libraries"``. ``torch`` is PyTorch, which
+times cuDNN's algorithms (``cudnn.benchmark``). All are exact float32 (no TensorFloat-32). Times are of the kernels of a
+call, by the profiler. Errors are in the 2-norm, against float64.
 
-Exit code: 0 every result of ours is right, 1 one is not, 2 a usage error.
+Exit code: 0 every stitched result is right, 1 one is not, 2 a usage error.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tvm_stitch.relax.build import Built, build
 from tvm_stitch.target import resolve_target
 
 TOLERANCE = 3e-5
-"""Of ||result - reference|| / ||reference||: what Winograd's algorithm may lose in a weight's gradient."""
+"""Most of ||result - reference|| / ||reference||: the loss of Winograd's algorithm in a weight's gradient."""
 CALLS = 10
 PARTS = ("forward", "data", "weight")
 """The convolution, and the gradients of its data and its weight."""
 CONTENDERS = {"stitched": StitchConfig(), "cudnn": StitchConfig(compute="libraries")}
 AT_ONCE = 8
-"""Modules that are compiled at a time."""
+"""Number of modules compiled at the same time."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Part(nn.Module):
         self.part = part
 
     def forward(self, x: Any, w: Any, g: Any) -> Any:
-        """The convolution, or one of its gradients."""
+        """Compute the convolution, or one of its gradients."""
         if self.part == "forward":
             return nn.functional.conv2d(x, w, None, self.stride, self.padding)
         mask = [self.part == "data", self.part == "weight", False]
@@ -102,14 +102,14 @@ class Case:
     given: tuple[Any, ...]
 
     def mod(self) -> tvm.IRModule:
-        """The part for TVM."""
+        """Build the part for TVM."""
         with torch.no_grad():
             program = torch.export.export(Part(self.layer, self.part), self.given)
         return from_exported_program(program, custom_convert_map=backward_converters())
 
 
 def case_of(layer: Layer, part: str, batch: int) -> Case:
-    """Inputs drawn at random."""
+    """Make a case with random inputs."""
     places = -(-layer.size // layer.stride)
     x = torch.randn(batch, layer.channels, layer.size, layer.size)
     w = torch.randn(layer.outputs, layer.channels, layer.window, layer.window)
@@ -117,7 +117,7 @@ def case_of(layer: Layer, part: str, batch: int) -> Case:
 
 
 def microseconds(call: Callable[[], Any]) -> float:
-    """Of the kernels of a call."""
+    """Return the microseconds of the kernels of a call."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -131,7 +131,7 @@ def microseconds(call: Callable[[], Any]) -> float:
 
 
 def measure(case: Case, built: dict[str, Built], target: Any) -> bool:
-    """Print a row; whether ours is right."""
+    """Print a row, and return whether the stitched result is right."""
     part, given = Part(case.layer, case.part), [x.cuda() for x in case.given]
     wanted = part(*(x.double() for x in given))
     runners = {

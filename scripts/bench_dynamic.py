@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What symbolic shapes cost on this machine's CPU: one build for all sizes beside a build for each.
+"""Measure the cost of symbolic shapes on this machine's CPU: one build for all sizes against a build for each.
 
     python scripts/bench_dynamic.py                  # all models of tests/models/zoo that have symbolic extents
     python scripts/bench_dynamic.py bert_dynamic --sizes 4 --repeats 100
@@ -27,7 +27,7 @@ from tvm_stitch.target import resolve_target
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each model and size; 0."""
+    """Print a line for each model and size, and return 0."""
     dynamic = [name for name in MODELS if name.endswith("_dynamic") or name.startswith("llama")]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=dynamic, metavar="MODEL", help=", ".join(dynamic))
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def bound(mod: tvm.IRModule, func: str, shapes: Sequence[Sequence[int]]) -> tvm.IRModule:
-    """The module with the symbolic extents of a function's parameters as they are for inputs of some shapes."""
+    """Return the module with a function's symbolic extents fixed for inputs of these shapes."""
     values = {}
     for param, shape in zip(mod[func].params, shapes):
         for extent, size in zip(getattr(param.ty, "shape", None) or (), shape):
@@ -72,7 +72,7 @@ def _function(mod: tvm.IRModule, func: str) -> Any:
 
 
 def _least(functions: Sequence[Any], values: Sequence[Any], repeats: int) -> list[float]:
-    """Seconds of the fastest run of each function; they take turns."""
+    """Return the seconds of the fastest run of each function. The functions take turns."""
     least = [float("inf")] * len(functions)
     for _ in range(repeats):
         for i, function in enumerate(functions):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table of kernels launched and kernel time: the workloads with reductions across rows, by every compiler.
+"""Compare launched kernels and kernel time of all compilers, on the workloads with reductions across rows.
 
     python scripts/bench_grid.py
     python scripts/bench_grid.py --cases layer_norm_backward,column_sum --contenders stitched,inductor --json out.json
 
-Each contender has a process of its own: all compile side by side first, then they are timed one at a time, the cache
-flushed before every call. A contender that fails, gives wrong numbers or takes too long has that in its cell. Inputs
-are drawn on the device; results are compared with PyTorch's in float64.
+Each contender has a process of its own. All compile at the same time first. Then they are timed one at a time, with the
+cache flushed before every call. The cell of a contender that fails, gives wrong numbers or takes too long says so.
+Inputs are drawn on the device, and results are compared with PyTorch's in float64.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from tvm_stitch.testing.random.isolated import Child, Crash  # noqa: E402
 from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases  # noqa: E402
 
 DEFAULT = "stitched,stock,inductor,xla"
-#: No competitors: what stitching is measured by, and what it is made of.
+#: Not competitors: the copy that sets the scale, and stitching itself.
 _NO_PEERS = frozenset({"stitched", "copy", "eager"})
 
 
 @dataclass
 class Row:
-    """What came of one case: an answer for every contender that was asked."""
+    """The results of one case: an answer of every contender."""
 
     case: GridCase
     answers: dict[str, Answer] = field(default_factory=dict)
 
     def seconds(self, name: str) -> float | None:
-        """A contender's time; None if it has none."""
+        """Return a contender's time; None if it has none."""
         answer = self.answers.get(name)
         return answer.measured.seconds if answer and answer.measured else None
 
     def best_peer(self) -> float | None:
-        """The least time of the others."""
+        """Return the least time of the others."""
         times = [t for name in self.answers if name not in _NO_PEERS and (t := self.seconds(name))]
         return min(times, default=None)
 
 
 class Worker:
-    """A contender's process, started again when it died."""
+    """A contender's process, started again after it died."""
 
     def __init__(self, function: Callable[[Job], Answer] = work) -> None:
         self._function = function
         self._child: Child | None = None
 
     def ask(self, job: Job, timeout: float) -> Answer:
-        """The answer, or one that says how the process came to give none."""
+        """Return the answer, or one that says why the process gave none."""
         if self._child is None or not self._child.alive:
             self._child = Child(self._function)
         start = time.perf_counter()
@@ -120,7 +120,7 @@ def run(
 
 
 def _cell(answer: Answer | None) -> str:
-    """Kernels (and copies or memsets, after a plus sign) and microseconds; ~ before wall time; or what went wrong."""
+    """Write kernels (and copies or memsets after a plus sign) and microseconds (~ for wall time), or the failure."""
     if answer is None:
         return "-"
     if answer.measured is None:
@@ -142,7 +142,7 @@ def _cell(answer: Answer | None) -> str:
 
 
 def table(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """A line a case: kernels and microseconds of every contender, and how stitching stands to copy and peers."""
+    """Write a line for each case: kernels and microseconds of all contenders, and stitching against copy and peers."""
     shown = [name for name in names if name != "copy"]
     head = ["case", "MB", "copy us", *shown, "best peer/stitched", "% of copy"]
     body = []
@@ -162,7 +162,7 @@ def table(rows: Sequence[Row], names: Sequence[str]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """All that was measured, and every problem in full."""
+    """Write all measurements, and every problem in full."""
     return json.dumps(
         [
             {
@@ -186,12 +186,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", help="comma-separated names or labels; all by default")
     parser.add_argument("--contenders", default=DEFAULT, help=f"comma-separated, of {', '.join(MAKERS)}")
     parser.add_argument(
-        "--time-limit", type=float, default=90, help="seconds a contender may take for one step"
+        "--time-limit", type=float, default=90, help="most seconds of a contender for one step"
     )
     parser.add_argument(
-        "--budget", type=float, default=1e9, help="seconds for everything; the rest is left out"
+        "--budget", type=float, default=1e9, help="most seconds for all cases; later ones are left out"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    parser.add_argument("--json", metavar="FILE", help="also write the numbers to this file")
     args = parser.parse_args(argv)
     names = [*args.contenders.split(","), *(["copy"] if "copy" not in args.contenders else [])]
     if unknown := set(names) - set(MAKERS):
@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split_labels(text: str) -> list[str]:
-    """Names divided by commas, those inside a label's angle brackets left alone."""
+    """Split names at commas, but not inside a label's angle brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += {"<": 1, ">": -1}.get(character, 0)

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times whole models with stitching beside stock TVM, PyTorch, Inductor, ONNX Runtime and XLA, in one run.
+"""Time whole models with stitching, stock TVM, PyTorch, Inductor, ONNX Runtime and XLA, in one run.
 
     python scripts/bench_models.py --models lstm,unet-block --target native
     python scripts/bench_models.py --models all --batch 8 --target cuda --dtype float16 --cuda-graph --json results.json
     python scripts/bench_models.py --models path/to/model.onnx --no-stock
 
-Weights are random and seeded; nothing is downloaded. Every contender has a process of its own, with as many threads as
-the others, and builds the model there anew. They are prepared one after the other (or --at-once), then take turns: a
-block of calls each, a pause in which threads that spin go to sleep, the next contender; several rounds, every other one
-backwards. So a machine that slows down slows all of them, and no pool of threads disturbs another one. A contender that
-fails, takes too long or computes something else is left out with its reason, and the run goes on. Every result is
-compared with the same model's in float64.
+Weights are random and seeded, so nothing is downloaded. Every contender has a process of its own, with as many threads
+as the others, and builds the model there anew. They are prepared one after the other (or --at-once). Then they take
+turns: a block of calls each, a pause in which spinning threads go to sleep, the next contender. There are several
+rounds, every other one backwards. So a machine that slows down slows all of them, and no pool of threads disturbs
+another one. A contender that fails, takes too long or gives wrong results is left out with its reason, and the run
+continues. Every result is compared with the same model's in float64.
 
-Exit code: 0 the stitched build of every model is right, 1 one of them is not, or failed, 2 a usage error, 130 an
-interrupt.
+Exit code: 0 the stitched build of every model is right, 1 one is wrong or failed, 2 a usage error, 130 an interrupt.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for found in measure_all(jobs, contenders, effort, _tell):
                 models.append(found)
                 print(report.detail(found, args.markdown), end="\n\n", flush=True)
-                if args.json:  # after each model: what is there stays there
+                if args.json:  # after each model, so that an interrupt keeps the results
                     _write(args, models, contenders)
     if args.plot:
         plot.save(models, contenders, Path(args.plot))
@@ -108,21 +107,21 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--models", default="all", help="comma-separated names (--list), paths of ONNX files, or all")
     add("--list", action="store_true", help="list the models and end")
-    add("--size", choices=SIZES, default="full", help="of the models (default: %(default)s)")
-    add("--batch", type=_positive, default=1, help="default: %(default)s")
-    add("--dtype", choices=DTYPES, default="float32", help="of the models (default: %(default)s)")
-    add("--shape", action="append", default=[], metavar="INPUT=1,128", help="of an ONNX file's input")
+    add("--size", choices=SIZES, default="full", help="size of the models (default: %(default)s)")
+    add("--batch", type=_positive, default=1, help="batch size (default: %(default)s)")
+    add("--dtype", choices=DTYPES, default="float32", help="type of the models (default: %(default)s)")
+    add("--shape", action="append", default=[], metavar="INPUT=1,128", help="shape of an ONNX file's input")
     add(
         "--target",
         choices=["llvm", "native", "cuda"],
         default="native",
-        help="of the TVM contenders; llvm is plain, on x86 SSE2 (default: %(default)s)",
+        help="target of the TVM contenders; llvm is the baseline, SSE2 on x86 (default: %(default)s)",
     )
     add(
         "--threads",
         type=_positive,
         default=physical_cores(),
-        help="of every contender (default: %(default)s)",
+        help="threads of every contender (default: %(default)s)",
     )
     add("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: those of the target)")
     add("--no-stock", action="store_true", help="leave stock TVM out")
@@ -131,38 +130,38 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="replay CUDA graphs in the TVM contenders; adds inductor-graphs",
     )
-    add("--decompose", action="store_true", help="take batch norms apart first (the TVM contenders)")
+    add("--decompose", action="store_true", help="decompose batch norms first (the TVM contenders)")
     add(
         "--products",
         choices=["float32", "half"],
         default="float32",
-        help="what products give in a half model, where they are summed too (the TVM contenders)",
+        help="result type of products in a half model, and of their sums (the TVM contenders)",
     )
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="options of StitchConfig")
-    add("--seconds", type=float, default=1.0, help="of a block of calls (default: %(default)s)")
+    add("--seconds", type=float, default=1.0, help="seconds of a block of calls (default: %(default)s)")
     add("--rounds", type=_positive, default=5, help="blocks of each contender (default: %(default)s)")
     add(
         "--at-once",
         type=_positive,
         default=1,
-        help="contenders prepared at the same time, where there are cores for them (default: %(default)s)",
+        help="contenders prepared at the same time, if there are cores for them (default: %(default)s)",
     )
     add(
         "--models-at-once",
         type=_positive,
         default=1,
-        help="models that are prepared before the first of them is timed; each keeps its memory (default: %(default)s)",
+        help="models prepared before the first is timed; each keeps its memory (default: %(default)s)",
     )
     add(
         "--draws",
         type=_positive,
         default=1,
-        help="of the inputs that errors are taken over (default: %(default)s)",
+        help="number of random inputs for the errors (default: %(default)s)",
     )
-    add("--limit", type=float, default=900, help="seconds to prepare a contender in (default: %(default)s)")
+    add("--limit", type=float, default=900, help="most seconds to prepare a contender (default: %(default)s)")
     add("--stock-limit", type=float, default=180, help="the same for stock TVM (default: %(default)s)")
-    add("--json", metavar="FILE", help="write everything that was measured there")
-    add("--plot", metavar="FILE", help="draw the ratios there, by matplotlib")
+    add("--json", metavar="FILE", help="write all measurements to this file")
+    add("--plot", metavar="FILE", help="draw the ratios to this file, with matplotlib")
     add("--markdown", action="store_true", help="tables as Markdown")
     return parser
 
@@ -200,7 +199,7 @@ def _contenders(args: argparse.Namespace, parser: argparse.ArgumentParser) -> li
 def _options(
     args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """Options of StitchConfig, and shapes of an ONNX file's inputs."""
+    """Return options of StitchConfig, and shapes of an ONNX file's inputs."""
     if not args.config and not args.shape:
         return {}, {}
     # Not at the top: usage errors and --list need no TVM.

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times single products and convolutions on a CPU: templates beside ONNX Runtime, PyTorch and OpenBLAS, in one run.
+"""Time single products and convolutions on a CPU: templates, ONNX Runtime, PyTorch and OpenBLAS, in one run.
 
     python scripts/bench_operators.py
     python scripts/bench_operators.py --isa avx2 --cases "product 128" "conv 64"
     python scripts/bench_operators.py --threads 2 --markdown
 
-Weights are constants, and convolutions have channels last (in PyTorch too; ONNX Runtime has them first, its own way).
-Contenders take turns; the figure of each is its least time (on one thread of the processor, so that what else runs
-disturbs less), in GFLOP/s. With ``--isa avx2`` all of them use AVX2 code alone; ONNX Runtime, which cannot be told, is
-left out then.
+Weights are constants, and convolutions have channels last (in PyTorch too; ONNX Runtime uses its own order, first).
+Contenders take turns. The figure of each is its least time, in GFLOP/s; on one thread this is processor time, so other
+work disturbs less. With ``--isa avx2`` all of them use only AVX2 code. ONNX Runtime has no such option and is left out
+then.
 
-Exit code: 0 every result is right, 1 one of ours is not, 2 a usage error.
+Exit code: 0 every result is right, 1 one of the templates' is wrong, 2 a usage error.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ ISAS = {
 }
 POOLS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PAUSE = 0.01
-"""Seconds between contenders, in which threads that spin go to sleep."""
+"""Seconds between contenders, in which spinning threads go to sleep."""
 TOLERANCE = 1e-5
-"""Of results, relative to the greatest: sums of some thousand products of normal numbers in float32."""
+"""Most error of results, relative to the greatest: sums of some thousand products of normal numbers in float32."""
 
 Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Product:
-    """<m, k> x <k, n>, ``batch`` of them; the right side is a constant where there is one only."""
+    """A batch of products <m, k> x <k, n>. The right side is a constant if ``batch`` is 1."""
 
     m: int
     n: int
@@ -67,7 +67,7 @@ class Product:
         return 2 * self.batch * self.m * self.n * self.k
 
     def arrays(self, rng: Any) -> tuple[Any, Any]:
-        """Both operands."""
+        """Draw both operands."""
         lead = (self.batch,) if self.batch > 1 else ()
         right = (self.n, self.k) if self.transposed else (self.k, self.n)
         return (
@@ -102,7 +102,7 @@ class Conv:
         return 2 * self.outputs * (self.channels // self.groups) * self.kernel**2 * places
 
     def arrays(self, rng: Any) -> tuple[Any, Any]:
-        """Data <1, size, size, channels> and weights <outputs, kernel, kernel, channels of a group>."""
+        """Draw data <1, size, size, channels> and weights <outputs, kernel, kernel, channels of a group>."""
         return (
             rng.standard_normal((1, self.size, self.size, self.channels)).astype("float32"),
             rng.standard_normal(
@@ -133,7 +133,7 @@ CASES: tuple[Product | Conv, ...] = (
 
 
 def stitched(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call:
-    """Our template, compiled for this machine or for AVX2."""
+    """Build tvm_stitch's template for this machine or for AVX2."""
     import tvm
     from tvm import relax
 
@@ -180,7 +180,7 @@ def torch(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call:
     library.set_num_threads(threads)
     a, b = library.from_numpy(x), library.from_numpy(w)
     if isinstance(case, Conv):
-        a, b = a.permute(0, 3, 1, 2), b.permute(0, 3, 1, 2)  # what PyTorch calls channels_last
+        a, b = a.permute(0, 3, 1, 2), b.permute(0, 3, 1, 2)  # PyTorch's channels_last
         pad = case.kernel // 2
 
         def convolve() -> Any:
@@ -255,12 +255,12 @@ CONTENDERS: dict[str, Callable[..., Call | None]] = {
 
 
 def contenders_of(isa: str) -> list[str]:
-    """The names of the contenders that use these instructions alone."""
+    """Return the contenders that can be limited to these instructions."""
     return [name for name in CONTENDERS if name != "onnxruntime" or isa == "native"]
 
 
 def exact(case: Product | Conv, x: Any, w: Any) -> Any:
-    """The result in float64, by NumPy for products and by PyTorch for convolutions."""
+    """Compute the result in float64, by NumPy for products and by PyTorch for convolutions."""
     if isinstance(case, Product):
         return openblas(case, x.astype("float64"), w.astype("float64"), "", 1)()  # type: ignore[misc]
     return torch(case, x.astype("float64"), w.astype("float64"), "", 1)().numpy()
@@ -269,7 +269,7 @@ def exact(case: Product | Conv, x: Any, w: Any) -> Any:
 def least_times(
     calls: dict[str, Call], seconds: float, rounds: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """The least seconds of a call of each; they take turns, ``seconds`` each, every other round backwards."""
+    """Return the least seconds of a call of each. They take turns of ``seconds``, every other round backwards."""
     best = dict.fromkeys(calls, float("inf"))
     for turn in range(rounds):
         for name in list(calls)[:: -1 if turn % 2 else 1]:
@@ -283,7 +283,7 @@ def least_times(
 
 
 def bench(case: Product | Conv, isa: str, args: argparse.Namespace) -> tuple[dict[str, float], float]:
-    """GFLOP/s of each contender, and the greatest error of ours."""
+    """Return the GFLOP/s of each contender, and the greatest error of the template."""
     import numpy as np
 
     x, w = case.arrays(np.random.default_rng(0))
@@ -297,7 +297,7 @@ def bench(case: Product | Conv, isa: str, args: argparse.Namespace) -> tuple[dic
 
 
 def _again(isa: str, threads: int) -> None:
-    """Start over with the libraries' variables set, which they read when they are loaded."""
+    """Start again with the libraries' variables set, which they read when they are loaded."""
     wanted = {**ISAS[isa], **dict.fromkeys(POOLS, str(threads))}
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
@@ -311,9 +311,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--isa", choices=ISAS, default="native", help="instructions (default: this machine's)"
     )
-    parser.add_argument("--threads", type=int, default=1, help="of every contender (default: 1)")
-    parser.add_argument("--cases", nargs="+", default=[""], help="what their names begin with (default: all)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of every contender (default: 1)")
+    parser.add_argument("--cases", nargs="+", default=[""], help="prefixes of names (default: all)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="seconds of a turn (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each (default: %(default)s)")
     parser.add_argument("--markdown", action="store_true", help="the table in Markdown")
     args = parser.parse_args(argv)

@@ -4,8 +4,8 @@
     python scripts/bench_relay_products.py --target native
     python scripts/bench_relay_products.py --cases "dense 128x768x768" "conv 64"
 
-Needs a TVM with Relay. Both builds are stitched at opt_level 3, with compute="tvm" and "auto", and run in turn on one
-thread; the figure of each is the least processor time of a call.
+Needs a TVM with Relay. Both builds are stitched at opt_level 3, with compute="tvm" and "auto". They run in turn on one
+thread, and the figure of each is the least processor time of a call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tvm_stitch.relay import enable  # noqa: E402
 
 @dataclass(frozen=True)
 class Case:
-    """A module of one operator and what follows it; of its tensors, inputs are given to runs and others to builds."""
+    """A module of one operator and its followers. Runs get its inputs, and builds its other tensors."""
 
     name: str
     operations: int
@@ -76,7 +76,7 @@ def gelu(x: Any) -> Any:
 
 
 def cases() -> list[Case]:
-    """All of them."""
+    """Return all cases."""
     return [
         dense(128, 768, 768),
         dense(128, 3072, 768),
@@ -100,7 +100,7 @@ def cases() -> list[Case]:
 
 
 def timed(case: Case, target: Any, rounds: int) -> tuple[list[float], float, str]:
-    """The least seconds of a call by TOPI and by templates, the largest difference, and what the latter report."""
+    """Return the least seconds of a call by TOPI and by templates, their largest difference, and the report."""
     variables = relay.analysis.free_vars(case.body)
     mod = relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function(variables, case.body)))
     rng = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--target", default="native", help="native, or a TVM target (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=100, help="calls of each (default: %(default)s)")
-    parser.add_argument("--cases", nargs="+", default=[""], help="what their names begin with (default: all)")
+    parser.add_argument("--cases", nargs="+", default=[""], help="prefixes of names (default: all)")
     args = parser.parse_args(argv)
     target = tvm.target.Target(f"llvm -mcpu={native_cpu()}" if args.target == "native" else args.target)
     print(f"{target}, one thread, GFLOP/s\n{'':40}    TOPI  template  difference")

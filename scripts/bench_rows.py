@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel time of long rows (softmax, norms, cross-entropy) and of transpositions on a GPU, beside other kernels.
+"""Compare kernel time of long rows (softmax, norms, cross-entropy) and of transpositions on a GPU with others.
 
     python scripts/bench_rows.py
     python scripts/bench_rows.py --cases softmax,transpose --columns 4096,262144 --contenders stitched,inductor
     python scripts/bench_rows.py --cases layer_norm --dtype float32
 
-Each workload is one PyTorch function: Inductor compiles it, and so do we, through TVM's importer. Liger's and QuACK's
-kernels take part where their packages (liger-kernel, quack-kernels) are installed. A copy of as many bytes is the
-yardstick. Times are CUPTI's, the cache flushed before every call, contenders in turn; results are compared with
-PyTorch's in float64. A contender that fails or is wrong is left out with its reason.
+Each workload is one PyTorch function. Inductor compiles it, and so does tvm_stitch, through TVM's importer. Liger's and
+QuACK's kernels are measured if their packages (liger-kernel, quack-kernels) are installed. A copy of as many bytes is
+the yardstick. Times are CUPTI's, with the cache flushed before every call and contenders in turn. Results are compared
+with PyTorch's in float64. A contender that fails or is wrong is left out with its reason.
 
-Exit code: 0 all results of ours are right, 1 one is not, 2 a usage error.
+Exit code: 0 all stitched results are right, 1 one is not, 2 a usage error.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ import tvm_stitch
 Function = Callable[..., Any]
 
 ELEMENTS = 1 << 27
-"""Of the operand of a workload of rows."""
+"""Bytes of the operand of a workload of rows."""
 COLUMNS = tuple(4096 << i for i in range(7))
 EPSILON = 1e-6
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-"""Of the largest element of a result."""
+"""Most error, relative to the largest element of a result."""
 ROUNDS = 3
 
 
@@ -61,16 +61,16 @@ class Workload:
     kernels: dict[str, Callable[[], Function]]
 
     def bytes_least(self, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> int:
-        """Each operand read once, the result written once."""
+        """Count the bytes of reading each operand once and writing the result once."""
         return sum(t.numel() * t.element_size() for t in (*inputs, result))
 
     def expected(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What PyTorch computes in float64."""
+        """Return PyTorch's result in float64."""
         return self.function(*(x.double() if x.is_floating_point() else x for x in inputs)).double()
 
 
 def _of(module: str, name: str) -> Function:
-    """A function of a package that may not be installed."""
+    """Return a function of a package that may not be installed."""
     found: Function = getattr(importlib.import_module(module), name)
     return found
 
@@ -130,7 +130,7 @@ def layer_norm(rows: int, columns: int, dtype: torch.dtype) -> Workload:
 
 
 def cross_entropy(rows: int, columns: int, dtype: torch.dtype) -> Workload:
-    """Every row's cross-entropy of logits, in float32."""
+    """Cross-entropy of the logits of every row, in float32."""
 
     def liger() -> Function:
         liger_cross_entropy = _of("liger_kernel.transformers.functional", "liger_cross_entropy")
@@ -166,7 +166,7 @@ def transpose(*shape: int) -> Workload:
 
 
 def transpose_layer_norm(*shape: int) -> Workload:
-    """The same, and a layer norm of its rows."""
+    """A transposition of the two last axes of float32, and a layer norm of its rows."""
     return Workload(
         f"transpose + layer_norm {' x '.join(map(str, shape))}",
         lambda x, w, b: F.layer_norm(x.transpose(-1, -2), (shape[-2],), w, b),
@@ -185,7 +185,7 @@ def workloads(
     dtype: str = "bfloat16",
     shapes: Sequence[tuple[int, ...]] = SHAPES,
 ) -> Iterator[Workload]:
-    """Those of some names."""
+    """Return the workloads of these names."""
     for name in names:
         if name in ROWS:
             yield from (ROWS[name](max(elements // n, 1), n, DTYPES[dtype]) for n in columns)
@@ -203,12 +203,12 @@ class _Module(torch.nn.Module):
 
 
 def imported(work: Workload, inputs: Sequence[torch.Tensor]) -> tvm.IRModule:
-    """The workload as a Relax module."""
+    """Import the workload as a Relax module."""
     return import_torch(Made(_Module(work.function), list(inputs)))
 
 
 def stitched(work: Workload, inputs: Sequence[torch.Tensor]) -> Function:
-    """Our build: of tensors on the device, without a copy."""
+    """Build with stitching, for tensors on the device, without a copy."""
     target = tvm.target.Target.from_device(tvm.cuda(0))
     built = tvm_stitch.compile(imported(work, [x.cpu() for x in inputs]), target)
     main = relax.VirtualMachine(built, tvm.cuda(0))["main"]
@@ -225,7 +225,7 @@ def _contender(name: str, work: Workload, inputs: Sequence[torch.Tensor]) -> Fun
 
 
 def problem(found: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """What is wrong with a result, beside that in float64."""
+    """Describe the error of a result against float64."""
     if found.shape != expected.shape:
         return f"wrong: shape {tuple(found.shape)}, not {tuple(expected.shape)}"
     error = float((found.double() - expected).abs().max() / expected.abs().max())
@@ -233,13 +233,13 @@ def problem(found: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 
 def copy(moved: int) -> Callable[[], Any]:
-    """A copy on the device that moves so many bytes, read and written."""
+    """Return a copy on the device that moves this number of bytes, read and written."""
     source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
     return partial(torch.empty_like(source).copy_, source)
 
 
 def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str, Any]:
-    """Times in seconds, by contender, or why there is none."""
+    """Return times in seconds by contender, or the reason why one has none."""
     inputs = [x.cuda() for x in work.inputs()]
     expected = work.expected(inputs)
     calls: dict[str, Callable[[], Any]] = {}
@@ -251,7 +251,7 @@ def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str
             with torch.no_grad():
                 function = _contender(name, work, inputs)
                 wrong = problem(function(*inputs), expected)
-        except Exception as error:  # another's kernel may refuse a size: the rest goes on
+        except Exception as error:  # a contender's kernel may refuse a size: the others continue
             wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         if wrong:
             failed[name] = wrong
@@ -269,7 +269,7 @@ def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str
 
 
 def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
-    """A line a workload: microseconds, and how ours stands to the copy and to the best of the others."""
+    """Write a line for each workload: microseconds, and stitching against the copy and the best peer."""
     head = ["", *(f"{name} us" for name in (*names, "copy")), "% of copy", "best peer/stitched"]
     body, ratios = [], []
     for row in rows:
@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     usual = ",".join("x".join(map(str, shape)) for shape in SHAPES)
     parser.add_argument("--shapes", default=usual, help=f"of transpositions, comma-separated ({usual})")
     parser.add_argument("--contenders", default="stitched,inductor,liger,quack")
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    parser.add_argument("--json", metavar="FILE", help="also write the numbers to this file")
     args = parser.parse_args(argv)
     cases, names = args.cases.split(","), args.contenders.split(",")
     if unknown := [name for name in cases if name not in known]:
@@ -326,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(work.name, file=sys.stderr, flush=True)
         rows.append(bench(work, names, timer))
         torch.cuda.empty_cache()
-        if args.json:  # what there is, should the rest take too long
+        if args.json:  # after each workload, in case the rest takes too long
             Path(args.json).write_text(json.dumps(rows, indent=1))
     for row in rows:
         for name, why in row["failed"].items():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the named workloads with stitching beside stock TVM, PyTorch and, if wanted, XLA, in one run.
+"""Time the named workloads with stitching, stock TVM, PyTorch and, on request, XLA, in one run.
 
     python scripts/bench_suite.py --target llvm
     python scripts/bench_suite.py --target cuda --contenders stitched,stock,inductor,xla --json results.json
 
-On CUDA the time is that of the kernels, and it is set beside a device-to-device copy of the same bytes.
+On CUDA the time is that of the kernels, and it is compared with a device-to-device copy of the same bytes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ DEFAULT_CONTENDERS = {"llvm": "stitched,stock,inductor,eager", "cuda": "stitched
 
 
 def _wrong(case: Case, prepared: _contenders.Prepared, expected: list[Any]) -> str | None:
-    """Why the contender's outputs are not those of eager PyTorch: a wrong program's time means nothing."""
+    """Describe how outputs differ from eager PyTorch's. The time of a wrong program means nothing."""
     tolerance = {dtype: (4 * r, 4 * a) for dtype, (r, a) in case.tolerance.items()}
     found = mismatches(prepared.outputs(), expected, tolerance)
     return "wrong: " + "; ".join(found) if found else None
 
 
 def bench(case: Case, target: str, names: Sequence[str]) -> dict[str, Any]:
-    """Measure one case; a contender that fails is left out and its reason kept."""
+    """Measure one case. A contender that fails is left out, with its reason."""
     sets = _contenders.input_sets(case, target)
     ready: dict[str, Contender] = {}
     failed: dict[str, str] = {}
@@ -77,7 +77,7 @@ def bench(case: Case, target: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _ratio(row: dict[str, Any], name: str) -> float | None:
-    """How many times longer ``name`` took than stitching."""
+    """Return the time of ``name`` over stitching's."""
     timings: dict[str, Timing] = row["timings"]
     if name not in timings or "stitched" not in timings:
         return None
@@ -102,7 +102,7 @@ def _row(row: dict[str, Any], target: str, others: Sequence[str]) -> list[str]:
 
 
 def table(rows: Sequence[dict[str, Any]], target: str, names: Sequence[str]) -> str:
-    """The results as text: a line a case, then geometric means and the least of every ratio."""
+    """Write the results as text: a line for each case, then geometric means and the least of every ratio."""
     others = [name for name in names if name != "stitched"]
     head = ["case", "MB", *(["kernels"] if target == "cuda" else []), "us"]
     head += ["TB/s", "% of copy"] if target == "cuda" else []
@@ -129,9 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mcpu",
         default="native",
-        help="processor the TVM contenders compile for: native (as PyTorch does), generic, or LLVM's name for one",
+        help="processor of the TVM contenders: native (as PyTorch uses), generic, or LLVM's name for one",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    parser.add_argument("--json", metavar="FILE", help="also write the numbers to this file")
     args = parser.parse_args(argv)
     names = (args.contenders or DEFAULT_CONTENDERS[args.target]).split(",")
     if unknown := set(names) - set(_contenders.MAKERS):
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _set_threads(threads: int) -> None:
-    """As many threads for TVM as for PyTorch."""
+    """Give TVM as many threads as PyTorch."""
     import torch
     import tvm
 

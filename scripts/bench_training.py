@@ -5,11 +5,12 @@
     python scripts/bench_training.py --target cuda
     python scripts/bench_training.py --target native --size small --contenders stitched,eager
 
-A step is one graph, as PyTorch traces it, for all contenders: Inductor gets forward, backward and optimizer at once,
-with CUDA graphs (mode reduce-overhead), and so do we. Contenders take turns by blocks of calls; on a GPU by CUDA
-events, the L2 flushed before each block. Every result is compared with PyTorch's own differentiation in float64.
+A step is one graph, as PyTorch traces it, for all contenders. Inductor and tvm_stitch get forward, backward and
+optimizer at once, with CUDA graphs (mode reduce-overhead). Contenders take turns by blocks of calls. On a GPU CUDA
+events measure the time, with the L2 flushed before each block. Every result is compared with PyTorch's own
+differentiation in float64.
 
-Exit code: 0 every step of ours is right, 1 one is not, 2 a usage error.
+Exit code: 0 every stitched step is right, 1 one is not, 2 a usage error.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tvm_stitch.relax.build import build
 from tvm_stitch.target import resolve_target
 
 TOLERANCE = 1e-4
-"""Of the largest element of a result."""
+"""Most error, relative to the largest element of a result."""
 BLOCKS, CALLS = 7, 20
 CONTENDERS = ("stitched", "eager", "inductor")
 
@@ -66,7 +67,7 @@ STEPS: dict[str, Callable[[str], Training]] = {"transformer": transformer, "resi
 
 
 class Stitched:
-    """Our build of a step."""
+    """The stitched build of a step."""
 
     def __init__(self, step: Training, target: Any):
         on_gpu = target.kind.name == "cuda"
@@ -86,7 +87,7 @@ class Stitched:
 
 
 class PyTorch:
-    """PyTorch's, as it is or compiled."""
+    """PyTorch's step, eager or compiled."""
 
     kernels = "-"
 
@@ -105,7 +106,7 @@ class PyTorch:
 
 
 def measure(name: str, options: argparse.Namespace) -> bool:
-    """Print a step's table; whether ours is right."""
+    """Print a step's table, and return whether the stitched step is right."""
     step, target = STEPS[name](options.size), resolve_target(options.target)
     device = "cuda" if target.kind.name == "cuda" else "cpu"
     ready: dict[str, Any] = {}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares stitched Relay builds with stock and Ansor-tuned ones, all of them built and run by one process.
+"""Compare stitched Relay builds with stock and Ansor-tuned ones, all of them built and run by one process.
 
     python scripts/compare_ansor.py --model encoder --target llvm --trials 200 --out results/encoder
     python scripts/compare_ansor.py --model bert --layers 12 --target cuda --trials 1000 --out results/bert
 
-Needs a TVM with Relay. Tuning writes its records to the log; started again with the same log it goes on where it
-stopped. Results: a table (Markdown), all numbers (JSON) and a plot, each with the conditions they hold under.
+Needs a TVM with Relay. Tuning writes its records to the log. Started again with the same log, it resumes. Results are a
+table (Markdown), all numbers (JSON) and a plot, each with the conditions of measurement.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Builds:
         self.statements: list[str] = []
 
     def variants(self) -> list[Variant]:
-        """All of them, in the order of the table."""
+        """Return all variants, in the order of the table."""
         variants = [
             Variant("stock", "stock", self.stock),
             Variant("tuned", "Ansor", self.tuned),
@@ -65,29 +65,29 @@ class Builds:
         return variants
 
     def stock(self) -> Built:
-        """relay.build as it is."""
+        """Build with plain relay.build."""
         return self._build(nullcontext, nullcontext)
 
     def tuned(self) -> Built:
-        """relay.build with what Ansor found for TVM's own fusion."""
+        """Build with relay.build and Ansor's schedules for TVM's own fusion."""
         tasks = self._extracted()
         self._tune(tasks, self._args.trials)
         return self._with_schedules(tasks, nullcontext)
 
     def stitched(self) -> Built:
-        """relay.build with stitching; what is compute-intensive is TOPI's."""
+        """Build with relay.build and stitching. TOPI schedules compute-intensive operators."""
         return self._build(_stitching_alone, nullcontext)
 
     def stitched_templates(self) -> Built:
-        """relay.build with stitching, and with templates for what is compute-intensive."""
+        """Build with relay.build, stitching, and templates for compute-intensive operators."""
         self.statements.append(TEMPLATES)
         return self._build(stitch.enable, nullcontext)
 
     def stitched_tuned(self) -> Built:
-        """relay.build with stitching, and with what Ansor found for the compute-intensive operators left.
+        """Build with relay.build, stitching, and Ansor's schedules for the remaining compute-intensive operators.
 
-        Those that Ansor's own build has too are tuned with that one. The others have ``--stitched-trials``, by default
-        what all together need for as many trials as Ansor gave to the compute-intensive tasks of its own build.
+        Operators that Ansor's own build has too are tuned with that build. The others have ``--stitched-trials``. By
+        default all together get as many trials as Ansor gave to the compute-intensive tasks of its own build.
         """
         theirs, ours = self._tune_stitched()
         past = ansor.history(self.log, self._target)
@@ -100,7 +100,7 @@ class Builds:
         return self._with_schedules(ours, _stitching_alone)
 
     def tune(self, variants: Sequence[Variant]) -> None:
-        """Tune what these variants need, and build nothing."""
+        """Tune the tasks of these variants, and build nothing."""
         for variant in variants:
             if variant.name == "tuned":
                 self._tune(self._extracted(), self._args.trials)
@@ -111,7 +111,7 @@ class Builds:
         return ansor.extract(self._work.mod, self._work.params, self._target, within)
 
     def _tune_stitched(self) -> tuple[ansor.Tasks, ansor.Tasks]:
-        """Tune what the stitched build alone has; the compute-intensive tasks of Ansor's own build, and of ours."""
+        """Tune tasks of the stitched build alone. Return the compute-intensive tasks of both builds."""
         theirs = self._extracted().compute_intensive()
         ours = self._extracted(_stitching_alone).compute_intensive()
         own, trials = ours.without(theirs), self._args.stitched_trials
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--stitched-trials",
         type=int,
         metavar="N",
-        help="of the tasks that the stitched build alone has (default: for as many as Ansor's own build gets)",
+        help="trials of tasks in the stitched build alone (default: as many as Ansor's own build gets)",
     )
     parser.add_argument(
         "--tune-only",

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares stitched Relax builds with stock and MetaSchedule-tuned ones, all of them built and run by one process.
+"""Compare stitched Relax builds with stock and MetaSchedule-tuned ones, all of them built and run by one process.
 
     python scripts/compare_metaschedule.py --model encoder --target llvm --trials 200 --out results/encoder
     python scripts/compare_metaschedule.py --model bert --layers 12 --target cuda --trials 1000 --out results/bert
 
-Tuning writes its records to the database; started again with the same one it goes on where it stopped. Results: a
-table (Markdown), all numbers (JSON) and a plot, each with the conditions they hold under.
+Tuning writes its records to the database. Started again with the same database, it resumes. Results are a table
+(Markdown), all numbers (JSON) and a plot, each with the conditions of measurement.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Builds:
         self.statements: list[str] = []
 
     def variants(self) -> list[Variant]:
-        """All of them, in the order of the table."""
+        """Return all variants, in the order of the table."""
         return [
             Variant("stock", "stock", self.stock),
             Variant("tuned", "MetaSchedule", self.tuned),
@@ -56,23 +56,23 @@ class Builds:
         ]
 
     def stock(self) -> Built:
-        """TVM's default pipeline."""
+        """Build with TVM's default pipeline."""
         return self._build(relax.get_default_pipeline(self._target))
 
     def tuned(self) -> Built:
-        """TVM's own fusion with what MetaSchedule found."""
+        """Build with TVM's own fusion and MetaSchedule's schedules."""
         tasks = metaschedule.extract(self._work.mod, self._target, stitched=False)
         return self._tuned(tasks, self._args.trials, stitched=False)
 
     def stitched(self) -> Built:
-        """The stitching pipeline."""
+        """Build with the stitching pipeline."""
         return self._build(tvm_stitch.relax.pipeline(self._target))
 
     def stitched_tuned(self) -> Built:
-        """Stitching, and what MetaSchedule found for the compute-intensive functions left.
+        """Build with stitching, and MetaSchedule's schedules for the remaining compute-intensive functions.
 
-        These have as many trials as MetaSchedule gave to the compute-intensive tasks of TVM's own fusion; those
-        that both builds have keep theirs.
+        These have as many trials as MetaSchedule gave to the compute-intensive tasks of TVM's own fusion. Tasks of both
+        builds keep theirs.
         """
         theirs, ours = (
             metaschedule.extract(self._work.mod, self._target, stitched).compute_intensive()
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--cost-model",
         choices=["xgb", "mlp", "random"],
         default="xgb" if has_xgboost else "random",
-        help="(default: xgb, MetaSchedule's own, where xgboost is installed, else random)",
+        help="(default: xgb, MetaSchedule's own, if xgboost is installed, else random)",
     )
     parser.add_argument(
         "--strategy",

@@ -3,9 +3,9 @@
 
     python scripts/corrupt_onnx.py --count 2000 --seed 0
 
-Prints a table of what became of them, by kind of corruption, and exits with 1 where one crashed, hung or ended in a
-traceback. A crash ends the process: ``--keep DIR`` then holds the file (``current.onnx``) and the seed that made it
-(``current.json``), and ``--first N`` goes on from there.
+Prints a table of outcomes by kind of corruption, and exits with 1 if a file crashed, hung or ended in a traceback. A
+crash ends the process: ``--keep DIR`` then holds the file (``current.onnx``) and the seed that made it
+(``current.json``), and ``--first N`` continues from there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Corrupt = Callable[[onnx.ModelProto, np.random.Generator], onnx.ModelProto | byt
 
 
 def valid_models() -> list[onnx.ModelProto]:
-    """Small models that compile: ONNX's own node cases, a chain with constants, and a BERT encoder."""
+    """Return small models that compile: ONNX's own node cases, a chain with constants, and a BERT encoder."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
@@ -323,7 +323,7 @@ CORRUPTIONS: tuple[Corrupt, ...] = (
 
 
 def corrupted(models: list[onnx.ModelProto], seed: int, number: int) -> tuple[str, bytes]:
-    """The name of a corruption, and the bytes of a file that has it, maybe with a second one."""
+    """Return the name of a corruption, and the bytes of a file that has it, sometimes with a second one."""
     rng = np.random.default_rng([seed, number])
     model = onnx.ModelProto()
     model.CopyFrom(models[rng.integers(len(models))])
@@ -334,13 +334,13 @@ def corrupted(models: list[onnx.ModelProto], seed: int, number: int) -> tuple[st
             model = more
     try:
         made = corrupt(model, rng)
-    except (ValueError, TypeError, IndexError):  # the second corruption of what the first has emptied
+    except (ValueError, TypeError, IndexError):  # a second corruption of something that the first has emptied
         made = model
     return corrupt.__name__, made if isinstance(made, bytes) else made.SerializeToString()
 
 
 class Hang(BaseException):
-    """The time limit of a file."""
+    """Raised at the time limit of a file."""
 
 
 def _stop(_number: int, _frame: Any) -> None:
@@ -348,9 +348,9 @@ def _stop(_number: int, _frame: Any) -> None:
 
 
 def run_one(command: list[str], limit: float) -> tuple[str, str]:
-    """What became of a command line, and what it wrote to stderr."""
+    """Return the outcome of a command line, and its output to stderr."""
     err = io.StringIO()
-    faulthandler.dump_traceback_later(4 * limit, exit=True)  # native code that does not come back
+    faulthandler.dump_traceback_later(4 * limit, exit=True)  # for native code that does not return
     signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
@@ -369,7 +369,7 @@ def run_one(command: list[str], limit: float) -> tuple[str, str]:
 
 
 def run(count: int, seed: int, first: int, every: int, limit: float, keep: Path) -> Counter[tuple[str, str]]:
-    """Corrupt and hand over; every ``every``-th file is compiled, the others are explained."""
+    """Corrupt files and pass them on. Every ``every``-th file is compiled, the others are explained."""
     models = valid_models()
     found: Counter[tuple[str, str]] = Counter()
     path = keep / "current.onnx"
@@ -401,7 +401,7 @@ def run(count: int, seed: int, first: int, every: int, limit: float, keep: Path)
 
 
 def table(found: Counter[tuple[str, str]]) -> str:
-    """Outcomes by corruption."""
+    """Write the outcomes by corruption."""
     lines = [f"{'corruption':28}" + "".join(f"{o:>11}" for o in OUTCOMES)]
     for name in sorted({name for name, _ in found}):
         lines.append(f"{name:28}" + "".join(f"{found[name, o]:11d}" for o in OUTCOMES))
@@ -417,7 +417,9 @@ def main() -> int:
         "--first", type=int, default=0, help="number of the first file (default: %(default)s)"
     )
     parser.add_argument("--every", type=int, default=10, help="compile every n-th (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for a file (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=float, default=60.0, help="most seconds for a file (default: %(default)s)"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the files (default: a temporary one)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzzes the compiler: random Relax functions, run stitched and compared with an oracle of the fuzzer's own.
+"""Fuzz the compiler: run random Relax functions stitched, and compare them with the fuzzer's own oracle.
 
     python scripts/fuzz.py --backend llvm --count 1000 --seed 0 --jobs 2
     python scripts/fuzz.py --replay tests/fuzz/corpus/*.json
 
-Findings are shrunk, printed as TVMScript, and stored as JSON under --output. Exit code: 0 nothing found, 1 findings, 2
+Findings are shrunk, printed as TVMScript, and stored as JSON under --output. Exit code: 0 no findings, 1 findings, 2 a
 usage error.
 """
 
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
-    """What comes of a case that crashed when stock TVM is left alone: the crash may be stock TVM's."""
+    """Run a crashed case again without stock TVM, which may have caused the crash."""
     again = _again(answer, replace(settings, stock=False), options)
     if again.outcome.kind != "ok":
         return again
@@ -93,7 +93,7 @@ def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespa
 
 
 def _attributed(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
-    """A crash or hang, as TVM's where TVM alone does the same with the case."""
+    """Return a crash or hang, attributed to TVM if TVM alone does the same with the case."""
     alone = _again(answer, replace(settings, stock=False, only_stock=True), options)
     if alone.outcome.kind != answer.outcome.kind:
         return answer
@@ -101,7 +101,7 @@ def _attributed(answer: Answer, settings: Settings, options: argparse.Namespace)
 
 
 def _again(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
-    """What comes of an answer's case with other settings, in a new process."""
+    """Run an answer's case with other settings, in a new process."""
     alone = argparse.Namespace(**{**vars(options), "seed": answer.seed, "count": 1})
     work = replace(next(_generated(alone, settings)), case=answer.case)
     worker = Worker(options.renew, guarded=_guarded(options))
@@ -155,7 +155,7 @@ def _shrink_all(findings: list[Answer], settings: Settings, options: argparse.Na
     worker = Worker(options.renew, guarded=_guarded(options))
     seen: Counter[str] = Counter()
     for finding in findings:
-        if finding.case is None:  # a crash or hang: the child took the case with it
+        if finding.case is None:  # after a crash or hang of the child the case is lost
             from fuzzing.generate import generate
 
             work = next(
@@ -189,25 +189,31 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first; case N has seed + N")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--time-limit", type=float, default=0, help="seconds after which no new case begins")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds that one case may take")
-    parser.add_argument("--symbolic-share", type=float, default=0.35, help="of the cases (default 0.35)")
+    parser.add_argument("--timeout", type=float, default=120, help="most seconds for one case")
+    parser.add_argument(
+        "--symbolic-share",
+        type=float,
+        default=0.35,
+        help="of symbolic cases (default 0.35)",
+    )
     parser.add_argument("--steps", type=int, default=14, help="most operators of a case")
     parser.add_argument("--elements", type=int, default=0, help="most elements of a value")
+    parser.add_argument("--stock", action="store_true", help="more kernels than stock TVM's are a finding")
     parser.add_argument(
-        "--stock", action="store_true", help="numbers of kernels must not be above stock TVM's"
+        "--nan-max",
+        choices=("any", "propagate"),
+        default="propagate",
+        help="required result of a maximum with NaN",
     )
     parser.add_argument(
-        "--nan-max", choices=("any", "propagate"), default="propagate", help="what a maximum makes of NaN"
-    )
-    parser.add_argument(
-        "--lenient", action="store_true", help="judge no comparison with NaN and no x - x of infinities"
+        "--lenient", action="store_true", help="do not judge comparisons with NaN, nor x - x of infinities"
     )
     parser.add_argument("--renew", type=int, default=150, help="cases after which a process is replaced")
-    parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="leave findings as they are")
+    parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="do not shrink findings")
     parser.add_argument("--shrink-time", type=float, default=60, help="seconds to shrink one finding")
     parser.add_argument("--output", help="folder for findings")
     parser.add_argument("--progress", type=int, default=200, help="cases between two lines of progress")
-    parser.add_argument("--verbose", action="store_true", help="print what TVM fails at, too")
+    parser.add_argument("--verbose", action="store_true", help="also print cases that TVM fails at")
     parser.add_argument(
         "--replay", nargs="+", metavar="JSON", help="check these cases instead of random ones"
     )

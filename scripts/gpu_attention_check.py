@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in our kernel on a GPU: right against float64, and timed beside PyTorch's.
+"""Check the attention kernel on a GPU against float64, and time it next to PyTorch's.
 
     python scripts/gpu_attention_check.py
     python scripts/gpu_attention_check.py --no-time
@@ -33,7 +33,7 @@ BLOCKS, CALLS = 7, 20
 
 
 def odd_cases() -> list[Case]:
-    """Shapes that are odd, prime and small, with masks of every kind."""
+    """Return odd, prime and small shapes, with masks of every kind."""
     found = []
     for dtype in TOLERANCE:
         for size in (8, 16, 20, 33, 64, 80, 128):
@@ -49,7 +49,7 @@ def odd_cases() -> list[Case]:
 
 
 def timed_cases() -> list[Case]:
-    """Attention of BERT-base, ViT-B, Whisper-base, Swin-T, a diffusion model's block, and a long sequence."""
+    """Return attention of BERT-base, ViT-B, Whisper-base, Swin-T, a diffusion model's block, and a long sequence."""
     return [
         Case(32, 12, 128, 128, 64, mask=(32, 1, 1, 128)),
         Case(32, 12, 197, 197, 64),
@@ -67,7 +67,7 @@ def timed_cases() -> list[Case]:
 
 
 class Compiled:
-    """A case, compiled, with inputs on the device."""
+    """A compiled case with inputs on the device."""
 
     def __init__(self, case: Case, target: Any) -> None:
         self.case, recorder = case, Recorder()
@@ -77,16 +77,16 @@ class Compiled:
         )
         told = [how for name, how in recorder.computed.items() if name.startswith("attention")]
         if len(told) != 1 or not told[0].startswith("our kernel"):
-            raise AssertionError(f"not computed by our kernel: {told}")
+            raise AssertionError(f"not computed by the attention kernel: {told}")
         self.arrays = inputs(case, np.random.default_rng())
         self.given = [_tensor(array) for array in self.arrays]
 
     def ours(self) -> Any:
-        """Our result <batch, queries, heads, size>."""
+        """Return the kernel's result <batch, queries, heads, size>."""
         return self.machine["main"](*self.given)
 
     def torch(self) -> Callable[[], Any]:
-        """PyTorch's attention of the same inputs, whose kernels take <batch, heads, row, size>."""
+        """Return PyTorch's attention of the same inputs. Its kernels take <batch, heads, row, size>."""
         q, k, v, *mask = (torch.tensor(a.astype("float32")).cuda() for a in self.arrays)
         kind = getattr(torch, self.case.dtype)
         q, k, v = (x.to(kind).transpose(1, 2) for x in (q, k, v))
@@ -101,7 +101,7 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def check(case: Case, target: Any) -> str:
-    """What is wrong with a case; empty where all is right."""
+    """Describe the errors of a case; empty if it is right."""
     try:
         made = Compiled(case, target)
         found, again = (made.ours().numpy() for _ in range(2))

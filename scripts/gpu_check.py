@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs stitched workloads, random graphs and a symbolic encoder layer on a GPU against a float64 reference.
+"""Run stitched workloads, random graphs and a symbolic encoder layer on a GPU against a float64 reference.
 
     python scripts/gpu_check.py
     python scripts/gpu_check.py --target llvm --jobs 2
@@ -42,7 +42,7 @@ ENCODER_SIZES = ((1, 1), (1, 7), (2, 16), (3, 31), (4, 64), (2, 128), (8, 37), (
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to check, small enough to send to a worker: what, its name or seed, and at which scale."""
+    """One check, small enough to send to a worker: its kind, its name or seed, and its scale."""
 
     kind: str
     name: str
@@ -84,11 +84,11 @@ class Runner:
         return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Outputs of a run whose output buffers held NaN (or 0x55 bytes) before.
+        """Return outputs of a run whose output buffers held NaN (or 0x55 bytes) before.
 
-        TVM's pool hands freed buffers out again: outputs are overwritten and freed, and the run that counts
-        writes into them. Several times, because it has more than one to choose from: the virtual machine
-        holds on to what it returned last, and others may have left some.
+        TVM's pool reuses freed buffers. So outputs are overwritten and freed, and the run that counts writes into them.
+        This is done several times, because the pool has several buffers: the virtual machine keeps its last results,
+        and other calls may have left some.
         """
         import torch
 
@@ -117,7 +117,7 @@ class Runner:
         draw: Callable[[], list[np.ndarray]],
         judge: Callable[[list[np.ndarray], list[np.ndarray]], list[str]],
     ) -> list[str]:
-        """Run twice on one set of fresh inputs; what is wrong, and whether equal runs differ."""
+        """Run twice on one set of fresh inputs. Return the errors, and whether equal runs differ."""
         inputs = draw()
         first = self.run(inputs)
         problems = judge(first, inputs)
@@ -129,12 +129,12 @@ class Runner:
 
 
 def workloads(scale: str) -> Sequence[cases.Case]:
-    """The named workloads at one scale; ``"grid"`` is those with reductions across rows, at sizes for many blocks."""
+    """Return the named workloads at one scale; ``"grid"``: reductions across rows, at sizes for many blocks."""
     return grid_cases.grid_cases("blocks") if scale == "grid" else cases.cases(scale)
 
 
 def check_case(task: Task) -> Outcome:
-    """One named workload at one scale."""
+    """Check one named workload at one scale."""
     case = next(case for case in workloads(task.scale) if case.name == task.name)
     mod, rng = case.build(), np.random.default_rng(task.inputs)
     runner = Runner(mod, task)
@@ -148,7 +148,7 @@ def check_case(task: Task) -> Outcome:
 
 
 def check_random(task: Task) -> Outcome:
-    """One random graph."""
+    """Check one random graph."""
     seed = int(task.name)
     graph = random_graphs.random_graph(seed, 40_000, random_graphs.LEVELS[seed % 3])
     runner = Runner(graph.mod, task)
@@ -158,7 +158,7 @@ def check_random(task: Task) -> Outcome:
 
 
 def check_encoder(task: Task) -> Outcome:
-    """An encoder layer with symbolic batch and sequence: compiled once, run at many sizes."""
+    """Check an encoder layer with symbolic batch and sequence: compile once, run at many sizes."""
     from tvm_stitch.testing.workloads.encoder import encoder_layer
 
     hidden, heads, ffn = 192, 6, 384
@@ -202,7 +202,7 @@ def check(task: Task) -> Outcome:
 
 
 def tasks(args: argparse.Namespace) -> list[Task]:
-    """What the arguments ask for, in the order of the table."""
+    """Return the tasks of the arguments, in the order of the table."""
     how = {"target": args.target, "stock": args.stock, "inputs": args.inputs}
     found = [Task("case", case.name, scale, **how) for scale in args.scales for case in workloads(scale)]
     if args.cases:
@@ -213,7 +213,7 @@ def tasks(args: argparse.Namespace) -> list[Task]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A line for every case, one for all random graphs, and what failed."""
+    """Write a line for every case, one for all random graphs, and the failures."""
     lines = [f"{'check':<40} {'kernels':>8} {'poisoned':>9} {'s':>6}  result"]
     shown = [o for o in outcomes if o.task.kind != "random"]
     for o in shown:
@@ -234,7 +234,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def sanitize(tool: str, argv: Sequence[str]) -> int:
-    """This script again, in one process under compute-sanitizer."""
+    """Run this script again, in one process under compute-sanitizer."""
     program = shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path="/usr/local/cuda/bin"
     )
@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=8, help="processes, 0 for this one; compiling takes longest"
     )
-    parser.add_argument("--inputs", type=int, help="seed of the inputs; another each time by default")
+    parser.add_argument("--inputs", type=int, help="seed of the inputs; a new one each time by default")
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     parser.add_argument(
         "--sanitizer", choices=SANITIZERS, help="run under compute-sanitizer, small cases only"
@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _spoiled(result: Outcome | Crash[Task]) -> bool:
-    """Whether the process may carry a fault on: after an illegal access every later CUDA call of it fails."""
+    """Whether the process may be unusable: after an illegal access every later CUDA call fails."""
     return isinstance(result, Crash) or bool(result.problems)
 
 

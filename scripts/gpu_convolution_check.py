@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions by cuDNN on a GPU: right against float64, and timed beside PyTorch's, in both layouts.
+"""Check convolutions by cuDNN on a GPU against float64, and time them next to PyTorch's, in both layouts.
 
     python scripts/gpu_convolution_check.py
     python scripts/gpu_convolution_check.py --batch 1 --no-time
@@ -30,16 +30,16 @@ from tvm_stitch.cost.choices import Choices  # noqa: E402
 from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT  # noqa: E402
 
 TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
-"""Of ||result - reference|| / ||reference||."""
+"""Most of ||result - reference|| / ||reference||, by precision."""
 BLOCKS, CALLS = 5, 20
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 KINDS = ("first", "last", "data", "weight")
-"""Channels first, or last; the gradient of the data, and of the weight."""
+"""Forms of a check: channels first, or last; the gradient of the data, and of the weight."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Data of a batch, a weight, and windows."""
+    """A convolution: data of a batch, a weight, and windows."""
 
     data: tuple[int, ...]
     weight: tuple[int, ...]
@@ -54,7 +54,7 @@ class Case:
 
 
 def odd_cases() -> list[Case]:
-    """Shapes that are odd, prime and small, of one to three axes."""
+    """Return odd, prime and small shapes, of one to three axes."""
     return [
         Case((2, 3, 17), (5, 3, 3)),
         Case((1, 1, 1, 1), (1, 1, 1, 1)),
@@ -67,7 +67,7 @@ def odd_cases() -> list[Case]:
 
 
 def timed_cases(batch: int) -> list[Case]:
-    """Layers of ResNet-50, MobileNet and ConvNeXt."""
+    """Return layers of ResNet-50, MobileNet and ConvNeXt."""
     return [
         Case((batch, 3, 224, 224), (64, 3, 7, 7), 2, 3),
         Case((batch, 64, 56, 56), (64, 64, 3, 3), 1, 1),
@@ -81,7 +81,7 @@ def timed_cases(batch: int) -> list[Case]:
 
 
 class Convolution:
-    """A case by our function and by PyTorch's, with the same numbers."""
+    """A case by tvm_stitch and by PyTorch, with the same numbers."""
 
     def __init__(self, case: Case, precision: str, last: bool) -> None:
         self.case, self.precision = case, precision
@@ -109,12 +109,12 @@ class Convolution:
         self.function = library.CUDNN.calls.module()[library.CUDNN.function]
 
     def torch(self) -> Any:
-        """PyTorch's result, with its own choice of algorithm."""
+        """Return PyTorch's result, with its own choice of algorithm."""
         torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
         return self.computed(self.operands)
 
     def computed(self, operands: list[Any]) -> Any:
-        """What PyTorch computes of operands of any dtype."""
+        """Return PyTorch's result for operands of any dtype."""
         return self.convolved(*operands)
 
     def convolved(self, x: Any, w: Any) -> Any:
@@ -122,12 +122,12 @@ class Convolution:
         return (torch.conv1d, torch.conv2d, torch.conv3d)[x.ndim - 3](x, w, None, *self.extra)
 
     def ours(self) -> Any:
-        """Our result, in its own layout."""
+        """Return tvm_stitch's result, in its own layout."""
         self.function(*self.given, self.numbers, self.mode, self.out, self.workspace)
         return self.out
 
     def errors(self) -> tuple[float, float]:
-        """Relative errors in the 2-norm of ours and PyTorch's."""
+        """Return the relative errors in the 2-norm of tvm_stitch and of PyTorch."""
         wanted = self.computed([torch.tensor(a).cuda() for a in self.wide]).cpu().numpy()
         ours = self.ours().numpy().astype("float64")
         ours = np.moveaxis(ours, -1, 1) if self.last else ours
@@ -168,7 +168,7 @@ def _tensor(array: np.ndarray, dtype: str, device: Any) -> Any:
 
 
 def check(case: Case, precision: str, kind: str) -> str:
-    """What is wrong with a case; empty where all is right."""
+    """Describe the errors of a case; empty if it is right."""
     try:
         found: Convolution
         if kind in ("data", "weight"):
@@ -188,7 +188,7 @@ def check(case: Case, precision: str, kind: str) -> str:
 def main() -> int:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=32, help="of the layers that are timed (default 32)")
+    parser.add_argument("--batch", type=int, default=32, help="batch size of the timed layers (default 32)")
     parser.add_argument("--no-time", action="store_true", help="check only")
     options = parser.parse_args()
     need_gpu()

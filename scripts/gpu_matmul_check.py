@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products by cuBLASLt on a GPU: right against float64, and timed in a BERT-like encoder beside PyTorch.
+"""Check matrix products by cuBLASLt on a GPU against float64, and time them in an encoder next to PyTorch.
 
     python scripts/gpu_matmul_check.py
     python scripts/gpu_matmul_check.py --layers 2 --no-compile
@@ -42,14 +42,14 @@ from tvm_stitch.relax import pipeline  # noqa: E402
 from tvm_stitch.target import resolve_target  # noqa: E402
 
 TOLERANCE = {"float32": 2e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 8e-3}
-"""Of ||result - reference|| / ||reference||."""
+"""Most of ||result - reference|| / ||reference||, by precision."""
 GRAPH = {"relax.backend.use_cuda_graph": True}
 BLOCKS, CALLS = 5, 10
 
 
 @dataclass(frozen=True)
 class Case:
-    """A product of shapes, possibly symbolic ("n"), and what is between the inputs and it."""
+    """A product of shapes, possibly symbolic ("n"), and the operators between its inputs and it."""
 
     left: tuple[Any, ...]
     right: tuple[Any, ...]
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def depth(self) -> Any:
-        """The extent that is summed over; "n" if it is symbolic."""
+        """Return the extent of the sum; "n" if it is symbolic."""
         order = self.permuted[0]
         return self.left[order[-1] if order else -1]
 
@@ -84,7 +84,7 @@ KEYS = (0, 2, 3, 1)
 
 
 def cases() -> list[Case]:
-    """The table of products."""
+    """Return the table of products."""
     sizes = [
         (1, 1, 1),
         (1, 768, 33),
@@ -147,7 +147,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--layers", type=int, default=12, help="of the encoder; 0: none (default: %(default)s)"
+        "--layers", type=int, default=12, help="layers of the encoder; 0: no timing (default: %(default)s)"
     )
     parser.add_argument("--batch", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--sequence", type=int, default=128, help="(default: %(default)s)")
@@ -157,7 +157,7 @@ def _arguments() -> argparse.Namespace:
 
 # -- numbers --------------------------------------------------------------------------------------------------
 def module_of(case: Case, weight: np.ndarray, bias: np.ndarray | None) -> tvm.IRModule:
-    """A Relax function of a case's left side, right side, and residual."""
+    """Build a Relax function of a case's left side, right side, and residual."""
     builder = relax.BlockBuilder()
     n = tvm.tirx.Var("n", "int64")
     shapes = [[n if e == "n" else e for e in shape] for shape in (case.left, case.right)]
@@ -185,7 +185,7 @@ def module_of(case: Case, weight: np.ndarray, bias: np.ndarray | None) -> tvm.IR
 
 
 def check_products() -> list[str]:
-    """Every case against float64; what is wrong."""
+    """Compare every case with float64, and return the errors."""
     rng = np.random.default_rng()
     wrong, done = [], 0
 
@@ -200,7 +200,7 @@ def check_products() -> list[str]:
             residual = draw((*left[:-1], right[-1]), case.dtype) if case.residual else None
             try:
                 reason = _check(case, x, y, bias, residual)
-            except Exception as error:  # whatever it is, the others are still to be checked
+            except Exception as error:  # the other cases are checked after any error
                 reason = f"{type(error).__name__}: {str(error)[-300:]}"
             done += 1
             if reason:
@@ -248,7 +248,7 @@ def _check(
 
 
 def check_not_a_number() -> list[str]:
-    """Does what is not a number stay that, through ReLU as well? What does not."""
+    """Check that NaN propagates, through ReLU as well, and return the failures."""
     device, numbers = tvm.cuda(), tvm_shape([4, 4, 4, 1, 4, 4, 4, 0, 0, 0])
     x = np.ones((4, 4), "float32")
     x[1, 2] = np.nan
@@ -260,7 +260,7 @@ def check_not_a_number() -> list[str]:
 
 
 def check_threads(count: int = 8, rounds: int = 50) -> list[str]:
-    """Products of several threads at once; what is wrong."""
+    """Run products of several threads at once, and return the errors."""
     function = tvm.get_global_func(library.CUBLASLT.function)
     device, size = tvm.cuda(), 96
     wrong: list[str] = []
@@ -288,7 +288,7 @@ def check_threads(count: int = 8, rounds: int = 50) -> list[str]:
 
 
 def tvm_shape(numbers: list[int]) -> Any:
-    """A shape as functions of the registry take it."""
+    """Return a shape in the form that functions of the registry take."""
     import tvm_ffi
 
     return tvm_ffi.Shape(numbers)
@@ -305,7 +305,7 @@ sys.exit(not np.array_equal(found, x @ x.T))
 
 
 def check_saved() -> list[str]:
-    """A model in a file, run by a process without tvm_stitch; what is wrong."""
+    """Run a saved model in a process without tvm_stitch, and return the errors."""
     target = resolve_target("cuda")
     mod = module_of(Case((3, 4), (4, 3)), np.zeros(0), None)
     with tempfile.TemporaryDirectory() as folder:
@@ -318,7 +318,7 @@ def check_saved() -> list[str]:
 
 
 def check_errors() -> list[str]:
-    """Calls that must be refused, with clear words; those that are not."""
+    """Make calls that must be refused with a clear message, and return those that are not."""
     function, device = tvm.get_global_func(library.CUBLASLT.function), tvm.cuda()
     a = tvm.runtime.tensor(np.ones((4, 4), "float32"), device)
     ints = tvm.runtime.tensor(np.ones((4, 4), "int32"), device)
@@ -344,7 +344,7 @@ def check_errors() -> list[str]:
 
 # -- time -----------------------------------------------------------------------------------------------------
 def time_encoder(sizes: Sizes, compiled: bool) -> list[str]:
-    """Time the encoder by TVM's matmuls, by cuBLASLt, and in PyTorch; what differs from float64 too much."""
+    """Time the encoder by TVM's matmuls, by cuBLASLt, and in PyTorch. Return too large errors against float64."""
     import torch
 
     weights = weights_of(sizes)
@@ -398,14 +398,14 @@ def _compiled(mod: tvm.IRModule, x: np.ndarray, config: StitchConfig, options: d
 
 
 def _error(call: Callable[[], Any], expected: np.ndarray) -> float:
-    for _ in range(3):  # a CUDA graph is captured by the first call, and replayed by later ones
+    for _ in range(3):  # the first call captures a CUDA graph, later ones replay it
         result = call()
     array = result.cpu().numpy() if hasattr(result, "cpu") else result.numpy()
     return float(np.linalg.norm(array - expected) / np.linalg.norm(expected))
 
 
 def _events(contenders: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, float, float]]:
-    """Median and least milliseconds of a call by CUDA events around blocks of calls, and the wall's of one."""
+    """Return the median and least milliseconds of a call by CUDA events around blocks, and one call's wall time."""
     import torch
 
     spent: dict[str, list[float]] = {name: [] for name in contenders}

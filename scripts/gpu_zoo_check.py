@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the small models of tests/models/zoo on a GPU, at their sizes, against float64.
+"""Run the small models of tests/models/zoo on a GPU, at their sizes, against float64.
 
     python scripts/gpu_zoo_check.py
     python scripts/gpu_zoo_check.py --models llama_decode bert_dynamic --sizes 40
 
-One build serves all sizes of a model with symbolic shapes. Every call finds its memory as other calls left it, and is
-made twice: results that differ between equal calls are a race. Prints a table; the exit code is 0 only if all is right.
+One build serves all sizes of a model with symbolic shapes. Every call gets memory as earlier calls left it, and runs
+twice: results that differ between equal calls are a race. Prints a table; the exit code is 0 only if all is right.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tvm_stitch.relax import pipeline
 from tvm_stitch.target import resolve_target
 
 TOLERANCE = 2e-5
-"""Of the largest element of a result: float32 through a layer or two."""
+"""Most error, relative to the largest element of a result: float32 through a layer or two."""
 
 
 def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest error of the results of floats; infinite where another result or a shape differs."""
+    """Return the largest error of floating-point results; infinite if another result or a shape differs."""
     pairs = list(zip(found, wanted, strict=True))
     exact = [pair for pair in pairs if pair[1].dtype.kind != "f"]
     if not all(np.array_equal(got, want) for got, want in exact):
@@ -45,13 +45,13 @@ def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float
 
 
 def evenly(values: Sequence[Any], most: int) -> list[Any]:
-    """As many of some values as are asked for, or all of them, from the first to the last."""
+    """Choose this many of the values evenly, from the first to the last, or all of them."""
     count = min(most, len(values))
     return [values[i * (len(values) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def check(name: str, target: Any, most: int) -> tuple[int, float, bool, int]:
-    """Sizes, the largest error, whether equal calls gave equal bits, and scopes that were left to TVM."""
+    """Return sizes, the largest error, whether equal calls gave equal bits, and scopes left to TVM."""
     made, recorder = MODELS[name](), Recorder()
     device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
     executable = tvm.compile(made.mod, target, relax_pipeline=pipeline(target, recorder=recorder))
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="cuda", choices=["cuda", "llvm", "native"])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="NAME")
-    parser.add_argument("--sizes", type=int, default=12, help="of a model, at most (default: %(default)s)")
+    parser.add_argument("--sizes", type=int, default=12, help="most sizes of a model (default: %(default)s)")
     options = parser.parse_args(argv)
     if options.sizes < 1:
         parser.error("--sizes must be 1 or more")

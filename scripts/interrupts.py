@@ -3,11 +3,11 @@
 
     python scripts/interrupts.py --count 50            # with either TVM: Relax, or Relay
 
-Half of the interrupts end compiles in this process, through tvm_stitch's Python API; half end ``tvm-stitch compile`` in
-a process of its own, forked from this one (with Relay, which has no command line, a program that builds). The moment is
-a random part of the time that such a compile takes when nobody disturbs it. An interrupt that came too late, when the
-compile was done, is counted apart, and so is one that came before it began. Behind some interrupts in this process, the
-same model is compiled again: it must be stitched in full.
+Half of the interrupts end compiles in this process, through tvm_stitch's Python API. The others end
+``tvm-stitch compile`` in a process forked from this one (with Relay, which has no command line, a program that builds).
+The moment is a random fraction of the time of an undisturbed compile. Interrupts before the compile began or after it
+was done are counted separately. After some interrupts in this process, the same model is compiled again: it must be
+stitched in full.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OUTCOMES = (
 AROUND = 99
 """Exit code of a process that was interrupted before its program began."""
 TOO_LATE = 0.05
-"""Seconds before the end of a compile in which it may have been done already."""
+"""Seconds before the expected end in which a compile may already be done."""
 
 RELAY = importlib.util.find_spec("tvm.relay") is not None
 
@@ -48,7 +48,7 @@ Program = Callable[[Path], int]
 
 
 def relax_compile() -> int:
-    """Compile a model with Relax; the number of its stitch ops."""
+    """Compile a model with Relax, and return the number of its stitch ops."""
     from tvm import relax
     from tvm.relax import op as R
 
@@ -69,7 +69,7 @@ def relax_compile() -> int:
 
 
 def relay_compile() -> int:
-    """Compile a model with Relay; the number of its stitch ops."""
+    """Compile a model with Relay, and return the number of its stitch ops."""
     import tvm
     from tvm import relay
 
@@ -128,24 +128,24 @@ def in_process(work: Compile, count: int, rng: random.Random) -> Counter[str]:
 
 
 def in_programs(program: Program, count: int, rng: random.Random, output: Path) -> Counter[str]:
-    """Interrupt processes that compile and write to a folder, from when they begin."""
+    """Interrupt processes that compile and write to a folder, from their start on."""
     found: Counter[str] = Counter()
     takes = 0.0
     for _ in range(2):  # the first one is slower
         code, takes, _ = _forked(program, output / "whole", None)
         if code:
-            raise RuntimeError(f"the program ends with {code} when it is not interrupted")
+            raise RuntimeError(f"the program ends with {code} without an interrupt")
     for number in range(count):
         folder = output / f"out{number}"
         earlier = folder / "model.so"
-        if number % 2:  # an earlier output is to stay as it is
+        if number % 2:  # an earlier output must remain unchanged
             folder.mkdir()
             earlier.write_bytes(b"earlier")
         code, _, sent = _forked(program, folder, rng.random() * takes)
         held = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
         before = ["model.so"] if number % 2 else []
         untouched = held == before and (not before or earlier.read_bytes() == b"earlier")
-        if code == 130 and _is_whole(folder):  # it came when both files were being moved to their place
+        if code == 130 and _is_whole(folder):  # it came while both files were moved to their place
             found["too late"] += 1
         elif code == 130:
             found["interrupted"] += 1
@@ -163,7 +163,7 @@ def in_programs(program: Program, count: int, rng: random.Random, output: Path) 
 
 
 def _is_whole(folder: Path) -> bool:
-    """Is there a complete new output?"""
+    """Whether there is a complete new output."""
     library, manifest = folder / "model.so", folder / "manifest.json"
     if not (library.exists() and manifest.exists()) or len(list(folder.iterdir())) != 2:
         return False
@@ -175,7 +175,7 @@ def _is_whole(folder: Path) -> bool:
 def _forked(program: Program, folder: Path, after: float | None) -> tuple[int, float, bool]:
     """Run a program in a child process, and interrupt it after some seconds.
 
-    A child that is forked from here has TVM loaded, so that the moment falls into the compile.
+    A forked child has TVM loaded, so that the moment falls into the compile.
 
     Returns: the exit code, the seconds that it took, and whether it was interrupted while the program ran. A program
         says through a pipe that it is done, and then waits until its parent knows.
@@ -205,7 +205,7 @@ def _forked(program: Program, folder: Path, after: float | None) -> tuple[int, f
 
 
 def _command_line(folder: Path) -> Program:
-    """``tvm-stitch compile`` of a small encoder."""
+    """Run ``tvm-stitch compile`` on a small encoder."""
     import onnx
 
     from tvm_stitch import cli
@@ -218,7 +218,7 @@ def _command_line(folder: Path) -> Program:
 
 
 def _relay_program(_folder: Path) -> int:
-    """What stands for the command line with Relay, which has none: a program that builds inside ``enable``."""
+    """Build inside ``enable``: Relay has no command line, and this program replaces it."""
     try:
         relay_compile()
     except KeyboardInterrupt:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation testing: puts one bug at a time into a copy of the sources, and tells whether the tests notice.
+"""Mutation testing: put one bug at a time into a copy of the sources, and report whether the tests notice.
 
     python scripts/mutate.py                       # all mutations of scripts/mutations/*.toml
     python scripts/mutate.py --area emulator       # those of one file
     python scripts/mutate.py 'bfloat16-*' --jobs 4 # those of one name
     python scripts/mutate.py --markdown docs/mutation-testing.md   # writes the table into the page
 
-The sources are copied (what git tracks, and new files that it does not ignore), once for each job; the checkout is
-only read. First the tests must pass on an unchanged copy. Exit code: 0 if every mutation is noticed (killed, or given
-up at the time limit) or equivalent, 1 if one survives, does not apply, or its tests cannot be run, 2 for wrong
-arguments and tables, 130 when interrupted.
+Each job has a copy of the sources (files that git tracks, and new files that it does not ignore). The checkout is only
+read. First the tests must pass on an unchanged copy. Exit code: 0 if every mutation is noticed (killed, or stopped at
+the time limit) or equivalent, 1 if one survives, does not apply, or its tests cannot be run, 2 for wrong arguments and
+tables, 130 when interrupted.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _ALLOWED = {"name", "file", "old", "new", "tests", "environment", "occurrence", 
 
 
 class TableError(ValueError):
-    """A table of mutations that cannot be used; the text says where and why."""
+    """A table of mutations is wrong; the text says where and why."""
 
 
 @dataclass(frozen=True)
 class Mutation:
     """One bug: in ``file`` the text ``old`` becomes ``new``, and ``tests`` should notice.
 
-    old: occurs once in the file, or ``occurrence`` (from 0) says which one is meant.
-    environment: with which of ENVIRONMENTS the tests run.
-    equivalent: why no test can notice, where that is so; such a mutation is listed and not run.
+    old: occurs once in the file, or ``occurrence`` (from 0) selects one.
+    environment: the one of ENVIRONMENTS in which the tests run.
+    equivalent: the reason why no test can notice, if so; such a mutation is listed and not run.
     """
 
     area: str
@@ -68,7 +68,7 @@ class Mutation:
     equivalent: str = ""
 
     def apply(self, text: str) -> str:
-        """The file's text with the bug. Raises ValueError, saying why, if it cannot be put there."""
+        """Return the file's text with the bug. A ValueError says why if the bug does not apply."""
         count = text.count(self.old)
         if self.occurrence is None and count != 1:
             raise ValueError(f"the old text occurs {count} times in {self.file}")
@@ -87,7 +87,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutation: one of killed, timeout, survived, equivalent, does not apply, error; and details."""
+    """The result of a mutation: killed, timeout, survived, equivalent, does not apply or error; and details."""
 
     mutation: Mutation
     result: str
@@ -96,7 +96,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is left to do about it."""
+        """Whether the result needs no action."""
         return self.result in ("killed", "timeout", "equivalent")
 
 
@@ -117,7 +117,7 @@ def _entry(area: str, raw: dict[str, Any]) -> Mutation:
 
 
 def load(folder: Path) -> list[Mutation]:
-    """The mutations of all tables of a folder; a table's name is their area.
+    """Read the mutations of all tables of a folder. A table's name is their area.
 
     Raises:
         TableError: if a table cannot be read, an entry is not complete, or two have one name.
@@ -138,7 +138,7 @@ def load(folder: Path) -> list[Mutation]:
 
 
 def copy_sources(root: Path, to: Path) -> None:
-    """Copy what git has of the checkout, tracked or new, or all but build outputs where it is none of git's."""
+    """Copy the checkout's tracked and new files; outside of git all files but build outputs."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, capture_output=True, check=False,
@@ -154,7 +154,7 @@ def copy_sources(root: Path, to: Path) -> None:
 
 
 class Runner:
-    """Runs tests in copies of the sources. ``stop`` ends what runs, from any thread."""
+    """Runs tests in copies of the sources. ``stop`` ends running tests, from any thread."""
 
     def __init__(self, root: Path, folder: Path, jobs: int, timeout: float) -> None:
         self.root, self.folder, self.jobs, self.timeout = root, folder, jobs, timeout
@@ -170,7 +170,7 @@ class Runner:
 
     @contextmanager
     def tree(self) -> Iterator[Path]:
-        """A copy that nobody else uses."""
+        """Take a copy that no other job uses."""
         tree = self._trees.get()
         try:
             yield tree
@@ -178,7 +178,7 @@ class Runner:
             self._trees.put(tree)
 
     def stop(self) -> None:
-        """End the tests that run; none starts afterwards."""
+        """End running tests. None starts afterwards."""
         with self._lock:
             self._stopped = True
             for process in self._running:
@@ -187,7 +187,7 @@ class Runner:
     def test(
         self, tree: Path, environment: str, tests: Sequence[str], timeout: float
     ) -> tuple[int | None, str]:
-        """pytest's exit code (None: the time was up) and what it printed."""
+        """Run tests, and return pytest's exit code (None: the time was up) and its output."""
         python = self.root / ENVIRONMENTS[environment]
         if not python.exists():
             if environment != "relax":
@@ -243,7 +243,7 @@ class Runner:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End a test run and all it started."""
+    """End a test run and all its children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -251,14 +251,14 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a source, and drop what Python compiled of it: a change within a second is not seen by its time."""
+    """Write a source, and delete its compiled form: Python does not see a change within one second."""
     path.write_text(text, encoding="utf-8")
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 
 
 def verdict(code: int | None, printed: str) -> tuple[str, str]:
-    """What pytest's exit code says of a mutation, and the first test that failed or the reason."""
+    """Return the result that pytest's exit code means, and the first failed test or the reason."""
     if code is None:
         return "timeout", ""
     if code == 0:
@@ -273,7 +273,7 @@ def verdict(code: int | None, printed: str) -> tuple[str, str]:
 
 
 def _in_parallel(runner: Runner, tasks: Sequence[Callable[[], Any]]) -> Iterator[Any]:
-    """What the tasks return, as they end. If one raises, or the user interrupts, the tests of the others are ended."""
+    """Yield the tasks' results as they end. If one raises, or the user interrupts, the others' tests are ended."""
     with ThreadPoolExecutor(runner.jobs) as pool:
         futures = [pool.submit(task) for task in tasks]
         try:
@@ -287,7 +287,7 @@ def _in_parallel(runner: Runner, tasks: Sequence[Callable[[], Any]]) -> Iterator
 
 
 def broken_unchanged(runner: Runner, mutations: Sequence[Mutation]) -> dict[tuple[str, str], str]:
-    """Which (environment, test) of the mutations' tests fail on unchanged sources, and how."""
+    """Return the (environment, test) pairs that fail on unchanged sources, with the failure."""
     wanted = sorted({(m.environment, t) for m in mutations if not m.equivalent for t in m.tests})
 
     def check(environment: str, tests: list[str]) -> tuple[str, list[str], str]:
@@ -309,11 +309,11 @@ def broken_unchanged(runner: Runner, mutations: Sequence[Mutation]) -> dict[tupl
 
 
 Row = tuple[str, str]
-"""Area and name of a mutation, as a table orders them."""
+"""Area and name of a mutation, which order a table."""
 
 
 def table(outcomes: Sequence[Outcome], kept: Mapping[Row, str] | None = None) -> str:
-    """A Markdown table, by area and name; ``kept`` are results of mutations that were not run."""
+    """Write a Markdown table, by area and name. ``kept`` are results of mutations that were not run."""
     results = dict(kept or {})
     for o in outcomes:
         result = f"equivalent: {o.detail}" if o.result == "equivalent" else o.result
@@ -324,7 +324,7 @@ def table(outcomes: Sequence[Outcome], kept: Mapping[Row, str] | None = None) ->
 
 
 def rows_of(text: str) -> dict[Row, str]:
-    """The results in a table."""
+    """Read the results in a table."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:4]]
@@ -334,7 +334,7 @@ def rows_of(text: str) -> dict[Row, str]:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many mutations came to which end."""
+    """Count the mutations by result."""
     results = [o.result for o in outcomes]
     return f"{len(results)} mutations: " + ", ".join(
         f"{results.count(r)} {r}" for r in sorted(set(results), key=results.index)
@@ -342,7 +342,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def marked_page(page: Path) -> str:
-    """The text of a page that has the marks of a table.
+    """Read the text of a page that has the marks of a table.
 
     Raises:
         ValueError: if it has none.
@@ -355,7 +355,7 @@ def marked_page(page: Path) -> str:
 
 
 def write_table(page: Path, outcomes: Sequence[Outcome], known: Collection[Mutation]) -> None:
-    """Put the table between the marks of a page: rows of mutations that were not run, and still are ``known``, stay.
+    """Put the table between the marks of a page. Rows of ``known`` mutations that were not run remain.
 
     Raises:
         ValueError: if the page has no marks.
@@ -392,7 +392,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def select(mutations: Sequence[Mutation], names: Sequence[str], areas: Sequence[str]) -> list[Mutation]:
-    """Those whose name matches one of the patterns and whose area is listed; nothing listed means all.
+    """Select mutations whose name matches a pattern and whose area is listed. An empty list means all.
 
     Raises:
         TableError: if a pattern or area matches nothing.
@@ -412,7 +412,7 @@ def select(mutations: Sequence[Mutation], names: Sequence[str], areas: Sequence[
 
 
 def listed(root: Path, mutations: Sequence[Mutation]) -> list[Outcome]:
-    """Whether each mutation could be applied: "applies", "does not apply" or "equivalent"."""
+    """List each mutation as "applies", "does not apply" or "equivalent"."""
     found = []
     for m in mutations:
         try:
@@ -424,7 +424,7 @@ def listed(root: Path, mutations: Sequence[Mutation]) -> list[Outcome]:
 
 
 def run_all(root: Path, mutations: Sequence[Mutation], jobs: int, timeout: float) -> list[Outcome]:
-    """Run the mutations, printing each as it ends. On an interrupt what runs is ended, and the copies are removed."""
+    """Run the mutations, and print each as it ends. An interrupt ends running tests and removes the copies."""
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="tvm_stitch-mutants-") as name:
         runner = Runner(root, Path(name), jobs, timeout)
@@ -460,7 +460,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     root = args.root.resolve()
     try:
         if args.jobs < 1 or args.timeout <= 0:
-            raise TableError("--jobs and --timeout are above 0")
+            raise TableError("--jobs and --timeout must be above 0")
         known = load(args.table or root / "scripts" / "mutations")
         chosen = select(known, args.names, args.area)
         if args.markdown:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the figures of the README and of docs/results.md, in docs/images, from the tables in docs/results.
+"""Draw the figures of the README and of docs/results.md, in docs/images, from the tables in docs/results.
 
     python scripts/plot_results.py
 
-Each shows other compilers' times over ours: above 1, tvm_stitch is faster. The same tables give the same files.
+Each shows other compilers' times over tvm_stitch's: above 1, tvm_stitch is faster. The same tables give the same files.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CHAIN = re.compile(
     r"^(?P<case>\w+) +[\d.]+ +\d+ +[\d.]+ +[\d.]+ +(?P<copy>[\d.]+) +(?P<stock>[\d.]+|-) +(?P<inductor>[\d.]+)$"
 )
 _STYLES = (("#0072B2", "o"), ("#0072B2", "s"), ("#D55E00", "o"), ("#D55E00", "s"))
-"""A colour for each dtype, a shape for each batch; both are told apart by people who see no red or no green."""
+"""A colour for each dtype, a shape for each batch, both distinct for people who see no red or no green."""
 _NOT_COPIED = "encoder_layer"
-"""Most of its time is products: a copy of its bytes says nothing."""
+"""The case that is mostly products: a comparison with a copy of its bytes means nothing."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Another one's time over ours, by model, and their geometric mean (0 where there is none)."""
+    """Another compiler's time over tvm_stitch's, by model, and their geometric mean (0 if there is none)."""
 
     name: str
     ratios: dict[str, float]
@@ -45,10 +45,10 @@ class Table:
 
 
 def section(page: str, title: str) -> str:
-    """A section of a page.
+    """Return a section of a page.
 
     Raises:
-        ValueError: when there is none of that title.
+        ValueError: if no section has that title.
     """
     text = f"{(RESULTS / page).read_text(encoding='utf-8')}\n"
     if f"\n## {title}\n" not in text:
@@ -57,16 +57,16 @@ def section(page: str, title: str) -> str:
 
 
 def tables(text: str) -> list[Table]:
-    """The tables of whole models on a GPU.
+    """Read the tables of whole models on a GPU.
 
     Raises:
-        ValueError: when there are none, or one has no geometric mean: the page has changed its form.
+        ValueError: if there are none, or one has no geometric mean: the page has changed its form.
     """
     return _tables(text, lambda line: (head := _HEAD.match(line)) and head["name"], _ROW)
 
 
 def cpu_tables(text: str) -> list[Table]:
-    """The tables of whole models on a CPU, for one batch size each.
+    """Read the tables of whole models on a CPU, one for each batch size.
 
     Raises:
         ValueError: as :func:`tables`.
@@ -92,10 +92,10 @@ def _tables(text: str, name_of: Callable[[str], Any], form: re.Pattern[str]) -> 
 
 
 def chain_tables(text: str) -> list[Table]:
-    """A copy's time, Inductor's and stock TVM's over ours, by single kernel.
+    """Read the times of a copy, Inductor and stock TVM over tvm_stitch's, by single kernel.
 
     Raises:
-        ValueError: when there is no table of that form.
+        ValueError: if there is no table of that form.
     """
     rows = [row for line in text.splitlines() if (row := _CHAIN.match(line))]
     if not rows:
@@ -112,7 +112,7 @@ def chain_tables(text: str) -> list[Table]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its file, what it is made from, and what stands at it."""
+    """A figure: its file, its source section, and its labels."""
 
     file: str
     page: str
@@ -142,7 +142,7 @@ FIGURES = (
 
 
 def draw(found: Sequence[Table], path: Path, figure: Figure) -> None:
-    """Write a figure as SVG, with a white ground so that it is legible on a dark page."""
+    """Write a figure as SVG, with a white background that is legible on a dark page."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -173,7 +173,7 @@ def draw(found: Sequence[Table], path: Path, figure: Figure) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw them."""
+    """Draw the figures, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=IMAGES, help="a folder (default: docs/images)")
     args = parser.parse_args(argv)

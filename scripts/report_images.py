@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the pictures of reports that the user guide shows, in a headless Chromium.
+"""Take the pictures of reports in the user guide, in a headless Chromium.
 
     python scripts/report_images.py
 
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def take(page: str, steps: str, path: Path, browser: str) -> None:
-    """A picture of a page, once some JavaScript has run in it."""
+    """Take a picture of a page after some JavaScript has run in it."""
     script = f"<script>addEventListener('load', () => setTimeout(() => {{ {steps} }}, 3000));</script>"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "page.html")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the reports of whole models take to open, in a headless Chromium, and whether it complains.
+"""Measure how long reports of whole models take to open in a headless Chromium, and whether it complains.
 
     python scripts/report_opening.py [bert resnet50 unet ...] [--target cuda] [--repeats 3]
 
-takes models of scripts/models, and a whole U-Net; their packages have to be installed. It prints a line for each: its
+Models are those of scripts/models, and a whole U-Net. Their packages have to be installed. Each has a line: its
 operators and kernels, the page's size, and the seconds from the browser's start until all is drawn and a kernel's panel
-is open, beside those of an empty page. The exit code is 1 where a page takes longer than 3 s, or the browser complains.
+is open. The table's head has the time of an empty page. The exit code is 1 if a page takes longer than 3 s, or the
+browser complains.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ STEPS = """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; 2 where something is missing."""
+    """Print the table, and return the exit code: 2 if something is missing."""
     parser = argparse.ArgumentParser(description="How long reports take to open in a headless Chromium.")
     parser.add_argument("models", nargs="*", default=list(DEFAULT), metavar="MODEL", help="their names")
     parser.add_argument("--target", default="cuda")
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def imported(name: str, size: str) -> object:
-    """A model as its importer gives it, with the names of its modules."""
+    """Import a model, with the names of its modules."""
     import torch
 
     made = make(MODELS[name], size, 1, "float32")
@@ -96,7 +97,7 @@ def imported(name: str, size: str) -> object:
 
 
 def opened(page: str, steps: str, repeats: int) -> tuple[float, Outcome]:
-    """The median seconds of a browser that opens a page, runs steps in it and ends; and what the last one said."""
+    """Return the median seconds of a browser that opens a page, runs steps in it and ends; and the last outcome."""
     seconds = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what stitching does to a whole model, and what for: times beside other compilers, kernels and bytes, a report.
+"""Show the effect of stitching on a whole model: times next to other compilers, kernels and bytes, a report.
 
-What `make run` runs. Exits with 1 when the stitched model differs from ONNX Runtime by more than 1e-4.
+`make run` runs this. It exits with 1 if the stitched model differs from ONNX Runtime by more than 1e-4.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> int:
     args, screen, start = _arguments(), Screen(), time.perf_counter()
     try:
         model, inputs, config, title = _model(args, screen)
-    except Exception as error:  # of many kinds: of files, of protobuf, of TVM's importer
+    except Exception as error:  # errors of files, of protobuf, of TVM's importer
         print(f"error: {told(error)}", file=sys.stderr)
         return 2
     gpu = tvm.cuda(0).exist
@@ -102,7 +102,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="INPUT=1,128",
-        help="the shape of an input of that file that has symbolic dimensions; may be given several times",
+        help="shape of an input with symbolic dimensions in that file; may be repeated",
     )
     parser.add_argument("--repeats", type=int, default=9, help="timed calls of each (default: %(default)s)")
     args = parser.parse_args()
@@ -114,7 +114,7 @@ def _arguments() -> argparse.Namespace:
 def _model(
     args: argparse.Namespace, screen: Screen
 ) -> tuple[compare.OnnxModel, dict[str, Any], BertConfig | None, str]:
-    """The model imported, its inputs, what it was built from, and what to call it."""
+    """Return the imported model, its inputs, its source, and its title."""
     BUILD.mkdir(exist_ok=True)
     config = None if args.model else BertConfig()
     path = args.model or BUILD / "bert_encoder.onnx"
@@ -138,7 +138,7 @@ def _on_cpu(
     screen: Screen, model: compare.OnnxModel, inputs: dict[str, Any], config: BertConfig | None, target: Any,
     report: ModelReport, repeats: int,
 ) -> tuple[float, ModelReport]:  # fmt: skip
-    """Time everyone on this CPU and print it; the stitched model's error, and the report with the times."""
+    """Time all contenders on this CPU and print it. Return the stitched model's error, and the report with times."""
     runners = compiled(model.mod, target, inputs, screen)
     others = peers(model.proto, inputs, config, False, screen)
     with screen.step(f"timing {repeats} calls of each, in turn"):
@@ -164,7 +164,7 @@ def _on_cpu(
 def _on_gpu(
     screen: Screen, model: compare.OnnxModel, inputs: dict[str, Any], config: BertConfig | None, repeats: int
 ) -> None:
-    """Time everyone on this machine's CUDA device."""
+    """Time all contenders on this machine's CUDA device."""
     target = resolve_target("cuda")
     with screen.step("planning the kernels for this GPU"):
         report = tvm_stitch.explain(model.mod, target).completed()
@@ -178,7 +178,7 @@ def _on_gpu(
 
 
 def _for_gpu(screen: Screen, model: compare.OnnxModel) -> None:
-    """What a GPU would run: planned here without one."""
+    """Plan the kernels that a GPU would run, without a GPU."""
     target = resolve_target({"kind": "cuda", "arch": DEFAULT_ARCH})
     with screen.step(f"planning the kernels for a GPU ({DEFAULT_ARCH})"):
         report = tvm_stitch.explain(model.mod, target).completed()
@@ -191,7 +191,7 @@ def _times(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, timin
 
 
 def _between_products(report: ModelReport, turns: Sequence[Sequence[Calls]]) -> list[timing.Times]:
-    """The times that calls spend in kernels without a product or convolution, stitched and by TVM alone."""
+    """Return the time of calls in kernels without a product or convolution, stitched and by TVM alone."""
     alone = ("stitched", "tvm")
     ours = {k.function for k in report.kernels if k.kind in alone}
     stock = {k.function for k in report.stock_kernels if k.kind in alone}
@@ -202,7 +202,7 @@ def _between_products(report: ModelReport, turns: Sequence[Sequence[Calls]]) -> 
 
 
 def _times_of(shown: Showcase, target: Any, repeats: int) -> tuple[timing.Times, timing.Times]:
-    """One kernel's operators, stitched and by TVM."""
+    """Return the times of one kernel's operators, stitched and by TVM."""
     inputs = list(tensors.make_inputs(tensors.specs_of_inputs(shown.mod)).values())
     stock = tvm.compile(shown.mod, target, relax_pipeline=stock_pipeline(target))
     runners = [Runner(built, target, inputs) for built in (tvm_stitch.compile(shown.mod, target), stock)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of MkDocs: files of the repository's root as pages and files of the site, and links to match.
 
-Pages are read on the code host too, where links lead through folders of the repository. Here they lead to what is in
-the site: the root's pages, and the files named in FILES.
+Pages are also read on the code host, where links lead through folders of the repository. On the site they lead to the
+root's pages and the files named in FILES.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-"""Pages of the root, by what they are called here."""
+"""Pages of the root, by their names on the site."""
 
 FILES = (
     "LICENSE",
@@ -23,12 +23,12 @@ FILES = (
     "python/cuda-emulator/README.md",
     "python/tvm-relay-toolchain/README.md",
 )
-"""Files that pages link to, given as text."""
+"""Files that pages link to, shown as text."""
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages and files of the root."""
-    from mkdocs.structure.files import File  # not installed where the tests are
+    from mkdocs.structure.files import File  # not installed in the tests' environment
 
     for source, name in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
@@ -41,17 +41,17 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links of pages in docs/ to files beside that folder, and blocks by names that MkDocs knows."""
+    """Rewrite links of pages in docs/ to files outside that folder, and give blocks names that MkDocs knows."""
     return re.sub(r"^```(text output|py)$", _known_block, from_docs(markdown), flags=re.M)
 
 
 def _known_block(found: re.Match[str]) -> str:
-    """A name that MkDocs knows: blocks of what Python prints are called ``text output``, for the tests."""
+    """Return a name that MkDocs knows. Blocks of Python's output have the name ``text output`` for the tests."""
     return "```python" if found[1] == "py" else "```text"
 
 
 def from_root(text: str) -> str:
-    """Links of a page of the root: without the folder that all pages are in here."""
+    """Rewrite links of a page of the root: on the site all pages are in one folder."""
     text = re.sub(r"\]\(docs/", "](", text)
     for source, name in PAGES.items():
         text = text.replace(f"]({source})", f"]({name})")
@@ -59,7 +59,7 @@ def from_root(text: str) -> str:
 
 
 def from_docs(text: str) -> str:
-    """Links of a page in docs/ to the root."""
+    """Rewrite links of a page in docs/ to the root."""
     for source, name in PAGES.items():
         text = text.replace(f"](../{source})", f"]({name})")
     text = re.sub(r"\[docs/records\]\([./]*records\)", "`docs/records`", text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Record what the compiler makes of many models, and compare two records: a change of structure changes nothing.
+"""Record the compiler's output for many models, and compare two records: a change of structure changes nothing.
 
     python scripts/snapshot.py record build/before               # in the environment with Relax
     python scripts/snapshot.py record build/before-relay         # in the one with Relay
@@ -97,7 +97,7 @@ def _cases() -> dict[str, Callable[[], tvm.IRModule]]:
 
 
 def workloads(random: int) -> dict[str, tuple[Callable[..., tvm.IRModule], tuple[Any, ...]]]:
-    """The function and arguments that build each workload, by name."""
+    """Return the function and arguments that build each workload, by name."""
     found: dict[str, tuple[Callable[..., tvm.IRModule], tuple[Any, ...]]] = {}
     if compat.HAS_RELAY:
         found |= {f"random-{seed}": (_random_relay, (seed,)) for seed in range(random)}
@@ -122,7 +122,7 @@ def _case(name: str) -> tvm.IRModule:
 # -- recording -----------------------------------------------------------------------------------------------
 @tvm.ir.instrument.pass_instrument
 class _BeforeShapes:
-    """Keeps the module before VMShapeLower, which orders what it computes of symbols by their addresses."""
+    """Keeps the module before VMShapeLower, which orders computations on symbols by their addresses."""
 
     mod: Any = None
 
@@ -157,7 +157,7 @@ def _of_relay(mod: tvm.IRModule, kind: str) -> Iterator[str]:
 
 
 class _emitted:
-    """While this lasts, the text of each function that the code generator emits is added to a list."""
+    """Collect the text of each function that the code generator emits while this context is open."""
 
     def __init__(self, texts: list[str]):
         self.texts = texts
@@ -183,7 +183,7 @@ class _emitted:
 
 
 class _with_libraries:
-    """While this lasts, the compiler plans as if NVIDIA's libraries were installed."""
+    """Plan as if NVIDIA's libraries were installed while this context is open."""
 
     def __enter__(self) -> None:
         from tvm_stitch.compute.cuda import library
@@ -213,7 +213,7 @@ def _record(job: tuple[str, str, str, int]) -> tuple[str, float]:
                 texts += _of_relax(mod, "cuda")
         else:
             texts += _of_relax(mod, kind)
-    except Exception as err:  # which has to stay the same, too
+    except Exception as err:  # the error has to stay the same too
         texts.append(f"raised {type(err).__name__}: {str(err).splitlines()[0] if str(err) else ''}")
     text = _ADDRESS.sub("0x", "\n----\n".join(texts))
     (Path(folder) / f"{name}.{kind}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -221,7 +221,7 @@ def _record(job: tuple[str, str, str, int]) -> tuple[str, float]:
 
 
 def record(folder: Path, random: int, jobs: int, only: str) -> None:
-    """Write what is made of every workload into a folder."""
+    """Write the compiler's output for every workload into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     todo = []
     for name in workloads(random):
@@ -235,7 +235,7 @@ def record(folder: Path, random: int, jobs: int, only: str) -> None:
 
 # -- comparing -----------------------------------------------------------------------------------------------
 def compare(before: Path, after: Path, shown: int) -> int:
-    """Print what differs between two folders, of the names that both have; the number of records that do."""
+    """Print the differences between two folders, for names in both, and return the number of differing records."""
     names = sorted(p.name for p in after.glob("*.gz"))
     missing = [name for name in names if not (before / name).exists()]
     differing = [

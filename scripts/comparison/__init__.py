@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons of stitched with tuned builds share: variants, measuring, tables, plots and disclosure."""
+"""Shared code of the comparisons of stitched and tuned builds: variants, measuring, tables, plots, disclosure."""

@@ -34,8 +34,8 @@ ANSOR_DEFAULTS = (
 )
 
 
-#: Seconds that building or running one candidate may take, more than Ansor's own 15 and 10: a worker that starts on a
-#: busy machine needs as many to import TVM.
+#: Most seconds for building or running one candidate. Ansor's own limits are 15 and 10, but on a busy machine a new
+#: worker needs as many to import TVM.
 _PATIENCE = 60
 
 
@@ -58,17 +58,17 @@ class Search:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Search tasks, and how often each occurs in the model."""
+    """Search tasks, and the number of times that each occurs in the model."""
 
     tasks: Sequence[Any]
     weights: Sequence[int]
 
     def compute_intensive(self) -> Tasks:
-        """Those whose function has a contraction, by the operators in its name."""
+        """Return the tasks whose function has a contraction, by the operators in its name."""
         return self._those(lambda task: any(word in task.desc for word in CONTRACTION_NAMES))
 
     def without(self, others: Tasks) -> Tasks:
-        """Those that are not among the others."""
+        """Return the tasks that are not in ``others``."""
         known = {task.workload_key for task in others.tasks}
         return self._those(lambda task: task.workload_key not in known)
 
@@ -79,23 +79,23 @@ class Tasks:
 
 @dataclass(frozen=True)
 class History:
-    """What a log holds, by task: trials, and those of them that gave no time."""
+    """The contents of a log by task: trials, and the trials that gave no time."""
 
     trials: Counter[str]
     failed: Counter[str]
 
     def of(self, tasks: Tasks) -> int:
-        """Trials of these tasks."""
+        """Count the trials of these tasks."""
         return sum(self.trials[task.workload_key] for task in tasks.tasks)
 
     def failed_of(self, tasks: Tasks) -> int:
-        """Trials of these tasks that gave no time."""
+        """Count the trials of these tasks that gave no time."""
         return sum(self.failed[task.workload_key] for task in tasks.tasks)
 
 
 @contextmanager
 def layout_rewrite_off() -> Iterator[None]:
-    """While this lasts, tasks are made without layout rewriting (see ``DENIED_ON_CPU``)."""
+    """Make tasks without layout rewriting while this context is open (see ``DENIED_ON_CPU``)."""
     option = auto_scheduler.LayoutRewriteOption
     original = option.get_target_default
     option.get_target_default = staticmethod(lambda *_args: option.NO_REWRITE)
@@ -106,7 +106,7 @@ def layout_rewrite_off() -> Iterator[None]:
 
 
 def hardware_params(target: Any) -> Any:
-    """What Ansor is to know of a GPU, asked of the device; None on a CPU, where it finds out itself."""
+    """Return a GPU's properties for Ansor, read from the device; None on a CPU, which Ansor inspects itself."""
     if target.kind.name != "cuda":
         return None
     device = device_of(target)
@@ -124,11 +124,11 @@ def hardware_params(target: Any) -> Any:
 
 
 def extract(mod: Any, params: Any, target: Any, within: Callable[[], Any] = nullcontext) -> Tasks:
-    """The tuning tasks of a Relay module, by Ansor's own extraction.
+    """Extract the tuning tasks of a Relay module with Ansor's own extraction.
 
     Args:
-        within: makes the context that the model is compiled in, such as ``tvm_stitch.relay.enable``; Ansor compiles
-            in a thread of its own, which contexts of this one do not reach.
+        within: makes the context for compiling the model, such as ``tvm_stitch.relay.enable``. Ansor compiles in its
+            own thread, which contexts of this thread do not reach.
     """
     original = relay_integration.call_all_topi_funcs
 
@@ -149,7 +149,7 @@ def extract(mod: Any, params: Any, target: Any, within: Callable[[], Any] = null
 
 @contextmanager
 def tuned_schedules(log: Path) -> Iterator[None]:
-    """While this lasts, ``relay.build`` takes the best schedules of a log."""
+    """Let ``relay.build`` use the best schedules of a log while this context is open."""
     options = {"relay.backend.use_auto_scheduler": True}
     with auto_scheduler.ApplyHistoryBest(str(log)):
         with tvm.transform.PassContext(
@@ -159,7 +159,7 @@ def tuned_schedules(log: Path) -> Iterator[None]:
 
 
 def history(log: Path, target: Any) -> History:
-    """What a log holds for this target; nothing if there is no such file.
+    """Return the records of a log for this target; nothing if the file does not exist.
 
     Raises:
         ValueError: when the log holds records, but all for other targets: it belongs to another machine or run.
@@ -219,7 +219,7 @@ def tune(
 
     Args:
         trials: in all, those that the log holds already included.
-        seed: of the search; what the runs measure differs from time to time all the same.
+        seed: of the search. Measured times still differ from run to run.
 
     Raises:
         ValueError: when ``trials`` does not even give each task one.
@@ -254,7 +254,7 @@ def tune(
 
 
 def times_of(log: Path) -> Path:
-    """The file beside a log that tells how long tuning took."""
+    """Return the file next to a log that holds the tuning time."""
     return log.with_name(log.name + ".times")
 
 
@@ -266,7 +266,7 @@ def _runner(target: Any) -> Any:
 
 
 def _policies(tasks: Sequence[Any], search: Search, resumed: str | None, seed: int, trials: int) -> list[Any]:
-    """A sketch policy a task, all with one cost model; what the log holds is not measured again."""
+    """Make a sketch policy for each task, all with one cost model. Candidates in the log are not measured again."""
     if search.model == "xgb":
         cost_model = auto_scheduler.XGBModel(
             num_warmup_sample=len(tasks) * min(64, trials // len(tasks)), seed=seed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must stand beside the figures of a comparison: machine, date, versions, command."""
+"""The facts that belong to the figures of a comparison: machine, date, versions, command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tvm
 
 
 def facts(command: Sequence[str], device: str = "") -> dict[str, str]:
-    """Facts by name: the command, the date (UTC), the machine, and the versions of what took part.
+    """Return facts by name: the command, the date (UTC), the machine, and the versions of all contenders.
 
     Args:
         command: the program's arguments, its own name first.
@@ -40,7 +40,7 @@ def facts(command: Sequence[str], device: str = "") -> dict[str, str]:
 
 
 def processor() -> str:
-    """The CPU's name and how many of its cores this process may use."""
+    """Return the CPU's name and the number of cores that this process may use."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -53,7 +53,7 @@ def processor() -> str:
 
 
 def xgboost_version() -> str | None:
-    """The version of xgboost, under either of its names; None where there is none."""
+    """Return the version of xgboost, under either of its names; None if it is not installed."""
     for name in ("xgboost", "xgboost-cpu"):
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -63,7 +63,7 @@ def xgboost_version() -> str | None:
 
 
 def _version_of_this() -> str:
-    """The commit in a checkout, else the installed version."""
+    """Return the commit in a checkout, else the installed version."""
     root = Path(__file__).resolve().parents[2]
     try:
         version = importlib.metadata.version("tvm_stitch")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files to lock, in folders that others write to."""
+"""Lock files in folders that other users can write to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def open_own_file(path: Path) -> int:
-    """A descriptor of a file to lock, made (mode 600) if it is missing. No link is followed; nothing is written.
+    """Open a file to lock, and make it (mode 600) if it is missing. No link is followed; nothing is written.
 
     Raises:
         PermissionError: if something else has the name, or another user's file.
@@ -20,7 +20,9 @@ def open_own_file(path: Path) -> int:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
         if os.path.islink(path):
-            raise PermissionError(f"{path} is a symbolic link, which is not followed: remove it") from error
+            raise PermissionError(
+                f"{path} is a symbolic link, and lock files must not be links: remove it"
+            ) from error
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the variants of a workload in one process, in turns, so that what disturbs one disturbs all."""
+"""Measure the variants of a workload in one process, in turns, so that a disturbance affects all of them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class Program(Protocol):
 
     @property
     def kernels(self) -> Kernels:
-        """What one call launches."""
+        """Return the kernels that one call launches."""
         ...
 
     def outputs(self) -> list[np.ndarray]:
-        """All outputs of one call."""
+        """Return all outputs of one call."""
         ...
 
     def sample(self) -> float:
-        """Seconds of one call, the mean over a block of calls."""
+        """Return the seconds of one call, the mean over a block of calls."""
         ...
 
     def sample_memory(self) -> float:
-        """Seconds that the memory-intensive kernels of one call take, each timed on its own."""
+        """Return the seconds of one call's memory-intensive kernels, each timed separately."""
         ...
 
 
 @dataclass(frozen=True)
 class Built:
-    """A program and what it took to get it."""
+    """A program, and the time to build it."""
 
     program: Program
     tuning_seconds: float = 0.0
     trials: int = 0
-    compile_seconds: float | None = None  # where compiling was timed apart from the rest
+    compile_seconds: float | None = None  # if compiling was timed separately
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Variant:
 
 
 def interleaved(samplers: Mapping[str, Callable[[], float]], blocks: int) -> dict[str, Spread]:
-    """The spread of what each sampler returns, all of them called in turn ``blocks`` times.
+    """Call all samplers in turn ``blocks`` times, and return the spread of each one's results.
 
     Turns alternate in direction, so that no sampler always follows the same other one.
     """
@@ -80,7 +80,7 @@ def run_variants(
 
     Args:
         reference: the outputs in float64.
-        blocks: how often each variant takes its turn.
+        blocks: turns of each variant.
         tolerance: the largest absolute error of a variant that is timed.
         say: receives a line a step.
 
@@ -114,6 +114,6 @@ def run_variants(
 
 
 def _last_line(text: str) -> str:
-    """The last line that says something: TVM's messages begin with the stack."""
+    """Return the last line that is not empty: TVM's messages begin with the stack."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "no message"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tunes Relax modules with MetaSchedule: resumes from its database, stops at a time limit, shows progress."""
+"""Tune Relax modules with MetaSchedule: resume from its database, stop at a time limit, show progress."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import random
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from unittest import mock
 
 import numpy as np
 import tvm
+from _child_process import environment
 from tvm import relax
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -36,16 +38,16 @@ DEFAULTS = (
 
 @dataclass(frozen=True)
 class Tasks:
-    """Extracted tasks: fused functions, and how often each occurs in the model."""
+    """Extracted tasks: fused functions, and the number of times that each occurs in the model."""
 
     tasks: Sequence[Any]
 
     def compute_intensive(self) -> Tasks:
-        """Those with a contraction."""
+        """Return the tasks with a contraction."""
         return Tasks([task for task in self.tasks if _holds_contraction(task)])
 
     def unscheduled(self) -> Tasks:
-        """Those that are still to be scheduled: stitch ops are not."""
+        """Return the tasks without a schedule. Stitch ops have one."""
         return Tasks([t for t in self.tasks if not _function(t).attrs.get("tirx.is_scheduled")])
 
 
@@ -59,7 +61,7 @@ def _holds_contraction(task: Any) -> bool:
 
 
 def fused(target: Any, stitched: bool) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """From a model to fused functions, as TVM's pipeline does it or with stitching: the form that is tuned."""
+    """Fuse a model's functions for tuning, as TVM's pipeline does or with stitching."""
     passes = list(backend_of(target).library_dispatch_passes(target))
     if stitched:
         from tvm_stitch.config import StitchConfig
@@ -82,7 +84,7 @@ def fused(target: Any, stitched: bool) -> Callable[[tvm.IRModule], tvm.IRModule]
 
 
 def tuned_pipeline(target: Any, stitched: bool, database: Any) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The whole pipeline, with what the database holds; TVM's default schedules serve the rest."""
+    """Return the whole pipeline with the database's schedules. Other functions get TVM's default schedules."""
     prepare = fused(target, stitched)
 
     def run(mod: tvm.IRModule) -> tvm.IRModule:
@@ -108,12 +110,12 @@ def tuned_pipeline(target: Any, stitched: bool, database: Any) -> Callable[[tvm.
 
 
 def extract(mod: tvm.IRModule, target: Any, stitched: bool) -> Tasks:
-    """The tuning tasks of a model after fusion."""
+    """Extract the tuning tasks of a model after fusion."""
     return Tasks(ms.relax_integration.extract_tasks(fused(target, stitched)(mod), target)).unscheduled()
 
 
 class Records:
-    """A database in a folder, with what it holds of each task."""
+    """A database in a folder, with its records of each task."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,8 +124,8 @@ class Records:
         self.times = folder / "tuning_times.jsonl"
 
     def key(self, task: Any) -> str:
-        """A task's place among the database's workloads, which is how its records name it."""
-        # The database answers with what it holds, which for a task of equal structure may have other names.
+        """Return a task's index among the database's workloads. Records name a task by this index."""
+        # The database may return a task of equal structure under another name.
         wanted = self.database.commit_workload(task.dispatched[0]).as_json()
         for place, line in enumerate((self.folder / "database_workload.json").read_text().splitlines()):
             if json.loads(line) == wanted:
@@ -131,7 +133,7 @@ class Records:
         raise RuntimeError(f"the database in {self.folder} did not take the task {task.task_name}")
 
     def trials(self) -> tuple[Counter[str], Counter[str]]:
-        """Trials by task, and those of them that gave no time."""
+        """Return the trials by task, and the trials that gave no time."""
         made: Counter[str] = Counter()
         failed: Counter[str] = Counter()
         path = self.folder / "database_tuning_record.json"
@@ -143,21 +145,28 @@ class Records:
         return made, failed
 
     def of(self, tasks: Tasks) -> tuple[int, int]:
-        """Trials of these tasks, and how many of them failed."""
+        """Return the number of trials of these tasks, and the number of failed ones."""
         made, failed = self.trials()
         keys = {self.key(task) for task in tasks.tasks}
         return sum(made[key] for key in keys), sum(failed[key] for key in keys)
 
     def seconds_of(self, tasks: Tasks) -> tuple[float, int]:
-        """Wall time that tuning these tasks took, all runs together, and the trials that it is known of."""
+        """Return the wall time of tuning these tasks in all runs, and the number of trials with a known time."""
         return tuning_time.spent(self.times, {self.key(task) for task in tasks.tasks})
 
 
-def _load_intrinsics() -> None:
-    """Import TVM's tensor intrinsics, which tuning does anyway, but in seconds.
+def _search_path() -> str:
+    """Return a PYTHONPATH with the folder of this package."""
+    return os.pathsep.join(
+        filter(None, (str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")))
+    )
 
-    For each of them TVM asks for the whole stack with its sources, which takes a minute in all, and looks only whether
-    the function stands in a class: here none does, and frames without sources say the same.
+
+def _load_intrinsics() -> None:
+    """Import TVM's tensor intrinsics in seconds. Tuning imports them anyway.
+
+    For each intrinsic TVM reads the whole stack with its sources, which takes a minute in all. It only asks whether the
+    function is defined in a class. None is here, and frames without sources give the same answer.
     """
 
     def stack(context: int = 1) -> list[inspect.FrameInfo]:
@@ -221,7 +230,7 @@ def tune(
 
     Args:
         trials: in all, those that the database holds already included.
-        cost_model, strategy: MetaSchedule's own names for them.
+        cost_model, strategy: by MetaSchedule's own names.
 
     Raises:
         ValueError: when ``trials`` does not even give each task one.
@@ -238,7 +247,7 @@ def tune(
     order = sorted(range(len(found.tasks)), key=lambda i: before[records.key(found.tasks[i])])
     chosen = Tasks(
         [found.tasks[i] for i in sorted(order[:left])]
-    )  # the least tuned ones, if not one for each
+    )  # the least tuned tasks, if there is not one trial for each
     _load_intrinsics()
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
@@ -249,20 +258,21 @@ def tune(
     start = time.monotonic()
     watch = _Watch(chosen, records, Progress(len(chosen.tasks), left, done, limit), start + limit)
     try:
-        ms.tune_tasks(
-            tasks=contexts,
-            task_weights=weights,
-            work_dir=str(records.folder),
-            max_trials_global=left,
-            num_trials_per_iter=max(1, min(64, left // len(contexts))),
-            # Builders need the intrinsics too, in workers of their own, which would be out of time by then.
-            builder=ms.builder.LocalBuilder(
-                max_workers=contexts[0].num_threads, initializer=_load_intrinsics
-            ),
-            database=records.database,
-            cost_model=cost_model,
-            measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), watch],
-        )
+        with environment({"PYTHONPATH": _search_path()}):  # builders import _load_intrinsics
+            ms.tune_tasks(
+                tasks=contexts,
+                task_weights=weights,
+                work_dir=str(records.folder),
+                max_trials_global=left,
+                num_trials_per_iter=max(1, min(64, left // len(contexts))),
+                # Builders import the intrinsics too, in their own workers, which would exceed the time limit.
+                builder=ms.builder.LocalBuilder(
+                    max_workers=contexts[0].num_threads, initializer=_load_intrinsics
+                ),
+                database=records.database,
+                cost_model=cost_model,
+                measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), watch],
+            )
     except Exception as err:
         if "the time for tuning is up" not in str(err):
             raise

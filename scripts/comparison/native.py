@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TVM target that stands for this machine's CPU or GPU, under every supported TVM."""
+"""The TVM target of this machine's CPU or GPU, under every supported TVM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_FEATURES = (
 
 
 def native_cpu() -> str:
-    """LLVM's name for this CPU; where it knows none, that of the ablest it knows with these features."""
+    """Return LLVM's name for this CPU. If it has none, return the most capable known CPU with these features."""
     name = str(tvm.target.codegen.llvm_get_system_cpu())
     if name != "generic":
         return name
@@ -37,7 +37,7 @@ def target_of(spec: str) -> Any:
     """``"llvm"``: this CPU; ``"cuda"``: the GPU of this machine; anything else as ``tvm.target.Target`` takes it.
 
     Raises:
-        ValueError: for CUDA without a device: what is compared must run.
+        ValueError: for CUDA without a device, since a comparison runs what it builds.
     """
     host: dict[str, Any] = {"kind": "llvm", "mcpu": native_cpu()}
     if not compat.HAS_RELAY:
@@ -65,10 +65,10 @@ def target_of(spec: str) -> Any:
 
 
 def device_of(target: Any) -> Any:
-    """The device that the target's code runs on."""
+    """Return the device that the target's code runs on."""
     return tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu(0)
 
 
 def device_name(target: Any) -> str:
-    """The GPU's name; empty for a CPU."""
+    """Return the GPU's name; empty for a CPU."""
     return str(tvm.cuda(0).device_name) if target.kind.name == "cuda" else ""

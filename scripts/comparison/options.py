@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line that the comparisons share, and the course that they all take."""
+"""The command line and the main steps that all comparisons share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MODELS = "encoder, bert, add_layernorm_softmax, or a file MODEL.onnx"
 
 
 def say(line: str) -> None:
-    """Tell the user how things go, apart from the results."""
+    """Report progress to the user, separately from the results."""
     print(line, file=sys.stderr, flush=True)
 
 
 class Stopwatch:
-    """Measures what is done inside its context, or contexts; ``seconds`` holds the sum."""
+    """Measure the time inside its contexts; ``seconds`` is the sum."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -39,7 +39,7 @@ class Stopwatch:
 
 
 def add(parser: argparse.ArgumentParser, tuner: str) -> None:
-    """Add the options that every comparison has."""
+    """Add the options of every comparison."""
     parser.add_argument("--model", default="encoder", help=f"{MODELS} (default: %(default)s)")
     workload_sizes.add_options(parser)
     parser.add_argument(
@@ -55,18 +55,18 @@ def add(parser: argparse.ArgumentParser, tuner: str) -> None:
         type=float,
         default=float("inf"),
         metavar="S",
-        help="seconds of tuning in this run; 0 takes what the log holds",
+        help="seconds of tuning in this run; 0 only uses the log",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the search (default: %(default)s)")
     parser.add_argument(
-        "--variants", help="comma-separated, of the columns' names, such as stock,stitched; all by default"
+        "--variants", help="comma-separated names of columns, such as stock,stitched; all by default"
     )
     parser.add_argument("--blocks", type=int, default=7, help="turns of each variant (default: %(default)s)")
     parser.add_argument(
         "--tolerance",
         type=float,
         default=1e-3,
-        help="largest error of a variant that is timed (default: %(default)s)",
+        help="variants with a larger error are not timed (default: %(default)s)",
     )
     parser.add_argument("--out", default="comparison", metavar="DIR", help="(default: %(default)s)")
 
@@ -79,13 +79,13 @@ def run(
     disclose: Callable[[Any, Any], list[str]],
     instead: Callable[[Any, Any], None] | None = None,
 ) -> int:
-    """Build, check and time all variants; write table, numbers and plot; the exit code.
+    """Build, check and time all variants, and write table, numbers and plot. Return the exit code.
 
     Args:
-        command: the program's name and arguments, as they are disclosed.
+        command: the program's name and arguments, to disclose.
         prepare: makes of sizes and target the workload (``title``, ``reference()``) and its builds (``variants()``).
-        disclose: what is to be said beside the figures, of the builds and the target.
-        instead: what to do with the builds and the variants asked for, if they are not to be compared.
+        disclose: returns statements to print with the figures, from the builds and the target.
+        instead: called with the builds and the chosen variants instead of comparing them.
     """
     try:
         sizes = workload_sizes.sizes_from(args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a comparison: kernels and times by variant, as SVG, and as PNG where matplotlib is installed."""
+"""Plots of a comparison: kernels and times by variant, as SVG, and as PNG if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Panel:
 
     @property
     def top(self) -> float:
-        """The greatest value that must fit."""
+        """Return the greatest value that must fit."""
         return max((max(bar.memory + bar.rest, bar.high) for bar in self.bars), default=0.0) or 1.0
 
 
 def panels(comparison: Comparison) -> list[Panel]:
-    """Kernels, the time of the memory-intensive part, and that of the whole; what was not measured is left out."""
+    """Return panels of kernels, of the memory-intensive time and of the whole time. Unmeasured ones are left out."""
     kernels, memory, whole = [], [], []
     for record in comparison.records:
         if record.kernels:
@@ -62,7 +62,7 @@ def panels(comparison: Comparison) -> list[Panel]:
 
 
 def save_plots(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write ``plot.svg``, and ``plot.png`` if matplotlib can be imported; the files written."""
+    """Write ``plot.svg``, and ``plot.png`` if matplotlib can be imported. Return the written files."""
     found = [folder / "plot.svg"]
     found[0].write_text(svg(comparison))
     if importlib.util.find_spec("matplotlib"):
@@ -72,7 +72,7 @@ def save_plots(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def svg(comparison: Comparison) -> str:
-    """The plot as SVG text, three panels beside one another."""
+    """Return the plot as SVG text, with three panels side by side."""
     shown = panels(comparison)
     width = _WIDTH * len(shown)
     parts = [

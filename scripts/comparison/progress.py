@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows how far tuning has come: tasks, trials, the best latency, time spent and the time that may be left."""
+"""Show the progress of tuning: tasks, trials, the best latency, time spent and the remaining time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Write seconds as hours, minutes and seconds."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 class Progress:
-    """Prints a line after every round of measurements.
+    """Print a line after every round of measurements.
 
     Args:
-        tasks: how many tasks there are.
-        wanted: trials that this run is to make.
-        before: trials that earlier runs made.
-        limit: seconds that this run may take at most.
+        tasks: number of tasks.
+        wanted: trials to make in this run.
+        before: trials of earlier runs.
+        limit: most seconds of this run.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Progress:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this was made."""
+        """Return the seconds since this object was made."""
         return time.perf_counter() - self._start
 
     def show(self, tuned: int, done: int, best: float | None) -> None:
-        """Tell that ``tuned`` tasks have records, ``done`` trials were made, and the best estimate in seconds."""
+        """Print the number of tasks with records, the number of trials, and the best estimate in seconds."""
         rest = self.elapsed / done * max(0, self._wanted - done) if done else float("inf")
         rest = min(rest, max(0.0, self._limit - self.elapsed))
         latency = "-" if best is None else f"{best * 1e3:.3f} ms"

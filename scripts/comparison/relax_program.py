@@ -68,17 +68,17 @@ class RelaxProgram:
         return (time.perf_counter() - start) / calls
 
     def sample_memory(self) -> float:
-        """The sum over the memory-intensive kernels of their own mean time, on the data that they find in a run.
+        """Sum the mean times of the memory-intensive kernels, on the data of a real run.
 
-        Where the virtual machine calls one, it is repeated by TVM's time evaluator, which takes CUDA events on a GPU
-        and the clock on a CPU. So its inputs are in the cache, if they fit.
+        When the virtual machine calls such a kernel, TVM's time evaluator repeats it, with CUDA events on a GPU and the
+        clock on a CPU. So its inputs are in the cache, if they fit.
         """
         total, place = 0.0, 0
 
         def instrument(_func: Any, name: str, before: bool, _result: Any, *args: Any) -> int:
             nonlocal total, place
             if before and str(name) in self._memory:
-                if place not in self._repeats:  # the first time tells how often to repeat from now on
+                if place not in self._repeats:  # the first time gives the number of repeats
                     once = self._evaluator(str(name), 1)(*args).mean
                     self._repeats[place] = max(3, min(1000, int(_KERNEL_SECONDS / max(once, 1e-7)) + 1))
                 total += self._evaluator(str(name), self._repeats[place])(*args).mean
@@ -99,7 +99,7 @@ class RelaxProgram:
 
     @cached_property
     def _memory(self) -> dict[str, int]:
-        """The PrimFuncs without a contraction: their kernels' bytes, by name."""
+        """Return the bytes of the kernels of PrimFuncs without a contraction, by name."""
         return {
             gvar.name_hint: sum(kernel_bytes(func, self._gpu))
             for gvar, func in self._lowered.functions.items()
@@ -110,14 +110,14 @@ class RelaxProgram:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """Kernels of one call: on a CPU the calls of compiled functions, on a GPU what these launch."""
+        """Count the kernels of one call: on a CPU the calls of compiled functions, on a GPU their launches."""
         count = count_lowered(self._lowered, self._target)
         moved = sum(self._memory.get(name, 0) for name in self._runner.calls())
         return Kernels(count.memory_intensive, count.compute_intensive, moved, count.external)
 
 
 def _modules(module: Any) -> Iterator[Any]:
-    """The modules that a compiled one holds, itself left out: the virtual machine's does not tell functions."""
+    """Return the imported modules of a compiled module, without itself: the virtual machine's lists no functions."""
     for held in module.imports:
         yield held
         yield from _modules(held)

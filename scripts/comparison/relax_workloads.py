@@ -31,7 +31,7 @@ class RelaxWorkload:
 
 
 def workload(name: str, sizes: Sizes) -> RelaxWorkload:
-    """The workload called ``name``: ``encoder``, ``bert``, ``add_layernorm_softmax``, or the path of an ONNX model.
+    """Make the workload ``name``: ``encoder``, ``bert``, ``add_layernorm_softmax``, or the path of an ONNX model.
 
     Raises:
         ValueError: when there is no such workload.
@@ -40,7 +40,7 @@ def workload(name: str, sizes: Sizes) -> RelaxWorkload:
 
 
 class _Model:
-    """Emits operators into ``main``; parameters are drawn as they are asked for."""
+    """Emit operators into ``main``. Parameters are drawn on request."""
 
     def __init__(self, seed: int) -> None:
         self.builder = relax.BlockBuilder()
@@ -114,7 +114,7 @@ def encoder(sizes: Sizes) -> RelaxWorkload:
 
 
 def bert(sizes: Sizes) -> RelaxWorkload:
-    """A BERT encoder with embeddings and mask, by way of ONNX."""
+    """Make a BERT encoder with embeddings and mask, through ONNX."""
     from tvm_stitch.testing.workloads import bert as model
 
     config = sizes.bert_config()
@@ -122,7 +122,7 @@ def bert(sizes: Sizes) -> RelaxWorkload:
 
 
 def onnx_model(path: str) -> RelaxWorkload:
-    """A model from a file, its shapes all static, with random inputs."""
+    """Read a model from a file, with static shapes and random inputs."""
     import onnx
 
     from tvm_stitch.execution.tensors import make_inputs

@@ -28,7 +28,7 @@ _BLOCK_SECONDS, _KERNEL_SECONDS = 0.2, 0.005
 
 @contextmanager
 def kernels_noted() -> Iterator[dict[str, Any]]:
-    """Notes the PrimFuncs of the stitch ops that are compiled while this lasts, by name."""
+    """Record the PrimFuncs of stitch ops, by name, that are compiled while this context is open."""
     noted: dict[str, Any] = {}
     compiler = f"relay.ext.{COMPILER}"
     original = tvm.get_global_func(compiler)
@@ -42,11 +42,11 @@ def kernels_noted() -> Iterator[dict[str, Any]]:
 
 
 class RelayProgram:
-    """What ``relay.build`` returned, on its device, with inputs.
+    """A library of ``relay.build`` on its device, with inputs.
 
     Args:
         lib: for the graph executor, built in this process.
-        target: what it was built for.
+        target: the target of the build.
         inputs: arrays by name.
         stitched: the PrimFuncs of its stitch ops, by name (see :func:`kernels_noted`).
     """
@@ -92,10 +92,10 @@ class RelayProgram:
         return (time.perf_counter() - start) / calls
 
     def sample_memory(self) -> float:
-        """The sum over the memory-intensive kernels of their own mean time, on the data that they find in a run.
+        """Sum the mean times of the memory-intensive kernels, on the data of a real run.
 
-        The nodes of the graph are executed in order; a memory-intensive one is repeated by TVM's time evaluator,
-        which takes CUDA events on a GPU and the clock on a CPU. So its inputs are in the cache, if they fit.
+        The nodes of the graph run in order. TVM's time evaluator repeats a memory-intensive one, with CUDA events on a
+        GPU and the clock on a CPU. So its inputs are in the cache, if they fit.
         """
         total = 0.0
         for index, node in enumerate(self._graph["nodes"]):
@@ -109,7 +109,7 @@ class RelayProgram:
             elif self._is_compute(name):
                 self._lib.get_lib()[name](*inputs, *outputs)
             else:
-                if index not in self._repeats:  # the first time tells how often to repeat from now on
+                if index not in self._repeats:  # the first time gives the number of repeats
                     once = self._evaluator(name, 1)(*inputs, *outputs).mean
                     self._repeats[index] = max(3, min(1000, int(_KERNEL_SECONDS / max(once, 1e-7)) + 1))
                 total += self._evaluator(name, self._repeats[index])(*inputs, *outputs).mean
@@ -120,7 +120,7 @@ class RelayProgram:
 
     @cached_property
     def _tensors(self) -> list[list[Any]]:
-        """For every node of the graph its outputs: inputs and parameters filled, the others allocated."""
+        """Return the outputs of every node of the graph: inputs and parameters filled, the others allocated."""
         given = {**self._lib.get_params(), **self._inputs}
         shapes, dtypes = (self._graph["attrs"][key][1] for key in ("shape", "dltype"))
         first = self._graph["node_row_ptr"]
@@ -134,7 +134,7 @@ class RelayProgram:
         return tensors
 
     def _is_compute(self, name: str) -> bool:
-        """Whether a function has a contraction; one that this TVM did not lower itself is told by its name."""
+        """Whether a function has a contraction. If this TVM did not lower it itself, its name decides."""
         if name not in self._compute:
             metadata = self._lib.function_metadata
             functions = list(metadata[name].relay_primfuncs.values()) if name in metadata else []
@@ -147,7 +147,7 @@ class RelayProgram:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """Kernels of one call: on a CPU the nodes of the graph, on a GPU what these launch; free views are none."""
+        """Count the kernels of one call: on a CPU the graph's nodes, on a GPU their launches. Views do not count."""
         count = count_kernels(self._lib)
         names = [n["attrs"]["func_name"] for n in self._graph["nodes"] if n["op"] == "tvm_op"]
         bytes_of = {
@@ -157,7 +157,7 @@ class RelayProgram:
         return Kernels(count.memory_intensive, count.compute_intensive, moved, count.external)
 
     def _bytes(self, name: str) -> int:
-        """What the kernels of one node move."""
+        """Return the bytes that the kernels of one node move."""
         metadata = self._lib.function_metadata
         found = list(metadata[name].tir_primfuncs.values()) if name in metadata else []
         if not found:

@@ -34,7 +34,7 @@ class RelayWorkload:
 
 
 def workload(name: str, sizes: Sizes) -> RelayWorkload:
-    """The workload called ``name``: ``encoder``, ``bert``, ``add_layernorm_softmax``, or the path of an ONNX model.
+    """Make the workload ``name``: ``encoder``, ``bert``, ``add_layernorm_softmax``, or the path of an ONNX model.
 
     Raises:
         ValueError: when there is no such workload.
@@ -116,7 +116,7 @@ def bert(sizes: Sizes) -> RelayWorkload:
 
 
 def onnx_model(path: str) -> RelayWorkload:
-    """A model from a file, its shapes all static, with random inputs."""
+    """Read a model from a file, with static shapes and random inputs."""
     import onnx
 
     from tvm_stitch.execution.tensors import make_inputs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a comparison as plain data: one record a variant, with what must be known to read them."""
+"""The numbers of a comparison as plain data: one record for each variant, and the facts needed to read them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Spread:
 
     @property
     def milliseconds(self) -> tuple[float, float, float]:
-        """The least, the median and the greatest."""
+        """Return the least, the median and the greatest in milliseconds."""
         return 1e3 * self.least, 1e3 * self.median, 1e3 * self.most
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """The spread of samples, at least one."""
+        """Return the spread of at least one sample."""
         return cls(statistics.median(samples), min(samples), max(samples))
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What one call launches: kernels without and with a contraction, and the bytes that the former move."""
+    """The launches of one call: kernels without and with a contraction, and the bytes that the former move."""
 
     memory_intensive: int
     compute_intensive: int
@@ -40,17 +40,17 @@ class Kernels:
 
     @property
     def total(self) -> int:
-        """All kernels, calls of library functions included."""
+        """Count all kernels, including calls of library functions."""
         return self.memory_intensive + self.compute_intensive + self.external
 
 
 @dataclass
 class Record:
-    """What is known of one variant; None where it failed (``problem`` says how) or was not measured.
+    """The results of one variant; None if it failed (``problem`` says how) or was not measured.
 
-    ``seconds`` is one call of the whole workload, ``memory_seconds`` the sum over its memory-intensive kernels;
-    ``error`` the largest absolute difference from the float64 reference. ``tuning_seconds`` and ``trials`` are those
-    of the tuning records that the variant was built with, runs that were resumed included.
+    ``seconds`` is one call of the whole workload, ``memory_seconds`` the sum over its memory-intensive kernels.
+    ``error`` is the largest absolute difference from the float64 reference. ``tuning_seconds`` and ``trials`` are those
+    of the variant's tuning records, including resumed runs.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A workload, its variants, and the disclosure: statements and facts that belong beside every figure."""
+    """A workload, its variants, and the disclosure: statements and facts that belong to every figure."""
 
     workload: str
     target: str
@@ -76,11 +76,11 @@ class Comparison:
     statements: Sequence[str] = field(default_factory=tuple)
 
     def record(self, name: str) -> Record | None:
-        """The variant of that name."""
+        """Return the record of the variant of that name."""
         return next((record for record in self.records if record.name == name), None)
 
     def to_json(self) -> str:
-        """All of it as JSON text; times in seconds, sizes in bytes, an infinite error as null."""
+        """Write the comparison as JSON text: times in seconds, sizes in bytes, an infinite error as null."""
         return json.dumps(_plain(asdict(self)), indent=1, allow_nan=False)
 
 

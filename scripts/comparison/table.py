@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comparison as a markdown page: the table, the ratios, and under them what was disclosed."""
+"""A comparison as a markdown page: the table, the ratios, and the disclosed facts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from comparison.results import Comparison, Record, Spread
 
-#: The variants that the others are set beside, where they were measured.
+#: The variants that the others are compared with, if they were measured.
 _BASES = ("tuned", "stock")
 
 
 def _spread(value: Spread | None) -> str:
-    """Milliseconds: the median, and in brackets the range."""
+    """Write milliseconds: the median, and in brackets the range."""
     if value is None:
         return "-"
     low, middle, high = value.milliseconds
@@ -40,7 +40,7 @@ _ROWS: Sequence[tuple[str, Callable[[Record], str]]] = (
 
 
 def ratios(comparison: Comparison) -> list[tuple[str, str]]:
-    """How the stitched variants stand to the tuned and the stock one: (what, how many times), in words."""
+    """Return the ratios of stitched variants to the tuned and the stock one, in words: (quantity, ratio)."""
     lines = []
     for record in comparison.records:
         for base_name in _BASES:
@@ -60,7 +60,7 @@ def ratios(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The page: a row a figure, a column a variant; times are medians with the range of the blocks."""
+    """Write the page: a row for each figure, a column for each variant. Times are medians with the range of blocks."""
     head = ["", *(record.title for record in comparison.records)]
     body = [[label, *(cell(record) for record in comparison.records)] for label, cell in _ROWS]
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]

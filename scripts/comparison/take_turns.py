@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets several tuning processes of one device measure in turns, so that none is timed while another one runs.
+"""Let several tuning processes of one device measure in turns, so that none is timed while another one runs.
 
-Searching and compiling, which take as long, go on beside the measurements of the others.
+Searching and compiling take as long, and continue during the measurements of others.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ _LOCAL_RUNNER = "auto_scheduler.local_runner.run"
 
 
 def lock_path() -> Path:
-    """The file whose lock a user's tuning processes hold while they measure: one for each ``CUDA_VISIBLE_DEVICES``."""
+    """Return the file whose lock a user's tuning processes hold while they measure.
+
+    There is one for each ``CUDA_VISIBLE_DEVICES``.
+    """
     devices = re.sub(r"\W+", "_", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
     return Path(tempfile.gettempdir()) / f"tvm_stitch-{os.getuid()}-measures-{devices}.lock"
 
 
 @contextmanager
 def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
-    """While this lasts, what Ansor's local runner measures at once is measured with the lock held.
+    """Hold the lock during each batch of measurements of Ansor's local runner, while this context is open.
 
     Args:
-        lock: a file, which is made; by default :func:`lock_path`.
+        lock: a file, made if missing; by default :func:`lock_path`.
 
     Raises:
         PermissionError: from the runner, if that path is a link or another user's.
@@ -47,7 +50,7 @@ def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             return original(*args)
-        finally:  # closing it gives the lock back, also when this process dies
+        finally:  # closing the file releases the lock, also when this process dies
             os.close(descriptor)
 
     with registered(_LOCAL_RUNNER, run):

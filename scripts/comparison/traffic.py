@@ -21,7 +21,7 @@ _EXPRESSIONS = ("value", "condition", "extent", "predicate", "indices", "iter_va
 
 @dataclass
 class _Kernel:
-    """Elements that a kernel loads and stores, by buffer; what is loaded only to be added to is not counted."""
+    """Elements that a kernel loads and stores, by buffer. Loads of accumulators are not counted."""
 
     launches: int = 1
     loads: dict[Any, int] = field(default_factory=lambda: defaultdict(int))
@@ -29,15 +29,15 @@ class _Kernel:
 
 
 def kernel_bytes(func: Any, gpu: bool) -> list[int]:
-    """The bytes moved by every kernel that one call of ``func`` launches, in order.
+    """Return the bytes moved by every kernel that one call of ``func`` launches, in order.
 
-    Each element of a buffer counts once a kernel, when read and when written: a buffer counts with its size, or
+    Each element of a buffer counts once for a kernel, when read and when written. A buffer counts with its size, or
     with the elements that the kernel's loops load if these are fewer (a slice, a gather).
 
     Args:
-        func: a PrimFunc after scheduling, under any supported TVM, its shapes static.
-        gpu: kernels are the outermost regions bound to threads, and what the function allocates in global memory
-            around them is moved too; else the function is one kernel, which moves its parameters.
+        func: a PrimFunc after scheduling, under any supported TVM, with static shapes.
+        gpu: kernels are the outermost regions bound to threads, and global memory that the function allocates around
+            them counts too. Otherwise the function is one kernel, which moves its parameters.
 
     Raises:
         ValueError: when a buffer's shape, or the number of launches, is symbolic.
@@ -45,7 +45,7 @@ def kernel_bytes(func: Any, gpu: bool) -> list[int]:
     walker = _Walker(func, gpu)
     walker.statement(func.body, 1, None if gpu else walker.start(1))
     if not gpu and not walker.kernels[0].loads and not walker.kernels[0].stores:
-        # A call of library code: what it does with its arguments is not visible.
+        # A call of library code: its accesses to the arguments are unknown.
         return [sum(walker.sizes.values())]
     found = []
     for kernel in walker.kernels:
@@ -55,7 +55,7 @@ def kernel_bytes(func: Any, gpu: bool) -> list[int]:
 
 
 class _Walker:
-    """Visits statements with the number of times that they run."""
+    """Visit statements with the number of times that they run."""
 
     def __init__(self, func: Any, gpu: bool) -> None:
         self.gpu = gpu
@@ -72,7 +72,7 @@ class _Walker:
         return self.kernels[-1]
 
     def moved(self, counts: dict[Any, int]) -> int:
-        """Bytes of the buffers that were touched."""
+        """Return the bytes of the touched buffers."""
         return sum(min(self.sizes[key], n * self.itemsize[key]) for key, n in counts.items())
 
     def _declare(self, buffer: Any) -> None:
@@ -146,7 +146,7 @@ def _expressions(stmt: Any) -> Iterator[Any]:
 
 
 def _thread(stmt: Any) -> Any:
-    """The name of the thread axis that a statement binds; None if it binds none."""
+    """Return the name of the thread axis that a statement binds; None if it binds none."""
     if compat.kind(stmt) == "For":
         return None if stmt.thread_binding is None else str(stmt.thread_binding.thread_tag)
     if compat.kind(stmt) == "AttrStmt" and stmt.attr_key == "thread_extent":
@@ -159,7 +159,7 @@ def _extent(stmt: Any) -> int:
 
 
 def _trips(extent: Any) -> int:
-    """A loop's extent; where it varies, more than any buffer has elements, which then counts whole."""
+    """Return a loop's extent. If it varies, return more than any buffer's elements, so that buffers count whole."""
     value = compat.int_value(extent)
     return _MANY if value is None else value
 
@@ -172,5 +172,5 @@ def _static(extent: Any) -> int:
 
 
 def _memory_of(buffer: Any) -> Any:
-    """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
+    """Return the identity of a buffer's memory: its data variable if it has one, else the buffer."""
     return buffer.data if compat.HAS_RELAY else buffer

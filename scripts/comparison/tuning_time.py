@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wall time that tuning took, round by round, kept beside the records of a tuner, which do not tell it."""
+"""The wall time of tuning, round by round, in a file next to a tuner's records, which lack it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def note(path: Path, seconds: float, trials: Mapping[str, int]) -> None:
-    """Append one round: what it took, and its trials by task."""
+    """Append one round: its seconds, and its trials by task."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         print(json.dumps({"seconds": seconds, "trials": dict(trials)}), file=file)
 
 
 def spent(path: Path, tasks: Collection[str]) -> tuple[float, int]:
-    """The seconds that went into these tasks, and their trials: of a round of several tasks its share by trials."""
+    """Return the seconds and trials of these tasks. A round of several tasks is shared out by trials."""
     seconds, known = 0.0, 0
     for line in path.read_text().splitlines() if path.exists() else []:
         tuned = json.loads(line)
@@ -28,7 +28,7 @@ def spent(path: Path, tasks: Collection[str]) -> tuple[float, int]:
 
 
 def gap(made: int, known: int) -> list[str]:
-    """What is to be said where the time of some trials is not known: records from elsewhere, a run that was killed."""
+    """Return a note for trials of unknown time (records from elsewhere, a killed run)."""
     return (
         [f"Tuning time is that of {known} of the {made} trials; of the others it is not known."]
         if known < made

@@ -13,7 +13,7 @@ Work = TypeVar("Work")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents; the defaults are those of BERT base. ``rows`` is that of the subgraph, which is no model."""
+    """Extents, by default those of BERT base. ``rows`` is for the subgraph, which is no model."""
 
     layers: int = 1
     batch: int = 1
@@ -32,20 +32,20 @@ class Sizes:
 
     @property
     def head(self) -> int:
-        """The width of one attention head; ValueError if the heads do not divide ``hidden``."""
+        """Return the width of one attention head; ValueError if the heads do not divide ``hidden``."""
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         return self.hidden // self.heads
 
     def title(self, model: str) -> str:
-        """The model with its sizes, in words."""
+        """Return the model with its sizes, in words."""
         layers = f"{self.layers} layer" + ("s" if self.layers > 1 else "")
         return (
             f"{model}, {layers}, batch {self.batch}, sequence {self.sequence}, hidden {self.hidden}, float32"
         )
 
     def bert_config(self) -> Any:
-        """The configuration of the BERT model of these sizes."""
+        """Return the configuration of the BERT model of these sizes."""
         from tvm_stitch.testing.workloads.bert import BertConfig
 
         sizes = asdict(self)
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def chosen(
     name: str, sizes: Sizes, makers: Sequence[Callable[[Sizes], Work]], read: Callable[[str], Work]
 ) -> Work:
-    """The workload of that name: of one of its makers, or read from a file.
+    """Make the workload of that name with one of the makers, or read it from a file.
 
     Raises:
         ValueError: when there is no such workload.
@@ -90,7 +90,7 @@ def chosen(
 
 
 def sizes_from(args: argparse.Namespace) -> Sizes:
-    """The sizes that were asked for.
+    """Return the sizes of the parsed options.
 
     Raises:
         ValueError: for sizes that do not fit together.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs the model: stock TVM, tvm_stitch, ONNX Runtime and PyTorch, on a CPU or on a CUDA device."""
+"""The contenders of the demonstration: stock TVM, tvm_stitch, ONNX Runtime and PyTorch, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Inputs = dict[str, np.ndarray]
 
 
 def compiled(mod: tvm.IRModule, target: Any, inputs: Inputs, screen: Screen) -> dict[str, Runner]:
-    """The module by TVM's own pipeline and by ours, ready to be called."""
+    """Compile the module with TVM's own pipeline and with stitching, ready to call."""
     arrays = list(inputs.values())
     with screen.step(f"compiling for {target.kind.name} by TVM alone"):
         stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
@@ -33,7 +33,7 @@ def compiled(mod: tvm.IRModule, target: Any, inputs: Inputs, screen: Screen) -> 
 def peers(
     proto: Any, inputs: Inputs, config: BertConfig | None, on_gpu: bool, screen: Screen
 ) -> dict[str, Callable[[], Any]]:
-    """What else runs the model here. PyTorch runs the encoder that this demonstration builds, no other model."""
+    """Return the other runtimes for the model. PyTorch runs only the encoder that this demonstration builds."""
     found: dict[str, Callable[[], Any]] = {}
     if not on_gpu:
         with screen.step("loading ONNX Runtime"):
@@ -49,7 +49,7 @@ def peers(
 def _torch_call(
     proto: Any, inputs: Inputs, config: BertConfig, device: str
 ) -> Callable[[], list[np.ndarray]] | None:
-    """A call of PyTorch; None where it is not installed, or has no CUDA that it should have."""
+    """Return a call of PyTorch; None if it is not installed, or lacks CUDA for a GPU."""
     try:
         import torch
     except ImportError:

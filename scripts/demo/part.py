@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some operators of a model as a model of their own: what one kernel computes, to be compiled by another pipeline."""
+"""Extract some operators of a model as a model: the operators of one kernel, to compile with another pipeline."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tvm_stitch.report.data import Bytes, add_sizes
 
 
 def part_of(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
-    """The operators of ``main`` whose results have these names.
+    """Extract the operators of ``main`` whose results have these names.
 
-    What they read of the rest are its parameters; what the rest reads of them, and what is returned, are its results.
+    Values that they read from other operators become parameters. Values that others read, and returned values, become
+    results.
     """
     main = mod["main"]
     bindings = [b for block in main.body.blocks for b in block.bindings]
@@ -61,7 +62,7 @@ class Launch:
 
 
 def launches(mod: tvm.IRModule, passes: Any, target: Any) -> list[Launch]:
-    """The kernels of one call of a module that a pipeline lowers."""
+    """Return the kernels of one call of a module that a pipeline lowers."""
     with target:
         calls = kernel_calls(passes(mod)).calls
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One kernel of a model, before and after: what TVM launches for its operators, and how the stitched one runs."""
+"""One kernel of a model, before and after: TVM's launches for its operators, and the stitched kernel's passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvm_stitch.report.words import bytes_in_words
 from .part import Launch, launches, part_of
 
 MOST_LINES = 6
-"""Lines of the table."""
+"""Most lines of the table."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Showcase:
 
     @property
     def title(self) -> str:
-        """What it is, and where in the model."""
+        """Return the kernel's operators, and its position in the model."""
         where = " to ".join(dict.fromkeys([self.sources[0], self.sources[-1]]))
         return f"One kernel of {self.count} such: {where}"
 
     def lines(self) -> list[str]:
-        """TVM's kernels on the left, the passes of the stitched one on the right."""
+        """Write TVM's kernels on the left, the passes of the stitched one on the right."""
         moved = add_sizes(
             *(launch.read for launch in self.before), *(launch.written for launch in self.before)
         )
@@ -61,7 +61,7 @@ def _filled(lines: list[str], count: int) -> list[str]:
 
 
 def showcase(mod: tvm.IRModule, report: ModelReport, target: Any) -> Showcase | None:
-    """The stitched kernel with which a model's calls save most, or None in a model without one."""
+    """Return the stitched kernel that saves most in a model's calls, or None in a model without one."""
     counts = Counter(k.function for k in report.kernels if k.kind == "stitched")
     first = {k.function: k for k in reversed(report.kernels) if k.kind == "stitched"}
     backend = backend_of(target)
@@ -72,7 +72,7 @@ def showcase(mod: tvm.IRModule, report: ModelReport, target: Any) -> Showcase | 
         try:
             part = part_of(mod, {o.name for o in operators})
             before = launches(part, tvm.transform.Sequential(passes), target)
-        except Exception:  # symbolic shapes that nothing outside gives, operators of several results...
+        except Exception:  # symbolic shapes that no input defines, operators of several results...
             continue
         fewer = (len(before) - 1) * counts[function]
         if fewer > saved:
@@ -83,7 +83,7 @@ def showcase(mod: tvm.IRModule, report: ModelReport, target: Any) -> Showcase | 
 
 
 def _pass(number: int, told: dict[str, Any]) -> str:
-    """A sweep over a row's columns."""
+    """Describe a sweep over a row's columns."""
     does = [
         *(f"reduces {name}" for name in told["reduces"]),
         *(f"keeps {name} on chip" for name in told["keeps"]),

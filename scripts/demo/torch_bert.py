@@ -14,7 +14,7 @@ from tvm_stitch.testing.workloads.bert import BertConfig
 
 
 class TorchBert(torch.nn.Module):
-    """Takes what the ONNX model takes, and returns the same; attention is PyTorch's own."""
+    """The encoder with the ONNX model's inputs and results, and PyTorch's own attention."""
 
     def __init__(self, proto: Any, config: BertConfig) -> None:
         super().__init__()
@@ -25,22 +25,22 @@ class TorchBert(torch.nn.Module):
             )
 
     def weight(self, *names: str) -> torch.Tensor:
-        """A weight by the parts of its name."""
+        """Return a weight by the components of its name."""
         found: torch.Tensor = getattr(self, "_".join(names).replace(".", "_"))
         return found
 
     def linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """``x @ weight + bias``, the weight being a matrix of (in, out)."""
+        """Compute ``x @ weight + bias``, with a weight of (in, out)."""
         return F.linear(x, self.weight(name, "weight").T, self.weight(name, "bias"))
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """Layer norm."""
+        """Compute a layer norm."""
         return F.layer_norm(
             x, (self.config.hidden,), self.weight(name, "scale"), self.weight(name, "bias"), 1e-12
         )
 
     def forward(self, ids: torch.Tensor, types: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The hidden state behind the last layer."""
+        """Return the hidden state after the last layer."""
         cfg = self.config
         x = F.embedding(ids, self.weight("embeddings.words")) + F.embedding(
             types, self.weight("embeddings.types")

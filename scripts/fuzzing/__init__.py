@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fuzzer of the whole compiler with an oracle of its own: cases as plain data, built, run, judged and shrunk."""
+"""A fuzzer of the whole compiler with its own oracle: cases are plain data, built, run, judged and shrunk."""

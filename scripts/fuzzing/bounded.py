@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays with a bound on how far a correct computation may be from each element.
 
-Floating point is evaluated in float64 whatever the dtype, and ``error`` holds an absolute bound for each element; NaN
-and infinities with error 0 are certain. Integers and booleans are exact, in arrays of their own dtype. An error of
-infinity says that nothing is known of the element: it depends on a rounding, or is undefined.
+Floating point is evaluated in float64 whatever the dtype, and ``error`` holds an absolute bound for each element. NaN
+and infinities with error 0 are certain. Integers and booleans are exact, in arrays of their own dtype. An infinite
+error means that the element is unknown: it depends on a rounding, or is undefined.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HALVES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Rules:
-    """What the implementation under test is free to do.
+    """Freedoms of the implementation under test.
 
     ulps: of a transcendental function. flush: denormals may become zero. nan_max: a maximum or minimum has to
     "propagate" NaN, or may do as it likes ("any"). lenient: comparisons with NaN, and differences and quotients of
@@ -67,7 +67,7 @@ class Bounded:
 
     @property
     def unknown(self) -> Array:
-        """Where nothing is known."""
+        """Return the mask of unknown elements."""
         return np.isinf(self.error)
 
     @property
@@ -75,19 +75,19 @@ class Bounded:
         return self.data.shape
 
     def moved(self, function: Callable[[Array], Array]) -> Bounded:
-        """Data movement: the same function of the elements and of their errors."""
+        """Move data: apply one function to the elements and to their errors."""
         return Bounded(function(self.data), function(self.error), self.dtype, self.signed_zero)
 
 
 def exact(data: Array, dtype: str) -> Bounded:
-    """Elements known exactly, given in any float type or in the integer type itself."""
+    """Make exact elements, given in any float type or in the integer type itself."""
     data = np.asarray(data)
     data = data.astype("float64") if dtype in FLOATS else data.astype(dtype)
     return Bounded(data, np.zeros(data.shape), dtype, True)
 
 
 def flushed(value: Bounded, rules: Rules) -> Bounded:
-    """Given elements, of which denormals may be taken for zeros."""
+    """Make elements whose denormals may be taken for zeros."""
     if not rules.flush or not value.is_float:
         return value
     size = np.abs(value.data)
@@ -96,14 +96,14 @@ def flushed(value: Bounded, rules: Rules) -> Bounded:
 
 
 def unknown_like(data: Array, mask: Array) -> Array:
-    """Errors: infinite where the mask holds, else 0."""
+    """Return errors: infinite where the mask holds, else 0."""
     return np.where(mask, np.inf, 0.0) * np.ones(np.shape(data))
 
 
 def rounded(
     data: Array, error: Array, dtype: str, rules: Rules, ulps: float = 1.0, scale: Array | None = None
 ) -> Bounded:
-    """A float result: ``error`` so far, plus ``ulps`` roundings of ``scale`` (the result by default)."""
+    """Make a float result: ``error`` so far, plus ``ulps`` roundings of ``scale`` (the result by default)."""
     kind = FLOATS[dtype]
     scale = np.abs(data) if scale is None else scale
     finite = np.isfinite(data)
@@ -121,7 +121,7 @@ def rounded(
 
 
 def envelope(center: Array, corners: Sequence[Array], known: Array) -> Array:
-    """The greatest distance of corners from the center; unknown where they differ in being NaN or infinite."""
+    """Return the greatest distance of corners from the center; unknown if only some are NaN or infinite."""
     spread = np.zeros(np.shape(center))
     with np.errstate(all="ignore"):
         for corner in corners:
@@ -132,6 +132,6 @@ def envelope(center: Array, corners: Sequence[Array], known: Array) -> Array:
 
 
 def overflow(dtype: str, magnitude: Array) -> Array:
-    """Where an integer result of this magnitude is not defined: TVM takes it that wide signed integers never wrap."""
+    """Return where an integer result of this magnitude is undefined: in TVM wide signed integers never wrap."""
     limits = {"int32": 2.0**31 - 1, "int64": 2.0**62}
     return magnitude > limits.get(dtype, np.inf)

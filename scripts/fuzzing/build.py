@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a case to a Relax module."""
+"""Build the Relax module of a case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Names = dict[str, Any]
 
 
 def expression(dim: Dim, names: Names) -> Any:
-    """An extent as TIR."""
+    """Return an extent as TIR."""
     if isinstance(dim, int):
         return dim
     value = evaluate(dim, names)
@@ -32,10 +32,10 @@ def expression(dim: Dim, names: Names) -> Any:
 
 
 def text_of(dim: Any) -> Dim:
-    """An extent that Relax derived, as a case's text.
+    """Return an extent that Relax derived, as a case's text.
 
     Raises:
-        Unbuildable: for expressions that have no text of ours.
+        Unbuildable: for expressions without such a text.
     """
     if isinstance(dim, (int, tirx.IntImm)):
         return int(dim)
@@ -46,12 +46,12 @@ def text_of(dim: Any) -> Dim:
 
 
 def names_of(symbols: Sequence[str]) -> Names:
-    """TIR variables for symbols, with what expressions of them may call."""
+    """Return TIR variables for symbols, and the functions that their expressions may call."""
     return {**{s: tirx.Var(s, "int64") for s in symbols}, "max": tirx.max, "min": tirx.min}
 
 
 def build(case: Case) -> tvm.IRModule:
-    """The module, whose function is ``main``.
+    """Build the module, whose function is ``main``.
 
     Raises:
         Unbuildable: when Relax refuses it.
@@ -105,7 +105,7 @@ class _Module:
                 index += 1
 
     def _private(self, begin: int, end: int) -> None:
-        """A function of its own for the steps, with what they read as parameters and all results as a tuple."""
+        """Build a private function of the steps, with the values they read as parameters and all results as a tuple."""
         case = self.case
         first = len(case.inputs) + begin
         plain = build_values(case.but(inner=None), begin)
@@ -128,7 +128,7 @@ class _Module:
             self.inner_function = builder.emit_func_output(result)
 
     def _leave(self, values: list[Any], begin: int, end: int) -> None:
-        """Values that later blocks or the caller read leave their dataflow block."""
+        """Return the values that leave their dataflow block: later blocks or the caller read them."""
         first = len(self.case.inputs)
         later = {a for step in self.case.steps[end:] for a in step.args} | set(self.case.outputs)
         for index in range(first + begin, first + end):
@@ -137,13 +137,13 @@ class _Module:
 
 
 def parameter(name: int | str, shape: Sequence[Dim], dtype: str, names: Names) -> relax.Var:
-    """A tensor parameter."""
+    """Make a tensor parameter."""
     text = name if isinstance(name, str) else f"x{name}"
     return relax.Var(text, relax.TensorType([expression(d, names) for d in shape], dtype))
 
 
 def build_values(case: Case, steps: int) -> list[tuple[list[Dim], str]]:
-    """Extents and dtypes of inputs and of the first steps; tuples have neither.
+    """Return extents and dtypes of inputs and of the first steps; tuples have neither.
 
     Raises:
         Unbuildable: when Relax refuses the case.
@@ -169,11 +169,11 @@ class Live:
         self.dtypes: list[str] = []
 
     def add_input(self, shape: Sequence[Dim], dtype: str) -> None:
-        """A parameter."""
+        """Add a parameter."""
         self._note(parameter(len(self.values), shape, dtype, self.names))
 
     def add(self, step: Step) -> int:
-        """The number of the value that the step makes.
+        """Add a step, and return the number of its value.
 
         Raises:
             Unbuildable: when Relax refuses it; nothing is added then.
@@ -188,7 +188,7 @@ class Live:
         return len(self.values) - 1
 
     def close(self) -> None:
-        """Ends what was begun; nothing can be added then."""
+        """End the function; nothing can be added then."""
         self.builder._end_block()
 
     def _note(self, value: Any) -> None:
@@ -206,7 +206,7 @@ class Live:
 
 
 def emit_step(step: Step, args: list[Any], names: Names, emit: Callable[[Any], Any]) -> Any:
-    """Emits one operator; several bindings where it needs them."""
+    """Emit one operator, with several bindings if it needs them."""
     attrs = step.attrs
     if step.op in UNARY:
         return emit(_unary(step.op, args[0], attrs))

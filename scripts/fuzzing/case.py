@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case as plain data: inputs, steps, outputs, sizes to run at. It goes to JSON and back unchanged."""
+"""A case as plain data: inputs, steps, outputs, sizes to run at. It can be written as JSON and read unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Dim = int | str
 
 
 DIM_ATTRS = ("shape", "begin", "end", "sections")
-"""Attributes of steps that hold extents."""
+"""Names of the attributes of steps that hold extents."""
 
 
 class Inapplicable(Exception):
@@ -46,7 +46,7 @@ class Case:
 
     outputs: values that are returned, repeats allowed; a single one as itself unless ``as_tuple``.
     cuts: steps at which a new dataflow block begins; ``plain`` leaves dataflow blocks out altogether.
-    inner: first and last step (exclusive) of a part that stands in a private function, if any.
+    inner: first and last step (exclusive) of the steps in a private function, if any.
     sizes: of the symbols, one mapping for each run.
     config: options of StitchConfig. target: overrides the backend's.
     """
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def symbols(self) -> list[str]:
-        """Names of the symbolic extents, in order of their appearance."""
+        """Return the names of the symbolic extents, in order of their appearance."""
         found: dict[str, None] = {}
         for parameter in self.inputs:
             for dim in parameter.shape:
@@ -74,12 +74,12 @@ class Case:
         return list(found)
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Write one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Case:
-        """The case that :meth:`to_json` wrote."""
+        """Read a case that :meth:`to_json` wrote."""
         data = json.loads(text)
         return Case(
             inputs=tuple(Input(tuple(i["shape"]), i["dtype"], i["fill"], i["seed"]) for i in data["inputs"]),
@@ -97,12 +97,12 @@ class Case:
         )
 
     def but(self, **changes: Any) -> Case:
-        """The case with some fields changed."""
+        """Return the case with some fields changed."""
         return replace(self, **changes)
 
 
 def symbols_of(dim: Dim) -> list[str]:
-    """The symbols in an extent."""
+    """Return the symbols in an extent."""
     return (
         []
         if isinstance(dim, int)
@@ -111,7 +111,7 @@ def symbols_of(dim: Dim) -> list[str]:
 
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """The number an extent stands for.
+    """Return the value of an extent.
 
     Raises:
         Inapplicable: when it is negative or divides by zero.
@@ -129,7 +129,7 @@ def extent(dim: Dim, sizes: Mapping[str, int]) -> int:
 
 
 def evaluate(dim: Dim, names: Mapping[str, Any]) -> Any:
-    """An extent over whatever the names stand for: numbers, or TIR variables."""
+    """Evaluate an extent with the values of names: numbers, or TIR variables."""
     if isinstance(dim, int):
         return dim
     return eval(dim, {"__builtins__": {}}, dict(names))  # noqa: S307 - text of our own making
@@ -143,7 +143,7 @@ def map_dims(value: Any, function: Callable[[Dim], Dim]) -> Any:
 
 
 def pruned(case: Case) -> Case:
-    """Without steps and inputs that no output needs; inputs that give symbols their sizes stay."""
+    """Drop steps and inputs that no output needs. Inputs that give symbols their sizes remain."""
     first = len(case.inputs)
     needed = set(case.outputs)
     for index in range(len(case.steps) - 1, -1, -1):
@@ -169,7 +169,7 @@ def _symbols_of_step(step: Step) -> set[str]:
 
 
 def _kept(case: Case, keep: list[int]) -> Case:
-    """The case with those values only, renumbered; what else referred to them is gone."""
+    """Return the case with only those values, renumbered. References to others are dropped."""
     first = len(case.inputs)
     number = {old: new for new, old in enumerate(keep)}
     inputs = tuple(case.inputs[i] for i in keep if i < first)

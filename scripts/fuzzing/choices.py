@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Skip(Exception):
-    """Nothing there suits this choice."""
+    """No value suits this choice."""
 
 
 SMOOTH = ["exp", "tanh", "sigmoid", "erf", "sin", "cos", "square", "abs", "negative", "relu", "silu", "gelu"]
@@ -53,7 +53,7 @@ COMPARE = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal
 
 
 def _partner(g: Grower, x: int) -> int | None:
-    """Something that broadcasts against ``x``; None for a scalar."""
+    """Return a value that broadcasts against ``x``; None for a scalar."""
     if g.rng.random() < 0.12:
         return x
     if g.rng.random() < 0.25:
@@ -113,7 +113,7 @@ def binary(g: Grower) -> None:
 
 
 def condition(g: Grower, shape: list[Dim]) -> int:
-    """A boolean tensor that broadcasts to the shape."""
+    """Return a boolean tensor that broadcasts to the shape."""
     fits = [
         v for v in range(len(g.live.values)) if g.dtype_of(v) == "bool" and _broadcasts(shape, g.shape(v))
     ]
@@ -171,7 +171,7 @@ def cast(g: Grower) -> None:
 
 
 def axes_of(g: Grower, rank: int) -> list[int]:
-    """Some axes, at least one; some negative."""
+    """Choose some axes, at least one; some are negative."""
     count = g.rng.choice([1, 1, 1, 2, rank])
     axes = sorted(g.rng.sample(range(rank), min(rank, count)))
     return [a - rank if g.rng.random() < 0.2 else a for a in axes]
@@ -190,7 +190,7 @@ def reduce(g: Grower) -> None:
     axis = None if g.rng.random() < 0.1 else axes_of(g, rank)
     keep = g.rng.random() < 0.6
     result = g.add(name, (x,), {"axis": axis, "keepdims": keep})
-    if keep and g.rng.random() < 0.6:  # what stitching is about: the row meets its own reduction
+    if keep and g.rng.random() < 0.6:  # the typical pattern of stitching: the row meets its own reduction
         name = g.rng.choice(
             ["subtract", "divide", "multiply", "add"] if dtype in FLOATS else ["subtract", "maximum"]
         )

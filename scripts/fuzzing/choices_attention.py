@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .generate import Grower
 
 LENGTHS = [1, 2, 5, 7, 8, 16, 17, 33]
-"""Numbers of keys that are not the queries'."""
+"""Numbers of keys that differ from the queries'."""
 
 
 def written_out(g: Grower) -> None:
-    """matmul, scale, mask, softmax, matmul; of heads that were one axis with the elements, or an axis already."""
+    """Add matmul, scale, mask, softmax, matmul, of heads that were one axis with the elements, or an axis already."""
     x = g.pick(lambda v: floating(g)(v) and len(g.shape(v)) in (2, 3, 4))
     q = _heads(g, x)
     k, v = _keys(g, q), _keys(g, q)
@@ -131,7 +131,7 @@ def operator(g: Grower) -> None:
     causal = rng.choice([None, None, "TopLeft", "BottomRight"])
     if causal == "BottomRight" and keys != shape[1]:
         if not (isinstance(keys, int) and isinstance(shape[1], int) and keys > shape[1]):
-            causal = "TopLeft"  # TVM's places of the diagonal are others there
+            causal = "TopLeft"  # TVM places the diagonal elsewhere there
     g.add("attention", tuple(args), {"scale": rng.choice([None, 0.25]), "causal": causal})
 
 

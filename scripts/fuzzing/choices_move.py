@@ -54,7 +54,7 @@ def reshape(g: Grower) -> None:
         shape.insert(g.rng.randint(0, len(shape)), 1)
         if len(shape) > 6:
             raise Skip
-    if 0 in shape:  # to TVM it stands for the argument's extent at that place
+    if 0 in shape:  # to TVM 0 means the argument's extent at that position
         raise Skip
     g.add("reshape", (x,), {"shape": shape})
 

@@ -117,7 +117,7 @@ def pool(g: Grower) -> None:
 
 
 def convolution(g: Grower) -> None:
-    """conv2d with a constant kernel, and what often follows."""
+    """conv2d with a constant kernel, and operators that often follow."""
     x = image(g)
     channels, dtype = g.shape(x)[1], g.dtype_of(x)
     if not isinstance(channels, int) or not 1 <= channels <= 33:
@@ -138,7 +138,7 @@ def convolution(g: Grower) -> None:
 
 
 def transposed_convolution(g: Grower) -> None:
-    """conv1d_transpose to conv3d_transpose with a constant kernel, and what often follows."""
+    """conv1d_transpose to conv3d_transpose with a constant kernel, and operators that often follow."""
     x = g.pick(lambda v: floating(g)(v) and len(g.shape(v)) in (3, 4, 5))
     shape, dtype, rng = g.shape(x), g.dtype_of(x), g.rng
     channels, spatial = shape[1], len(shape) - 2

@@ -37,7 +37,7 @@ def numpy_dtype(name: str) -> Any:
 def fill(
     shape: Sequence[int], dtype: str, how: str, rng: np.random.Generator, sizes: Mapping[str, int]
 ) -> np.ndarray:
-    """An array of the dtype (``ml_dtypes`` for bfloat16).
+    """Make an array of the dtype (``ml_dtypes`` for bfloat16).
 
     normal: around 0; positive: 0.5 to 2; special: a sixth of NaN, infinities, zeros, denormals, extremes; ties: a few
     values; wide: magnitudes of any order; full: all integers of the dtype; small: up to 10; index:N: indices below N.
@@ -82,7 +82,7 @@ def _integers(
 
 
 def inputs_of(case: Case, run: int) -> list[np.ndarray]:
-    """Inputs for one run of a case: others for every input and size, the same whatever else the case holds."""
+    """Make inputs for one run of a case. They depend only on the input and the size, not on the rest of the case."""
     sizes = case.sizes[run]
     arrays = []
     for parameter in case.inputs:
@@ -93,6 +93,6 @@ def inputs_of(case: Case, run: int) -> list[np.ndarray]:
 
 
 def constant(attrs: Mapping[str, Any]) -> np.ndarray:
-    """The contents of a constant step: shape, dtype, fill and seed."""
+    """Make the contents of a constant step from shape, dtype, fill and seed."""
     rng = np.random.default_rng([7, attrs["seed"]])
     return fill(attrs["shape"], attrs["dtype"], attrs["fill"], rng, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a case with and without stitching, runs it on a backend, and says what came of it."""
+"""Compile a case with and without stitching, run it on a backend, and return the outcome."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from .judge import share_judged, violations
 from .oracle import evaluate, flat_outputs
 
 EXTREMA = ("max", "min", "relu", "clip", "pool")
-"""What is in the names of functions that compute a maximum or minimum."""
+"""Substrings in the names of functions that compute a maximum or minimum."""
 BACKENDS = ("llvm", "emulator", "cuda")
 INTERNAL = re.compile(r"^\w*(Error|Exception|Exit|Interrupt)\b")
 
 
 @dataclass
 class Outcome:
-    """What came of a case.
+    """The outcome of a case.
 
-    kind: "ok", or what failed: "wrong", "error", "report" (of the emulator), "unstitched", "kernels" (more than
-    stock), "crash", "hang", "fuzzer" (a fault of its own); "tvm" when TVM without stitching fails alike, "invalid" when
+    kind: "ok", or the failure: "wrong", "error", "report" (of the emulator), "unstitched", "kernels" (more than
+    stock), "crash", "hang", "fuzzer" (a fault of the fuzzer). "tvm": TVM without stitching fails alike. "invalid":
     nothing could be compared.
     """
 
@@ -70,7 +70,7 @@ class Program:
         self.machine = relax.VirtualMachine(executable, device, memory_cfg="naive")
 
     def run(self, arrays: Sequence[np.ndarray], dtypes: Sequence[str], seed: int = 0) -> list[np.ndarray]:
-        """Outputs, tuples taken apart."""
+        """Return the outputs, with tuples flattened."""
         if self.backend == "emulator":
             from cuda_emulator import Options, run_lowered
 
@@ -100,7 +100,7 @@ def _flat(result: Any) -> Iterator[np.ndarray]:
 
 
 def target_of(case: Case, backend: str) -> Any:
-    """The target a case is compiled for."""
+    """Return the target of a case."""
     if case.target is not None:
         target = tvm.target.Target(dict(case.target) if isinstance(case.target, dict) else case.target)
         return target if backend == "llvm" or target.host else target.with_host(tvm.target.Target("llvm"))
@@ -113,10 +113,10 @@ def target_of(case: Case, backend: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to check.
+    """The checks to make.
 
-    backend: one of BACKENDS. stock: compare numbers of kernels too. only_stock: stitch nothing, to see what TVM alone
-    makes of a case. nan_max, lenient: see Rules.
+    backend: one of BACKENDS. stock: compare numbers of kernels too. only_stock: stitch nothing, to see how TVM alone
+    handles a case. nan_max, lenient: see Rules.
     """
 
     backend: str = "llvm"
@@ -128,14 +128,14 @@ class Settings:
 
     @property
     def rules(self) -> Rules:
-        """What the backend's arithmetic is free to do."""
+        """Return the freedoms of the backend's arithmetic."""
         if self.backend == "cuda":
             return Rules(16.0, flush=True, nan_max=self.nan_max, lenient=self.lenient, fast=True)
         return Rules(nan_max=self.nan_max, lenient=self.lenient)
 
 
 def check(case: Case, settings: Settings) -> Outcome:
-    """Builds, compiles, runs and judges a case; compares with TVM where it fails.
+    """Build, compile, run and judge a case. If it fails, compare with TVM.
 
     Raises:
         Unbuildable: when Relax refuses the case.
@@ -158,9 +158,9 @@ def check(case: Case, settings: Settings) -> Outcome:
 
 
 def _fails_alike(stock: Outcome, outcome: Outcome) -> bool:
-    """Whether TVM alone fails as well, and may be at fault: what was not stitched is TVM's.
+    """Whether TVM alone fails as well, and may be at fault for unstitched operators.
 
-    That is more than what was declined: constants that it folds, and what it fuses into an operator of its own.
+    These are more than the declined ones: constants that TVM folds, and operators that it fuses into its own.
     """
     typed = "has dtype" in outcome.detail or "has shape" in outcome.detail
     return stock.kind == "error" or (
@@ -169,10 +169,10 @@ def _fails_alike(stock: Outcome, outcome: Outcome) -> bool:
 
 
 def _blamed(case: Case, settings: Settings, outcome: Outcome, stock: Outcome) -> Outcome:
-    """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not.
+    """Attribute the failure to tvm_stitch if the first step that fails alone is stitched, else to TVM.
 
-    Behind a matmul it is TVM's if its numbers are the same: those of an epilogue that it fused. And so it is where no
-    step fails alone: then one is stitched alone, and among the others left to what TVM fuses.
+    Behind a matmul it is TVM's if TVM gives the same numbers, as in an epilogue that it fused. The same holds if no
+    step fails alone: then a step is stitched alone, but TVM fuses it among the others.
     """
     if stock.detail == outcome.detail and any(step.op == "matmul" for step in case.steps):
         return replace(outcome, kind="tvm")
@@ -193,7 +193,7 @@ def _blamed(case: Case, settings: Settings, outcome: Outcome, stock: Outcome) ->
 
 
 def _is_only_tvms_nan(case: Case, settings: Settings, outcome: Outcome) -> bool:
-    """Whether an extremum that is left to TVM, which loses NaN, explains the failure."""
+    """Whether an extremum left to TVM explains the failure: TVM loses NaN there."""
     left = [name for name in outcome.declined for extremum in EXTREMA if extremum in name]
     if settings.nan_max != "propagate" or not left:
         return False
@@ -273,9 +273,9 @@ def _compare_kernels(case: Case, settings: Settings, outcome: Outcome) -> Outcom
 
 
 def told(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     lines = [line.strip() for line in str(error).replace("\0", "").splitlines() if line.strip()]
-    if any(": error" in line for line in lines):  # a compiler's: the first says it
+    if any(": error" in line for line in lines):  # a compiler's first error line states the cause
         return _short(f"{type(error).__name__}: {next(line for line in lines if ': error' in line)}")
     said = [line for line in lines if re.search(r"\w*Error\b|Check failed", line)] or lines
     return _short(f"{type(error).__name__}: {' | '.join(said[-2:])}")

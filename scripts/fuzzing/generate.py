@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random cases: inputs, then steps that read what is there, outputs, and sizes to run at."""
+"""Random cases: inputs, then steps that read earlier values, outputs, and sizes to run at."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ TYPICAL = {"n": 23, "m": 5}
 
 @dataclass(frozen=True)
 class Profile:
-    """How large and how varied cases are.
+    """Size and variety of cases.
 
-    symbolic: share of cases with symbolic extents. elements: most elements of one value. steps, runs: at most so many.
-    targets: of which one is chosen for a case (None: the backend's own). rare: choices that a backend hardly serves.
+    symbolic: share of cases with symbolic extents. elements: most elements of one value. steps, runs: most of each.
+    targets: one is chosen for a case (None: the backend's own). rare: choices that a backend hardly supports.
     """
 
     symbolic: float = 0.35
@@ -76,7 +76,7 @@ class Profile:
 
 
 class Grower:
-    """A case that grows; what choices of :mod:`choices` are made on."""
+    """A growing case, on which the choices of :mod:`choices` are made."""
 
     def __init__(self, rng: random.Random, profile: Profile) -> None:
         self.rng, self.profile = rng, profile
@@ -121,7 +121,7 @@ class Grower:
         return self.live.dtypes[value]
 
     def pick(self, accept: Any = None) -> int:
-        """A value that ``accept(value)`` likes; late ones more often.
+        """Pick a value for which ``accept(value)`` holds; late ones more often.
 
         Raises:
             Skip: when there is none.
@@ -164,7 +164,7 @@ class Grower:
         return len(self.inputs) - 1
 
     def source(self, shape: Sequence[Dim], dtype: str, fill: str | None = None) -> int:
-        """A tensor of this shape: a constant where it is static, else something broadcast or declared.
+        """Make a tensor of this shape: a constant if it is static, else a broadcast or declared one.
 
         Raises:
             Skip: when there is none.
@@ -204,14 +204,14 @@ class Grower:
         return number
 
     def drop_last(self) -> None:
-        """Takes the last step back."""
+        """Undo the last step."""
         self.steps.pop()
         for column in (self.live.values, self.live.shapes, self.live.dtypes):
             column.pop()
 
 
 def generate(seed: int, profile: Profile) -> Case:
-    """The case of a seed."""
+    """Generate the case of a seed."""
     for attempt in range(100):
         case = _attempt(random.Random(f"{seed}/{attempt}"), seed, profile)
         if case is not None:
@@ -270,7 +270,7 @@ def _inputs(grower: Grower) -> None:
         grower.add_input([rng.choice([*grower.pool, 3])], rng.choice(["int32", "int64"]), f"index:{count}")
     plain = {d for p in grower.inputs for d in p.shape}
     for symbol in grower.symbols:
-        if symbol not in plain:  # whatever is derived from a symbol needs a place that says what it is
+        if symbol not in plain:  # an expression of a symbol needs an input that defines the symbol
             grower.add_input([symbol], rng.choice([grower.dtype, "float32"]))
 
 
@@ -329,7 +329,7 @@ def _config(rng: random.Random) -> dict[str, Any]:
 
 
 def _runs(case: Case, rng: random.Random, profile: Profile) -> list[dict[str, int]]:
-    """Sizes at which the case means something."""
+    """Return sizes at which the case is valid."""
     symbols = case.symbols
     if not symbols:
         return [{}] if _applies(case, {}, profile) else []

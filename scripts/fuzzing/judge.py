@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares outputs with what the oracle says of them."""
+"""Compare outputs with the oracle's bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .bounded import Bounded, Rules
 
 
 def violations(outputs: Sequence[np.ndarray], expected: Sequence[Bounded], rules: Rules) -> list[str]:
-    """What is wrong, one line for each output."""
+    """Describe the errors, one line for each output."""
     if len(outputs) != len(expected):
         return [f"{len(outputs)} outputs instead of {len(expected)}"]
     found = []
@@ -44,6 +44,6 @@ def _violation(got: np.ndarray, value: Bounded) -> str | None:
 
 
 def share_judged(expected: Sequence[Bounded]) -> tuple[int, int]:
-    """Elements of which something is known, and all."""
+    """Count the elements that are judged, and all elements."""
     known = sum(int((~v.unknown).sum()) for v in expected)
     return known, sum(v.data.size for v in expected)

@@ -20,7 +20,7 @@ def softmax(x: Bounded, axis: int, log: bool, rules: Rules) -> Bounded:
             return Bounded(x.data, x.error, x.dtype)
         top = extreme("max", x, axis, True, Rules(rules.ulps, rules.flush, "propagate"))
         nan = np.any(np.isnan(x.data) & (x.error == 0), axis=axis, keepdims=True)
-        # Whatever is subtracted cancels, so that its own error does not matter.
+        # The subtracted value cancels, so its own error does not matter.
         top = Bounded(top.data, np.where(np.isinf(top.error) | np.isinf(top.data), np.inf, 0.0), x.dtype)
         shifted = binary("subtract", x, top, rules)
         powers = unary("exp", shifted, rules, {})
@@ -35,7 +35,7 @@ def softmax(x: Bounded, axis: int, log: bool, rules: Rules) -> Bounded:
 
 
 def scaled(x: Bounded, scale: Bounded | None, shift: Bounded | None, rules: Rules) -> Bounded:
-    """x * scale + shift; where the product alone is too large, one rounding of both may not be."""
+    """x * scale + shift. If the product alone is too large, one rounding of both may not be."""
     if scale is None:
         return x if shift is None else binary("add", x, shift, rules)
     product = binary("multiply", x, scale, rules)
@@ -237,7 +237,7 @@ def attention(
     causal: str | None,
     rules: Rules,
 ) -> Bounded:
-    """Of <batch, row, head, element>. What a query gets that sees no key is not judged."""
+    """Attention of <batch, row, head, element>. The result of a query that sees no key is not judged."""
     queries, size, keys = q.shape[1], q.shape[3], k.shape[1]
     if 0 in (*q.shape, *k.shape, *v.shape):
         raise Inapplicable("attention without elements")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: what a case should compute, with a bound for each element. NumPy alone."""
+"""The oracle: the exact result of a case, with a bound for each element. It uses only NumPy."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ LIMIT = 4_000_000  # elements of any value
 
 
 def evaluate(case: Case, run: int, arrays: Sequence[np.ndarray], rules: Rules) -> list[Result]:
-    """Values of inputs and steps, in order.
+    """Evaluate inputs and steps, in order.
 
     Raises:
-        Inapplicable: when the case means nothing at the sizes of this run.
+        Inapplicable: if the case is invalid at the sizes of this run.
     """
     sizes = case.sizes[run]
     values: list[Result] = [flushed(exact(a, p.dtype), rules) for a, p in zip(arrays, case.inputs)]
@@ -63,7 +63,7 @@ def evaluate(case: Case, run: int, arrays: Sequence[np.ndarray], rules: Rules) -
 
 
 def _check_broadcast(step: Step, args: Sequence[Result]) -> None:
-    """Refuse what broadcasts to more than there is memory for, before it is computed."""
+    """Refuse a broadcast that would not fit into memory, before it is computed."""
     shapes = [a.data.shape for a in args if not isinstance(a, tuple)]
     if step.op in BINARY or step.op in ("where", "matmul"):
         if step.op == "matmul":
@@ -76,7 +76,7 @@ def _check_broadcast(step: Step, args: Sequence[Result]) -> None:
 
 
 def flat_outputs(case: Case, values: Sequence[Result]) -> list[Bounded]:
-    """The outputs of a case, tuples taken apart."""
+    """Return the outputs of a case, with tuples flattened."""
     found: list[Bounded] = []
     for index in case.outputs:
         value = values[index]
@@ -98,7 +98,7 @@ def evaluate_step(step: Step, args: list[Any], sizes: Mapping[str, int], rules: 
 
 
 class _Attrs:
-    """Attributes of a step, with extents worked out."""
+    """Attributes of a step, with evaluated extents."""
 
     def __init__(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         self.values, self.sizes = values, sizes

@@ -54,7 +54,7 @@ def total(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bounded
 
 
 def _contested(x: Bounded, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """Where parts of a sum may overflow to one infinity and meet the other one, which gives NaN in some orders."""
+    """Return where partial sums may overflow to both infinities, which gives NaN in some orders."""
 
     def part(sign: int) -> tuple[Array, Array]:
         finite = np.where(np.isfinite(x.data) & ~x.unknown, np.maximum(sign * x.data + x.error, 0), 0)
@@ -67,7 +67,7 @@ def _contested(x: Bounded, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _settled_nan(x: Bounded, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """Where one operand is NaN for certain, so that the sum is."""
+    """Return where one operand, and so the sum, is certainly NaN."""
     return np.any(np.isnan(x.data) & (x.error == 0), axis=axes, keepdims=keepdims)
 
 
@@ -105,7 +105,7 @@ def variance(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Boun
 
 
 def extreme(name: str, x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bounded:
-    """Maximum or minimum; of nothing, or of nothing but the identity, it is unknown."""
+    """Maximum or minimum. Of nothing, or of identities alone, it is unknown."""
     axes = axes_of(axis, len(x.shape))
     function = np.max if name == "max" else np.min
     floating = x.is_float
@@ -165,7 +165,7 @@ def logical(name: str, x: Bounded, axis: int | Axes, keepdims: bool) -> Bounded:
 
 
 def arg_extreme(name: str, x: Bounded, axis: int | None, keepdims: bool) -> Bounded:
-    """The first index of the greatest or least element; unknown where another one is as good within its error."""
+    """The first index of the greatest or least element; unknown if another one is as good within its error."""
     data = x.data.astype("float64") * (1 if name == "argmax" else -1)
     if axis is None:
         flat = Bounded(data.reshape(-1), x.error.reshape(-1), x.dtype)
@@ -220,7 +220,7 @@ def _shift(a: Array, axis: int) -> Array:
 
 
 def contraction(a: Bounded, b: Bounded, multiply: str, length: int, rules: Rules) -> Bounded:
-    """An einsum of two operands; what is not finite is not judged. TVM may sum half types in their own precision."""
+    """An einsum of two operands. Non-finite results are not judged. TVM may sum half types in their own precision."""
     with np.errstate(all="ignore"):
         if not a.is_float:
             data = np.einsum(multiply, a.data, b.data).astype(a.dtype)

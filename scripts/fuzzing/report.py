@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finding as text: what is wrong, the module, and how its inputs are made."""
+"""A finding as text: the errors, the module, and the recipe of its inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .execute import Outcome, Settings
 
 
 def describe(case: Case, outcome: Outcome, settings: Settings) -> str:
-    """TVMScript of the module, the inputs' recipe, and the case as JSON."""
+    """Return TVMScript of the module, the inputs' recipe, and the case as JSON."""
     lines = [f"{outcome.kind} on {settings.backend}: {outcome.detail}"]
     if outcome.declined:
         lines += [f"left to TVM: {name}: {reason}" for name, reason in outcome.declined.items()]

@@ -21,7 +21,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 FAST_DIVISOR = 2.0**126
-"""By larger numbers CUDA's fast quotient is 0."""
+"""CUDA's fast quotient by a larger number is 0."""
 
 # name: (function, ulps or None for the rules' own); monotone on either side of zero, or with steps.
 _MONOTONE: dict[str, tuple[Callable[[Array], Array], float | None]] = {
@@ -68,7 +68,7 @@ def unary(name: str, x: Bounded, rules: Rules, attrs: dict[str, Any]) -> Bounded
 
 
 def _approximated(name: str, x: Bounded, result: Bounded) -> Bounded:
-    """The result of a function with what CUDA's fast mathematics may add to its error.
+    """Return the result of a function with the additional error of CUDA's fast mathematics.
 
     The guide gives bounds for the intrinsics: absolute ones of sine, cosine and logarithm within a range, relative ones
     that grow with the argument of powers of e; the approximate tanh has eleven bits.
@@ -79,7 +79,7 @@ def _approximated(name: str, x: Bounded, result: Bounded) -> Bounded:
     if name in ("sin", "cos", "log"):
         more = 2.0**-18 * (1 + size) if name != "log" else 2.0**-19
     elif name == "tan":
-        angle = 2.0**-16 * (1 + size)  # a pole may be as near as this
+        angle = 2.0**-16 * (1 + size)  # a pole may be this near
         more = np.where(angle * (1 + np.abs(result.data)) < 0.5, angle * (1 + np.square(result.data)), np.inf)
     elif name in ("tanh", "gelu_tanh"):
         more = 2.0**-9 * (np.abs(result.data) + (size if name == "gelu_tanh" else 0))
@@ -331,7 +331,7 @@ def _floor(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
     if rules.fast:
         known = known & (np.abs(b.data) + b.error < FAST_DIVISOR)
     quotient, corners = _corners(np.divide, a, b)
-    # A quotient smaller than every number is 0 or the least one: of its floor the sign decides, which is lost.
+    # A quotient smaller than every number is 0 or the least one. Its sign, which is lost, decides its floor.
     kind = FLOATS[a.dtype]
     least = kind.tiny if rules.flush else 2 * kind.sub
     slack = 4 * kind.eps * np.abs(quotient) + np.where((a.data == 0) & (a.error == 0), 0, least)

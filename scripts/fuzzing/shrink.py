@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a failing case small: whatever can be left out or made simpler while it fails in the same way."""
+"""Shrink a failing case: leave out and simplify parts while it fails in the same way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .workers import Work, Worker
 def shrink(
     case: Case, outcome: Outcome, settings: Settings, worker: Worker, timeout: float, budget: float
 ) -> tuple[Case, Outcome]:
-    """The smallest case found within ``budget`` seconds, and what came of it."""
+    """Return the smallest case found within ``budget`` seconds, and its outcome."""
     end = time.monotonic() + budget
     progress = True
     while progress and time.monotonic() < end:
@@ -34,7 +34,7 @@ def shrink(
 
 
 def _alike(a: str, b: str) -> bool:
-    """Errors of one type; for wrong values anything goes."""
+    """Whether two outcomes are alike: errors of one type, or wrong values of any kind."""
     kinds = [
         re.findall(r"\w+Error|race|divergent|uninitialized|unwritten|out-of-bounds", text)[:1]
         for text in (a, b)
@@ -43,7 +43,7 @@ def _alike(a: str, b: str) -> bool:
 
 
 def candidates(case: Case, outcome: Outcome) -> Iterator[Case]:
-    """Simpler cases, the boldest first. Each is sound in itself, but Relax may refuse it."""
+    """Yield simpler cases, the boldest first. Each is well-formed, but Relax may refuse it."""
     if len(case.sizes) > 1:
         order = [outcome.run] if outcome.run >= 0 else range(len(case.sizes))
         yield from (case.but(sizes=(case.sizes[i],)) for i in order)
@@ -88,7 +88,7 @@ def _fewer_outputs(case: Case) -> Iterator[Case]:
 
 
 def _cut_steps(case: Case) -> Iterator[Case]:
-    """A step gives way to an input of its shape, or to one of its arguments."""
+    """Replace a step by an input of its shape, or by one of its arguments."""
     first = len(case.inputs)
     try:
         values = build_values(case, len(case.steps))
@@ -118,7 +118,7 @@ def _replaced(case: Case, number: int, by: int) -> Case:
 
 
 def _promoted(case: Case, index: int, parameter: Input) -> Case:
-    """The step's value becomes a parameter, the last one; later values move up by one."""
+    """Make the step's value the last parameter. Later values move up by one."""
     first = len(case.inputs)
 
     def swap(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def _fewer_sizes(case: Case) -> Iterator[Case]:
 
 
 def _mapped(case: Case, function: Any) -> Case:
-    """The case with a function applied to every extent."""
+    """Return the case with a function applied to every extent."""
     inputs = tuple(replace(p, shape=tuple(map_dims(p.shape, function))) for p in case.inputs)
     steps = tuple(
         Step(s.op, s.args, {k: map_dims(v, function) if k in DIM_ATTRS else v for k, v in s.attrs.items()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks cases in child processes: a crash or a hang costs one case, and memory stays bounded."""
+"""Check cases in child processes: a crash or a hang costs one case, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Answer:
-    """A case and what came of it."""
+    """A case and its outcome."""
 
     case: Case | None
     outcome: Outcome
@@ -75,7 +75,7 @@ class Worker:
         self.left = 0
 
     def ask(self, work: Work, timeout: float) -> Answer:
-        """The child's answer; a crash or a hang is one too."""
+        """Return the child's answer; a crash or a hang is one too."""
         if self.process is None or self.left == 0:
             self.stop()
             self._start()
@@ -97,8 +97,8 @@ class Worker:
         self.errors = tempfile.NamedTemporaryFile()
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        # Fresh memory holds a pattern and not zeros, so that what no kernel wrote shows. Parallel loops run inline:
-        # workers are as many as the machine has cores.
+        # Fresh memory holds a pattern instead of zeros, so unwritten elements show. Parallel loops run inline:
+        # there are as many workers as cores.
         added = {"MALLOC_PERTURB_": "90", "TVM_NUM_THREADS": "1", "TVM_LOG_DEBUG": ""}
         library = guard() if self.guarded else None
         if library is not None:
@@ -114,7 +114,7 @@ class Worker:
         self.left = self.renew
 
     def stop(self) -> None:
-        """Ends the child, whatever it does."""
+        """End the child, whatever it is doing."""
         if self.process is not None:
             self.process.kill()
             self.process.join()
@@ -125,7 +125,7 @@ class Worker:
 
 def _serve(pipe: Any, errors: str, task: str, path: list[str]) -> None:
     sys.path[:] = path
-    os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)  # TVM warns of much that is none of ours
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)  # TVM prints many unrelated warnings
     faulthandler.enable()
     module, function = task.split(":")
     answering = getattr(importlib.import_module(module), function)
@@ -146,7 +146,7 @@ def run_all(
     task: str = "fuzzing.workers:answer",
     guarded: bool = False,
 ) -> Iterator[Answer]:
-    """Answers in order of the work, made by ``jobs`` processes, until ``go_on`` says no."""
+    """Yield answers in order of the work, made by ``jobs`` processes, until ``go_on`` returns false."""
     local = threading.local()
     workers: list[Worker] = []
 
@@ -157,7 +157,7 @@ def run_all(
         if worker is None:
             worker = local.worker = Worker(renew, task, guarded)
             workers.append(worker)
-        with _starting:  # the environment of a child is that of the process while it starts
+        with _starting:  # a child inherits the process's environment at its start
             if worker.process is None or worker.left == 0:
                 worker.stop()
                 worker._start()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models, and the compilers that `bench_models.py` sets beside each other on them."""
+"""Whole models, and the compilers that `bench_models.py` compares on them."""

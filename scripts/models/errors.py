@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a contender's results are from the reference's, and the inputs that tell."""
+"""Errors of a contender's results against the reference's, and the inputs for measuring them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Arrays = Sequence[np.ndarray]
 
 
 def draws(inputs: Arrays, count: int) -> list[list[np.ndarray]]:
-    """So many draws of a model's inputs: these ones first, then their numbers in another order, tensor by tensor.
+    """Return several draws of a model's inputs: these first, then their numbers in another order, tensor by tensor.
 
-    So ranges, masks of ones and whatever else the inputs keep to stay as they are.
+    So ranges, masks of ones and other properties of the inputs remain.
     """
     found = [list(inputs)]
     for draw in range(1, count):
@@ -23,10 +23,10 @@ def draws(inputs: Arrays, count: int) -> list[list[np.ndarray]]:
 
 
 def mean_error(outputs: Sequence[Arrays], exact: Sequence[Arrays]) -> float:
-    """The root of the mean square of the relative errors of several draws.
+    """Return the root of the mean square of the relative errors of several draws.
 
-    The error of one draw is that of a single element, so that of two contenders of equal arithmetic either may have
-    twice the other's.
+    The error of one draw is that of a single element. Of two contenders with equal arithmetic either may have twice the
+    other's.
     """
     if len(outputs) != len(exact):
         return float("inf")
@@ -35,9 +35,9 @@ def mean_error(outputs: Sequence[Arrays], exact: Sequence[Arrays]) -> float:
 
 
 def relative_error(outputs: Arrays, exact: Arrays) -> float:
-    """The greatest difference of any element, over the greatest value of its tensor; the worst of all tensors.
+    """Return the greatest difference of an element over the greatest value of its tensor, the worst of all tensors.
 
-    Infinite where numbers or shapes of tensors differ, and where a difference is no finite number.
+    The error is infinite if numbers or shapes of tensors differ, or if a difference is not finite.
     """
     if [x.shape for x in outputs] != [x.shape for x in exact]:
         return float("inf")

@@ -11,9 +11,9 @@ from .spec import Made
 
 
 def import_torch(made: Made, dtype: str = "float32", products: str = "float32") -> tvm.IRModule:
-    """The Relax module of a model, its parameters bound as constants; inputs that float have ``dtype``.
+    """Import a model into Relax, with its parameters bound as constants. Floating-point inputs have ``dtype``.
 
-    ``products`` is what products and convolutions give in a half model: "float32", or "half".
+    ``products`` is the result type of products and convolutions in a half model: "float32", or "half".
     """
     import torch
     from tvm.relax.frontend.torch import from_exported_program

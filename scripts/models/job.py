@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process of a contender is asked for: plain data that travels between processes."""
+"""The job of a contender's process: plain data that travels between processes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """A model and what becomes of it.
+    """A model, and how to build and run it.
 
     Args:
         model: a name of the registry, or the path of an ONNX file.
         size: "full" or "small".
-        batch: also what an ONNX file's symbolic first dimension becomes.
+        batch: the batch size; it also replaces an ONNX file's symbolic first dimension.
         target: "llvm", "native" or "cuda".
         cuda_graph: whether the TVM contenders replay a CUDA graph.
-        decompose: whether batch norms are taken apart first (the TVM contenders).
-        products: what products and convolutions give in a half model: "float32" or "half" (the TVM contenders).
+        decompose: whether batch norms are decomposed first (the TVM contenders).
+        products: result type of products and convolutions in a half model: "float32" or "half" (the TVM contenders).
         config: options of StitchConfig.
         shapes: of an ONNX file's inputs, to fix symbolic dimensions.
-        folder: where outputs are written, and other files of a contender go.
-        draws: of inputs that errors are the mean over.
+        folder: for outputs and other files of a contender.
+        draws: number of draws of the inputs for the mean error.
     """
 
     model: str
@@ -52,9 +52,9 @@ class Job:
         return self.model.endswith(".onnx")
 
     def outputs(self, contender: str) -> Path:
-        """The file of a contender's outputs."""
+        """Return the file of a contender's outputs."""
         return Path(self.folder) / f"{contender}.npz"
 
 
 class Unavailable(Exception):
-    """A contender cannot take part here: the message says why."""
+    """A contender cannot run here: the message says why."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call of a contender spends in each kernel of a GPU, by the CUPTI records of PyTorch's profiler."""
+"""The time of a contender's call in each kernel of a GPU, by the CUPTI records of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from _device_events import device_events
 from .ready import Ready
 
 CALLS = 5
-"""Profiled calls, whose mean is told."""
+"""Number of profiled calls; the mean is reported."""
 MOST_KERNELS = 200
-"""Kernels that are told one by one; all count in the sums."""
+"""Most kernels that are listed one by one; all count in the sums."""
 
 _OF_LIBRARIES = re.compile(
     r"gemm|gemv|nvjet|cutlass|xmma|cudnn|conv|grad_engine|winograd|fmha|flash|attention|splitk|triton_tem_",
@@ -30,7 +30,7 @@ def is_memory_intensive(name: str) -> bool:
 
 
 def kernel_times(ready: Ready, memory_intensive: Callable[[str], bool]) -> dict[str, Any]:
-    """Seconds of a call in kernels, and in memory-intensive ones; empty where CUPTI records nothing.
+    """Return the seconds of a call in kernels, and in memory-intensive ones; empty if CUPTI records nothing.
 
     Copies of the device's memory count as memory-intensive; gaps between kernels count nowhere.
     """

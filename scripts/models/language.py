@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformers of language and speech, by the transformers package, with random weights.
 
-Each is wrapped so that it takes tensors and returns the last hidden state alone: what a model returns besides
-differs from version to version.
+Each is wrapped so that it takes tensors and returns only the last hidden state: other results of a model differ from
+version to version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ATTENTION = "sdpa"
 
 
 def _wrapped(model: Any, **fixed: Any) -> Any:
-    """A module of ``model``'s first argument (positions and masks as buffers) that returns its last hidden state."""
+    """Wrap ``model``: take its first argument (positions and masks are buffers), and return its last hidden state."""
     import torch
 
     class LastHidden(torch.nn.Module):
@@ -65,7 +65,7 @@ def _gpt2(size: str, batch: int) -> tuple[Any, list[Any]]:
     small = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000}
     config = GPT2Config(attn_implementation=ATTENTION, use_cache=False, **(small if size == "small" else {}))
     length = 128 if size == "full" else 16
-    # A mask of four dimensions is taken as it is: the model's own has a cumulative sum of booleans in it, which
+    # The model accepts a mask of four dimensions unchanged. Its own mask has a cumulative sum of booleans, which
     # TVM's importer keeps boolean.
     causal = torch.ones(length, length, dtype=torch.bool).tril().reshape(1, 1, length, length)
     mask = torch.zeros(1, 1, length, length).masked_fill(~causal, -1e9)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's model in the process of a contender: a PyTorch module or an ONNX model, and its inputs."""
+"""Load a job's model in the process of a contender: a PyTorch module or an ONNX model, and its inputs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Loaded:
         return Loaded(None, model, tensors.make_inputs(model.inputs))
 
     def torch(self) -> Made:
-        """The PyTorch model, which an ONNX file is not."""
+        """Return the PyTorch model. An ONNX file has none."""
         assert self.made is not None
         return self.made
 
     def arrays(self, dtype: str) -> list[np.ndarray]:
-        """The inputs for compiled code, those that float in ``dtype``."""
+        """Return the inputs for compiled code, floating-point ones in ``dtype``."""
         import ml_dtypes
 
         if self.onnx_inputs is not None:
@@ -53,7 +53,7 @@ class Loaded:
 
 
 def _fixed(specs: Any, job: Job) -> dict[str, tuple[int, ...]]:
-    """Shapes of the inputs: what the job says, or its batch in the place of a symbolic first dimension."""
+    """Return the inputs' shapes: the job's, or its batch instead of a symbolic first dimension."""
     known = {spec.name: spec for spec in specs}
     fixed = {}
     for name, shape in job.shapes.items():
@@ -68,7 +68,7 @@ def _fixed(specs: Any, job: Job) -> dict[str, tuple[int, ...]]:
 
 
 def load_torch(job: Job) -> Made:
-    """A job's PyTorch model.
+    """Load a job's PyTorch model.
 
     Raises:
         Unavailable: for an ONNX file.
@@ -79,7 +79,7 @@ def load_torch(job: Job) -> Made:
 
 
 def relax_module(job: Job, loaded: Loaded) -> Any:
-    """The Relax module of a job's model, as its importer makes it and the job asks for it."""
+    """Import a job's model into Relax, with the job's options."""
     from tvm import relax
 
     if loaded.onnx is not None:
@@ -92,5 +92,5 @@ def relax_module(job: Job, loaded: Loaded) -> Any:
 
 
 def file_name(model: str) -> str:
-    """How tables call a model."""
+    """Return a model's name in tables."""
     return Path(model).name if model.endswith(".onnx") else model

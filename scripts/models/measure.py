@@ -17,9 +17,9 @@ from .job import Job
 from .process import REFERENCE, Failed, Process
 
 PAUSE = 0.2
-"""Seconds between two contenders' blocks: what spins after a call has gone to sleep by then."""
+"""Seconds between two contenders' blocks, in which threads that spin after a call go to sleep."""
 SLOW_ROUNDS = 2
-"""Rounds of a contender of which one call takes longer than a block."""
+"""Rounds of a contender whose call takes longer than a block."""
 WRONG = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Errors, relative to the greatest value, beyond which a contender's result is wrong and its time means nothing."""
 
@@ -28,14 +28,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Effort:
-    """How long it may take.
+    """Limits on the time of a measurement.
 
     Args:
-        seconds: of a block.
+        seconds: time of a block.
         rounds: blocks of each contender.
-        limits: seconds to prepare in, by contender; others have that of "".
-        at_once: contenders that are prepared at the same time; more than one, and their times to compile disturb each
-            other.
+        limits: most seconds to prepare, by contender; others have that of "".
+        at_once: contenders prepared at the same time. More than one disturb each other's compile times.
     """
 
     seconds: float
@@ -44,23 +43,23 @@ class Effort:
     at_once: int = 1
 
     def limit(self, contender: str) -> float:
-        """Seconds in which a contender must be ready."""
+        """Return the seconds in which a contender must be ready."""
         return self.limits.get(contender, self.limits[""])
 
 
 def measure(job: Job, contenders: Sequence[str], effort: Effort, tell: Tell) -> dict[str, Any]:
-    """Everything about a job's model as JSON-able data; a contender that fails has its reason in it."""
+    """Measure a job's model, and return JSON-able data. It includes the reasons of contenders that failed."""
     return next(measure_all([job], contenders, effort, tell))
 
 
 def measure_all(
     jobs: Sequence[Job], contenders: Sequence[str], effort: Effort, tell: Tell
 ) -> Iterator[dict[str, Any]]:
-    """The same of each of several jobs, all of whose contenders are prepared before any of them is timed."""
+    """Measure several jobs. All their contenders are prepared before any is timed."""
     running: list[_Running] = []
     try:
         with ThreadPoolExecutor(effort.at_once) as pool:
-            # Started here, one by one: a process inherits this one's environment.
+            # Processes start one by one, since each inherits this one's environment.
             for job in jobs:
                 running.append(_Running(job, contenders))
             asked = [each.prepare(effort, pool) for each in running]
@@ -91,12 +90,12 @@ class _Running:
             raise
 
     def prepare(self, effort: Effort, pool: Executor) -> list[Future[dict[str, Any]]]:
-        """Answers to come: the reference's, then those of the contenders in their order."""
+        """Return future answers: the reference's, then those of the contenders in their order."""
         reference = pool.submit(self._ask_reference, effort)
         return [reference, *(pool.submit(self._prepare, name, effort, reference) for name in self.contenders)]
 
     def wait(self, answers: Sequence[Future[dict[str, Any]]], tell: Tell) -> None:
-        """Take the answers; contenders that failed are gone."""
+        """Wait for the answers, and drop contenders that failed."""
         begin = time.perf_counter()
         tell(f"{self.job.model}, {self.job.size}")
         self.reference = answers[0].result()
@@ -109,7 +108,7 @@ class _Running:
         self.spent += time.perf_counter() - begin
 
     def timed(self, effort: Effort) -> dict[str, Any]:
-        """Everything about the job, the contenders timed in turns."""
+        """Time the contenders in turns, and return all data of the job."""
         begin = time.perf_counter()
         for name, found in _rounds(self.rows, self.processes, effort).items():
             _note(self.rows[name], found)
@@ -129,13 +128,13 @@ class _Running:
         }
 
     def stop(self) -> None:
-        """End what still runs."""
+        """End all running processes."""
         for process in self.processes.values():
             process.stop()
         self.processes.clear()
 
     def _ask_reference(self, effort: Effort) -> dict[str, Any]:
-        """What errors are measured against; its process is gone before anybody is timed."""
+        """Compute the reference for errors. Its process ends before any contender is timed."""
         process = self.processes.pop(REFERENCE)
         try:
             told: dict[str, Any] = process.ask("prepare", effort.limit(REFERENCE))
@@ -145,7 +144,7 @@ class _Running:
         return told
 
     def _prepare(self, name: str, effort: Effort, reference: Future[dict[str, Any]]) -> dict[str, Any]:
-        """What is known of a contender once it is ready."""
+        """Prepare a contender, and return its data."""
         try:
             row: dict[str, Any] = self.processes[name].ask("prepare", effort.limit(name))
         except Failed as error:
@@ -159,7 +158,7 @@ class _Running:
 
 
 def _read(job: Job, name: str) -> list[list[np.ndarray]]:
-    """A contender's outputs, by draw of the inputs."""
+    """Read a contender's outputs, by draw of the inputs."""
     found: list[list[np.ndarray]] = [[] for _ in range(job.draws)]
     with np.load(job.outputs(name)) as file:
         for key in file.files:
@@ -176,7 +175,7 @@ def _how(row: Mapping[str, Any]) -> str:
 def _rounds(
     rows: Mapping[str, dict[str, Any]], running: dict[str, Process], effort: Effort
 ) -> dict[str, list[dict[str, Any]]]:
-    """The blocks of every contender, in turns of alternating direction."""
+    """Run the blocks of every contender, in turns of alternating direction."""
     blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
     for turn in range(effort.rounds):
         names = list(running)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks written here of PyTorch's primitives: recurrent ones, unrolled, and a block of a diffusion U-Net.
+"""Networks written in PyTorch's primitives: unrolled recurrent ones, and a block of a diffusion U-Net.
 
-TVM's importer does not take every form of PyTorch's own recurrent layers, so theirs are spelt out; a layer's
-product of its inputs and weights is made for all steps at once, as libraries do.
+TVM's importer does not accept every form of PyTorch's recurrent layers, so they are written out. A layer's product of
+its inputs and weights is computed for all steps at once, as in libraries.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Crnn(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """What a diffusion U-Net repeats: a residual block with a time embedding, and attention over the pixels."""
+    """The repeated block of a diffusion U-Net: a residual block with a time embedding, and attention over pixels."""
 
     def __init__(self, channels: int, heads: int, groups: int = 32) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class UNet(nn.Module):
 
 
 def recurrent(kind: str, size: str, batch: int) -> tuple[Any, list[Any]]:
-    """Layers of ``kind`` ("lstm" or "gru"), one after the other."""
+    """Build layers of ``kind`` ("lstm" or "gru"), one after the other."""
     layer = {"lstm": Lstm, "gru": Gru}[kind]
     hidden, steps, layers = (512, 32, 2) if size == "full" else (32, 4, 1)
     model = nn.Sequential(*(layer(hidden, hidden) for _ in range(layers)))
@@ -180,7 +180,7 @@ def recurrent(kind: str, size: str, batch: int) -> tuple[Any, list[Any]]:
 
 
 def crnn(size: str, batch: int) -> tuple[Any, list[Any]]:
-    """A recogniser of text; as many steps as the image has columns, by four."""
+    """Build a recogniser of text, with one step for four columns of the image."""
     width, hidden, classes, columns = (64, 256, 96, 128) if size == "full" else (8, 16, 12, 16)
     return Crnn(width, hidden, classes), [torch.randn(batch, 1, 32, columns)]
 

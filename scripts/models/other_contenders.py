@@ -22,7 +22,7 @@ from .ready import Ready
 
 
 def _export(job: Job, loaded: Loaded) -> Path:
-    """The model as an ONNX file: by the exporter of exported programs if its package is installed, else by tracing."""
+    """Export the model to ONNX: by the exporter of exported programs if its package is installed, else by tracing."""
     import torch
 
     from .torch_contenders import cast_inputs
@@ -42,7 +42,7 @@ def onnxruntime(job: Job) -> Ready:
     """ONNX Runtime on the target's provider.
 
     Raises:
-        Unavailable: where it is not installed, or lacks that provider.
+        Unavailable: if it is not installed, or lacks that provider.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise Unavailable("onnxruntime is not installed")
@@ -78,17 +78,17 @@ def onnxruntime(job: Job) -> Ready:
 
     outputs(inputs[0])
     compiled = time.perf_counter() - imported
-    results = [outputs(arrays) for arrays in reversed(inputs)][::-1]  # the first ones stay bound
+    results = [outputs(arrays) for arrays in reversed(inputs)][::-1]  # the first ones remain bound
     told = {"import_s": imported - begin, "compile_s": compiled}
-    # Its calls wait for the device themselves, so the host's clock will do.
+    # Its calls wait for the device themselves, so the host's clock suffices.
     return Ready(call, lambda: results, told=told)
 
 
 def xla(job: Job) -> Ready:
-    """JAX's jit of the model that torchax makes of PyTorch's.
+    """Compile torchax's form of the PyTorch model with JAX's jit.
 
     Raises:
-        Unavailable: where jax or torchax is not installed, does not import beside this PyTorch, or has no such device.
+        Unavailable: if jax or torchax is not installed, does not import with this PyTorch, or has no such device.
     """
     missing = [name for name in ("jax", "torchax") if importlib.util.find_spec(name) is None]
     if missing:
@@ -135,6 +135,6 @@ def _to_jax(jax: Any, tensor: Any) -> Any:
 
 
 def reference(job: Job) -> Ready:
-    """What an ONNX file is compared with: ONNX Runtime on the CPU, in the types the model has."""
+    """Compute the reference of an ONNX file: ONNX Runtime on the CPU, in the model's types."""
     ready = onnxruntime(replace(job, target="llvm"))
     return Ready(lambda: None, ready.outputs, told={"what": "ONNX Runtime in the model's own types"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plot of what was measured: every contender's time over the stitched build's, by model."""
+"""A plot of the measurements: every contender's time over the stitched build's, by model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class NoMatplotlib(Exception):
 
 
 def check() -> None:
-    """See that plots can be made.
+    """Check that plots can be made.
 
     Raises:
-        NoMatplotlib: where they cannot.
+        NoMatplotlib: if they cannot.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise NoMatplotlib("not installed, and needed for --plot: pip install matplotlib")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of its own for each contender: it prepares a model, and runs blocks of calls when it is asked to.
+"""A separate process for each contender: it prepares a model, and runs blocks of calls on request.
 
-So threads that spin in one contender's pool are gone (or asleep) when another's turn comes, a crash or a hang costs one
-row, and what a process takes of memory is one contender's. These are no processes of multiprocessing's, which share a
-tracker of resources: when one that holds a lock was killed, this process would tell of leaks as it ends.
+So threads that spin in one contender's pool are gone (or asleep) at another's turn. A crash or a hang costs one row,
+and a process's memory is one contender's. multiprocessing is not used: its processes share a tracker of resources, and
+would report leaks after one that holds a lock was killed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFERENCE = "reference"
 REFERENCES = {False: "models.torch_contenders:reference", True: "models.other_contenders:reference"}
 """The reference of a PyTorch model, and of an ONNX file."""
 SLOW = 5.0
-"""Seconds of a call that is not repeated to see whether another one is faster."""
+"""A call that takes longer is not repeated to find a faster one, in seconds."""
 
 
 class Failed(Exception):
@@ -56,7 +56,7 @@ class Process:
     def __init__(self, contender: str, job: Job) -> None:
         place = REFERENCES[job.is_onnx] if contender == REFERENCE else CONTENDERS[contender]
         self._errors = tempfile.NamedTemporaryFile()
-        # A folder of its own: what Inductor compiled in an earlier run would make its time to compile short.
+        # A separate folder: Inductor's cache of an earlier run would shorten its compile time.
         cache = Path(job.folder) / f"{contender}.cache"
         threads = str(job.threads)
         added = {
@@ -79,16 +79,14 @@ class Process:
                 stdout=self._errors,  # compilers and exporters warn and print
                 stderr=self._errors,
             )
-        with contextlib.suppress(
-            ConnectionError
-        ):  # a process that has ended already is found out when it is asked
+        with contextlib.suppress(ConnectionError):  # the next request finds out that the process has ended
             self._pipe.send((contender, place, job))
 
     def ask(self, what: str, limit: float, **arguments: Any) -> Any:
-        """The process's answer to "prepare", "block" or "finish".
+        """Return the process's answer to "prepare", "block" or "finish".
 
         Raises:
-            Failed: with the reason, also where there is no answer in ``limit`` seconds; the process is ended then.
+            Failed: with the reason. Without an answer in ``limit`` seconds the process is ended.
         """
         try:
             self._pipe.send((what, arguments))
@@ -112,7 +110,7 @@ class Process:
         return answer
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()
@@ -123,7 +121,7 @@ _CHILD = "import sys; sys.path[:] = sys.argv[2:]; from models.process import ser
 
 
 def serve(file: int) -> None:
-    """Answer what is asked over the connection of that number, until it is closed: runs in the contender's process."""
+    """Answer requests on the connection of that number until it is closed. Runs in the contender's process."""
     faulthandler.enable()
     pipe: Connection = Connection(file)
     served = _Served(*pipe.recv())
@@ -144,13 +142,13 @@ def serve(file: int) -> None:
 
 
 class _Served:
-    """What runs in the process."""
+    """The contender in its process."""
 
     def __init__(self, contender: str, place: str, job: Job) -> None:
         self.contender, self.place, self.job = contender, place, job
 
     def prepare(self) -> dict[str, Any]:
-        """Import, compile and run a model; write its outputs, and tell what is known so far."""
+        """Import, compile and run a model, write its outputs, and return its data so far."""
         module, function = self.place.split(":")
         self.ready = getattr(importlib.import_module(module), function)(self.job)
         _write(self.job.outputs(self.contender), self.ready.outputs())
@@ -177,13 +175,13 @@ class _Served:
         return run_block(self.ready, seconds, self.one_call).to_dict()
 
     def finish(self) -> dict[str, Any]:
-        """What is measured last."""
+        """Take the last measurements."""
         memory = {"memory_bytes": _peak()} if self.resets and not self.job.on_gpu else {}
         return {**memory, **self.ready.afterwards()}
 
 
 def _told(error: BaseException) -> str:
-    """An error in one line: its last one, where compilers say what is wrong."""
+    """Return an error's last line, in which compilers state the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
 
@@ -201,9 +199,9 @@ def _write(path: Path, outputs: Any) -> None:
 
 
 def _begin_peak() -> bool:
-    """Let the peak of resident memory be that of running from here on; whether the system can (Linux can)."""
+    """Start to measure the peak of resident memory, and return whether the system can (Linux can)."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what compiling took is given back
+        ctypes.CDLL(None).malloc_trim(0)  # release the memory of compiling
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
         return False
@@ -211,7 +209,7 @@ def _begin_peak() -> bool:
 
 
 def _peak() -> int | None:
-    """The most memory that was resident since then, in bytes; None where the system does not tell."""
+    """Return the peak of resident memory since then, in bytes; None if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

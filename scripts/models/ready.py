@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A contender that is ready to run, and how blocks of its runs are timed in its process."""
+"""A contender that is ready to run, and the timing of blocks of its runs in its process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 GROUP_SECONDS = 0.02
-"""Calls on a GPU are timed in groups of about so long, without waiting for the device in between."""
+"""Seconds of a timed group of calls on a GPU, without waiting for the device in between."""
 MOST_CALLS = 5000
 
 
 def _nothing() -> None:
-    """What need not be waited for."""
+    """Do nothing: there is no device to wait for."""
 
 
 @dataclass
@@ -26,12 +26,12 @@ class Ready:
     """A compiled model with its inputs bound.
 
     Args:
-        call: runs it once; on a GPU it need not wait for the device.
-        outputs: what one run on each draw of the inputs gives, on the host.
+        call: runs the model once; on a GPU it need not wait for the device.
+        outputs: results of one run on each draw of the inputs, on the host.
         sync: waits for the device.
-        told: what is known of it so far, plain data: seconds of preparing, versions...
-        afterwards: measures what would disturb timing, or takes long: called once, last.
-        on_gpu: whether ``call`` hands work to a GPU.
+        told: data so far, JSON-able: seconds of preparing, versions...
+        afterwards: takes measurements that would disturb timing or take long; called once, last.
+        on_gpu: whether ``call`` starts work on a GPU.
     """
 
     call: Callable[[], Any]
@@ -44,7 +44,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Block:
-    """What one block of calls took, in seconds a call (on a GPU of groups of calls); ``calls`` were timed."""
+    """The times of one block, in seconds a call (on a GPU of groups of calls). ``calls`` were timed."""
 
     median: float
     best: float
@@ -56,9 +56,10 @@ class Block:
 
 
 def run_block(ready: Ready, seconds: float, one_call: float) -> Block:
-    """Calls for about ``seconds``, behind some that do not count; without these where one call takes longer.
+    """Run calls for about ``seconds``, after some that do not count (none if one call takes longer).
 
-    The clock is the host's for everybody: on a GPU around a group of calls, the device waited for before and after.
+    The clock is the host's for all contenders: on a GPU around a group of calls, with waits for the device before and
+    after.
     """
     one_call = max(one_call, 1e-9)
     slow = one_call > seconds

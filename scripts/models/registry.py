@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models by name. Nothing is imported for them before one is made."""
+"""The models by name. Their packages are imported when one is made."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MODELS: dict[str, Model] = {
 
 
 def check_packages(models: Sequence[Model]) -> None:
-    """See that all that the models need is installed, without importing it.
+    """Check that all packages of the models are installed, without importing them.
 
     Raises:
         MissingPackages: naming everything that is missing.

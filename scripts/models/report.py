@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured as tables: one of each model's contenders, and a short one of all models, last."""
+"""The measurements as tables: one of each model's contenders, and a short one of all models, last."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _REMARKS = (
 
 
 def ratio(model: Row, name: str) -> float | None:
-    """How many times longer ``name`` took than the stitched build; None where either is missing."""
+    """Return the time of ``name`` over the stitched build's; None if either is missing."""
     mine, other = seconds(model, OURS), seconds(model, name)
     return other / mine if mine and other else None
 
 
 def seconds(model: Row, name: str) -> float | None:
-    """A contender's median seconds, None where it has none that mean something."""
+    """Return a contender's median seconds; None if it has no meaningful time."""
     row = model["contenders"].get(name, {})
     return None if "failed" in row else row.get("median_s")
 
 
 def best_peer(model: Row) -> str | None:
-    """The fastest contender that is no TVM build."""
+    """Return the fastest contender that is no TVM build."""
     found = {name: seconds(model, name) for name in model["contenders"] if name not in (OURS, STOCK)}
     times = {name: spent for name, spent in found.items() if spent}
     return min(times, key=lambda name: times[name]) if times else None
 
 
 def summary(models: Sequence[Row], contenders: Sequence[str]) -> dict[str, Any]:
-    """Ratios to the stitched build for each model, and their geometric means."""
+    """Return ratios to the stitched build for each model, and their geometric means."""
     others = [name for name in contenders if name != OURS]
     rows = []
     for model in models:
@@ -71,7 +71,7 @@ def summary(models: Sequence[Row], contenders: Sequence[str]) -> dict[str, Any]:
 
 
 def detail(model: Row, markdown: bool = False) -> str:
-    """A model's contenders, a line each, and what to know of the figures."""
+    """Write a model's contenders, a line each, and notes on the figures."""
     body = [_line(name, row) for name, row in model["contenders"].items() if "failed" not in row]
     reference = model["reference"]
     lines = [f"{file_name(model['model'])}: {model['size']}, batch {model['batch']}, {model['dtype']}"]
@@ -109,7 +109,7 @@ def _line(name: str, row: Row) -> list[str]:
 
 
 def overview(models: Sequence[Row], contenders: Sequence[str], markdown: bool = False) -> str:
-    """The short table: ours, the best peer, and how many times longer every other contender took."""
+    """Write the short table: the stitched build, the best peer, and the ratio of every other contender."""
     found = summary(models, contenders)
     others = [name for name in contenders if name != OURS]
     head = ("model", "ours ms", "best peer", "best peer/ours", *(f"{name}/ours" for name in others))

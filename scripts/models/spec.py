@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model of the benchmark is: a name, what builds it, and what must be installed for that."""
+"""A model of the benchmark: its name, its builder, and the packages that it needs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Model:
     """A PyTorch model with random weights, at two sizes.
 
     Args:
-        name: how the command line names it.
-        build: makes (module, inputs) of a size and a batch; weights and inputs come from torch's own generator,
-            so that a seed fixes both.
-        packages: what must be installed besides PyTorch, by pip's names.
-        note: what is special about it, in a sentence.
+        name: its name on the command line.
+        build: makes (module, inputs) of a size and a batch. Weights and inputs come from torch's own generator, so a
+            seed fixes both.
+        packages: packages besides PyTorch, by pip's names.
+        note: a sentence on its peculiarity.
     """
 
     name: str
@@ -46,10 +46,10 @@ class MissingPackages(Exception):
 
 
 def _import_torchvision() -> None:
-    """Import torchvision, which timm and transformers do, also where its operators' library does not load.
+    """Import torchvision, as timm and transformers do, even if its operators' library does not load.
 
-    Beside a PyTorch without CUDA that is so for torchvision's usual wheel; its import then fails at a file that
-    describes these operators, which no model here uses.
+    torchvision's usual wheel fails so with a PyTorch without CUDA. Its import then fails at a file that describes these
+    operators, which no model here uses.
     """
     if importlib.util.find_spec("torchvision") is None:
         return
@@ -66,8 +66,8 @@ def _import_torchvision() -> None:
 def make(model: Model, size: str, batch: int, dtype: str, seed: int = 0) -> Made:
     """Build a model with seeded weights and inputs; the same in every process.
 
-    For a half type, parameters and inputs are rounded to it and kept as float32: the error of a contender is then
-    that of its arithmetic, not of what it was given.
+    For a half type, parameters and inputs are rounded to it and stored as float32. The error of a contender is then
+    that of its arithmetic, not of its inputs.
     """
     import torch
 
@@ -89,7 +89,7 @@ def make(model: Model, size: str, batch: int, dtype: str, seed: int = 0) -> Made
 
 
 def _vary(module: Any) -> None:
-    """Random numbers where a fresh model has ones and zeros, which hide errors (or whole branches)."""
+    """Replace ones and zeros of a fresh model by random numbers: they hide errors (or whole branches)."""
     import torch
 
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

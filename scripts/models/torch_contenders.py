@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: eager, and compiled by Inductor in several ways; and what its float64 says of everybody's results."""
+"""PyTorch, eager and compiled by Inductor in several ways, and its float64 results as reference for all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .load import load_torch
 from .ready import Ready
 
 WARM_CALLS = 3
-"""Calls before a compiled model stays as it is: Inductor records CUDA graphs in the second, then replays them."""
+"""Calls before a compiled model is stable: Inductor records CUDA graphs in the second, then replays them."""
 
 
 def eager(job: Job) -> Ready:
-    """PyTorch as it is."""
+    """Eager PyTorch."""
     return _ready(job, None)
 
 
@@ -30,7 +30,7 @@ def inductor(job: Job) -> Ready:
 
 
 def inductor_frozen(job: Job) -> Ready:
-    """torch.compile with parameters that are constants, as they are in the TVM builds: folded and packed."""
+    """torch.compile with constant parameters, folded and packed as in the TVM builds."""
     from torch._inductor import config
 
     config.freezing = True
@@ -54,31 +54,31 @@ def inductor_tuned(job: Job) -> Ready:
 
 
 def flattened(result: Any) -> list[Any]:
-    """All tensors of what a model returns."""
+    """Return all tensors of a model's result."""
     if isinstance(result, torch.Tensor):
         return [result]
     return [tensor for item in result for tensor in flattened(item)]
 
 
 def to_arrays(result: Any) -> list[np.ndarray]:
-    """What a model returned, on the host; half types as float32, which holds them."""
+    """Return a model's results on the host, half types as float32, which holds them."""
     tensors = [tensor.detach().cpu() for tensor in flattened(result)]
     halves = (torch.float16, torch.bfloat16)
     return [(t.float() if t.dtype in halves else t).numpy() for t in tensors]
 
 
 def cast_inputs(inputs: list[Any], dtype: Any, device: str = "cpu") -> list[Any]:
-    """The inputs on a device, those that float in ``dtype``."""
+    """Return the inputs on a device, floating-point ones in ``dtype``."""
     return [x.to(device, dtype if x.is_floating_point() else x.dtype) for x in inputs]
 
 
 def tensor_draws(inputs: list[Any], count: int) -> list[list[Any]]:
-    """So many draws of a model's inputs."""
+    """Return several draws of a model's inputs."""
     return [[torch.from_numpy(x) for x in each] for each in draws([x.numpy() for x in inputs], count)]
 
 
 def full_precision() -> None:
-    """float32 means float32 for products on a GPU, as it does for TVM's kernels."""
+    """Compute float32 products exactly on a GPU, as TVM's kernels do."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
@@ -121,9 +121,9 @@ def _ready(job: Job, mode: str | None) -> Ready:
 
 
 def reference(job: Job) -> Ready:
-    """The same model in float64; it also says how far PyTorch's own result in the job's type is from it there.
+    """Run the model in float64, and report the error of PyTorch's own result in the job's type.
 
-    On the GPU where the contenders run on one: a CPU would take minutes for a large batch.
+    This runs on the GPU if the contenders do: a CPU would take minutes for a large batch.
     """
     torch.set_num_threads(job.threads)
     full_precision()

@@ -32,7 +32,7 @@ class TransformerLayer(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: Any, kept: Any, target: Any) -> Any:
-        """The loss of <batch, length, width>; ``kept`` is 1 where dropout keeps an element."""
+        """Return the loss of <batch, length, width>; ``kept`` is 1 where dropout keeps an element."""
         batch, length, _ = x.shape
         parts = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
         query, key, value = parts
@@ -60,7 +60,7 @@ class ResidualBlock(nn.Module):
         self.classify = nn.Linear(channels, classes)
 
     def forward(self, x: Any, target: Any) -> Any:
-        """The loss of images <batch, inputs, height, width> of classes with probabilities."""
+        """Return the loss of images <batch, inputs, height, width> of classes with probabilities."""
         first, second, past = (lambda y, c=c, n=n: n(c(y)) for c, n in zip(self.convolutions, self.norms))
         y = F.relu(second(F.relu(first(x))) + past(x))
         scores = F.log_softmax(self.classify(y.mean((2, 3))), dim=-1)
@@ -68,20 +68,20 @@ class ResidualBlock(nn.Module):
 
 
 def adam(parameter: Any, gradient: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
-    """A parameter and its moments after a step."""
+    """Return a parameter and its moments after a step."""
     first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient * gradient
     return parameter - 0.01 * first / (second.sqrt() + 1e-8), first, second
 
 
 class Step(nn.Module):
-    """A loss, and parameters and moments after a step: of a traced function and where its gradients are."""
+    """A module that returns a loss, and parameters and moments after a step, from a traced function."""
 
     def __init__(self, traced: Any, gradients: list[int]) -> None:
         super().__init__()
         self.traced, self.gradients = traced, gradients
 
     def forward(self, *given: Any) -> Any:
-        """Of parameters, their first and second moments, and inputs."""
+        """Run a step on parameters, their first and second moments, and inputs."""
         n = len(self.gradients)
         parameters, inputs = given[:n], given[3 * n :]
         results = self.traced(*parameters, *inputs)
@@ -102,19 +102,19 @@ class Training:
 
     @cached_property
     def mod(self) -> tvm.IRModule:
-        """The step for TVM."""
+        """Import the step for TVM."""
         with torch.no_grad():
             program = torch.export.export(self.step, self.given)
         return from_exported_program(program, custom_convert_map=backward_converters())
 
     @property
     def inputs(self) -> list[np.ndarray]:
-        """What the module takes."""
+        """Return the module's inputs."""
         return [x.numpy() for x in self.given]
 
     @cached_property
     def wanted(self) -> list[np.ndarray]:
-        """What the step gives, in float64, by PyTorch's own differentiation."""
+        """Return the step's results in float64, by PyTorch's own differentiation."""
         wide, n = copy.deepcopy(self.model).double(), len(self.step.gradients)
         moments, inputs = (self.given[n : 2 * n], self.given[2 * n : 3 * n]), self.given[3 * n :]
         (loss,) = wide(*(x.double() for x in inputs))
@@ -126,7 +126,7 @@ class Training:
 
 
 def training(model: nn.Module, inputs: Sequence[Any]) -> Training:
-    """A step of a model on some inputs, with moments drawn at random."""
+    """Make a step of a model on these inputs, with random moments."""
     names = [name for name, _ in model.named_parameters()]
     traced, signature = aot_export_module(
         model, inputs, trace_joint=True, output_loss_index=0, decompositions=core_aten_decompositions()

@@ -25,12 +25,12 @@ from .load import Loaded, relax_module
 from .ready import Ready
 
 SHARES = 5
-"""Instrumented calls that the memory-intensive part's time is the median of, at most."""
+"""Most instrumented calls for the median time of the memory-intensive part."""
 SHARE_SECONDS = 10.0
 
 
 def target_of(job: Job) -> Any:
-    """The TVM target: this machine's GPU, its CPU, or plain llvm (on x86 that is SSE2)."""
+    """Return the TVM target: this machine's GPU, its CPU, or plain llvm (SSE2 on x86)."""
     if job.on_gpu:
         return tvm.target.Target.from_device(tvm.cuda(0))
     if job.target == "native":
@@ -51,7 +51,7 @@ def stitched(job: Job) -> Ready:
 def _compile(
     job: Job, mod: tvm.IRModule, target: Any, stitched: bool
 ) -> tuple[Any, tvm.IRModule, str | None]:
-    """The executable, the module that its code was generated from, and why all of it was left to TVM, if it was."""
+    """Return the executable, the module of its code, and the reason if all of it was left to TVM."""
     lowered: list[tvm.IRModule] = []
 
     def lower(module: tvm.IRModule) -> tvm.IRModule:
@@ -73,7 +73,7 @@ def _ready(job: Job, stitched: bool) -> Ready:
     loaded = Loaded.of(job)
     mod = relax_module(job, loaded)
     arrays, *others = draws(loaded.arrays(job.dtype), job.draws)
-    del loaded  # the model's parameters are the module's constants from here on
+    del loaded  # from here on the module's constants hold the parameters
     imported = time.perf_counter()
     executable, lowered, left = _compile(job, mod, target, stitched)
     del mod
@@ -107,7 +107,7 @@ def _ready(job: Job, stitched: bool) -> Ready:
 
 
 def _share(runner: Runner, names: Collection[str]) -> float:
-    """Seconds that a call spends in the memory-intensive kernels."""
+    """Return the seconds of a call in memory-intensive kernels."""
     found: list[float] = []
     end = time.perf_counter() + SHARE_SECONDS
     while len(found) < SHARES and (not found or time.perf_counter() < end):

@@ -18,7 +18,7 @@ EPSILON = 1e-5
 
 
 def _one_call(function: Any, inputs: list[Any], outputs: list[Any], repeat: int = 1) -> tvm.IRModule:
-    """A module whose ``main`` calls a PrimFunc ``repeat`` times in a chain; returns its first output."""
+    """Make a module whose ``main`` calls a PrimFunc ``repeat`` times in a chain, and returns its first output."""
     builder = relax.BlockBuilder()
     variables = [relax.Var(f"x{i}", info) for i, info in enumerate(inputs)]
     gvar = builder.add_func(function, "kernel")
@@ -37,10 +37,10 @@ def _one_call(function: Any, inputs: list[Any], outputs: list[Any], repeat: int 
 def chained_reductions(blocks: int, threads: int, elements: int, repeat: int = 1) -> tvm.IRModule:
     """Normalisation of a whole float32 vector: the mean, then the variance, each behind a grid barrier.
 
-    Two chained full reductions in one cooperative kernel; partial sums go through two scratch buffers that are
-    outputs nobody reads. Sums are taken in a fixed order, so results are equal bit for bit from launch to launch.
-    ``threads`` is a power of two from 32 to 1024. ``repeat`` kernels follow each other, so that RewriteCUDAGraph
-    has some to capture that touch neither inputs nor outputs of ``main``.
+    Two chained full reductions are in one cooperative kernel. Partial sums go through two scratch buffers, which are
+    outputs without readers. Sums have a fixed order, so results are equal bit for bit from launch to launch.
+    ``threads`` is a power of two from 32 to 1024. ``repeat`` kernels follow each other, so that RewriteCUDAGraph can
+    capture some that touch neither inputs nor outputs of ``main``.
     """
     if threads not in (32, 64, 128, 256, 512, 1024):
         raise ValueError(f"threads must be a power of two from 32 to 1024, got {threads}")
@@ -116,7 +116,7 @@ def chained_reductions(blocks: int, threads: int, elements: int, repeat: int = 1
 
 
 def chained_reductions_reference(x: np.ndarray, repeat: int = 1) -> np.ndarray:
-    """What ``chained_reductions`` computes, in float64."""
+    """Return the result of ``chained_reductions`` in float64."""
     y = x.astype(np.float64)
     for _ in range(repeat):
         y = (y - y.mean()) / np.sqrt(y.var() + EPSILON)
@@ -129,10 +129,10 @@ Barrier = Literal["grid", "cluster"]
 def barrier_loop(
     barrier: Barrier, barriers: int, blocks: int, threads: int, blocks_per_sm: int, cluster: int = 1
 ) -> tvm.IRModule:
-    """A kernel that does nothing but pass ``barriers`` barriers, and writes one float32 per block.
+    """Make a kernel that only passes ``barriers`` barriers, and writes one float32 for each block.
 
-    Registers are bounded so that ``blocks_per_sm`` blocks fit on an SM as far as these go. ``cluster`` is the
-    blocks of a cluster for cluster barriers; ``blocks`` must be a multiple of it.
+    Registers are bounded so that ``blocks_per_sm`` blocks fit on an SM. ``cluster`` is the number of blocks of a
+    cluster for cluster barriers; ``blocks`` must be a multiple of it.
     """
     if blocks % cluster:
         raise ValueError(f"{blocks} blocks are not a multiple of clusters of {cluster}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small expressions over special values, and what they come to: for arithmetic that compilers like to simplify.
+"""Small expressions over special values, and their results: for arithmetic that compilers like to simplify.
 
 An expression is a tree: the name of an operand (``"x"``, ``"y"``), a number, or an operator's name (that of
 ``tvm.relax.op``) with trees; ``astype`` has a dtype behind its tree. One module computes many of them, each as an
@@ -27,7 +27,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def special_values(dtype: str) -> np.ndarray:
-    """NaN, infinities, zeros of both signs, the least and greatest numbers; for integers those around overflow."""
+    """Return NaN, infinities, zeros of both signs, least and greatest numbers; for integers those around overflow."""
     of = np.dtype(dtype)
     if of.kind in "iu":
         i = np.iinfo(of)
@@ -56,14 +56,14 @@ def special_values(dtype: str) -> np.ndarray:
 
 
 def special_pairs(dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Every special value with every other; their number is odd, so that kernels use no vectors and stay small."""
+    """Pair every special value with every other. Their number is odd, so kernels use no vectors and are small."""
     values = special_values(dtype)
     x, y = (a.ravel() for a in np.meshgrid(values, values, indexing="ij"))
     return (x, y) if len(x) % 2 else (np.append(x, x[-1:]), np.append(y, y[-1:]))
 
 
 def float_trees() -> list[Tree]:
-    """What a simplifier that takes floats for real numbers gets wrong, and its neighbours."""
+    """Return trees that a simplifier gets wrong if it takes floats for real numbers, and similar ones."""
     inner: list[Tree] = ["x", ("negative", "x"), ("add", "x", 1), ("add", 1e4, "x")]
     inner += [(op, "x", "y") for op in ("add", "subtract", "multiply", "divide", "maximum", "minimum")]
     trees: list[Tree] = []
@@ -97,7 +97,7 @@ def float_trees() -> list[Tree]:
 
 
 def integer_trees(dtype: str) -> list[Tree]:
-    """What comes out wrong when an integer does not wrap around at its width, and where that would show."""
+    """Return trees whose results are wrong if an integer does not wrap around at its width."""
     inner: list[Tree] = [(op, "x", "y") for op in ("add", "subtract", "multiply")]
     inner += [
         ("add", "x", "x"),
@@ -121,7 +121,7 @@ def integer_trees(dtype: str) -> list[Tree]:
 
 
 def zero_trees() -> list[Tree]:
-    """Integers that are 0 whatever x and y are, which a simplifier may find."""
+    """Return integer trees that are 0 for all x and y, which a simplifier may find."""
     three = ("minimum", ("maximum", "x", 3), 3)
     zeros: list[Tree] = [("subtract", "x", "x"), ("multiply", "x", 0), ("subtract", three, 3)]
     zeros += [("minimum", ("maximum", "y", 0), 0), ("subtract", ("add", "x", "y"), ("add", "x", "y"))]
@@ -133,7 +133,7 @@ def zero_trees() -> list[Tree]:
 
 
 def expected(tree: Tree, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What a tree comes to in NumPy; half types are computed in float32 and rounded at the end."""
+    """Evaluate a tree in NumPy. Half types are computed in float32 and rounded at the end."""
     dtype = values["x"].dtype
     wide = np.dtype("float32") if dtype in (np.float16, ml_dtypes.bfloat16) else dtype
 
@@ -152,7 +152,7 @@ def expected(tree: Tree, values: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def construct(tree: Tree, operands: Mapping[str, Any], ops: Any, const: Callable[[Any], Any]) -> Any:
-    """A tree's call in a front end: ``ops`` has the operators, ``const`` makes a scalar of the operands' dtype."""
+    """Build a tree in a front end: ``ops`` has the operators, ``const`` makes a scalar of the operands' dtype."""
     if isinstance(tree, str):
         return operands[tree]
     if not isinstance(tree, tuple):
@@ -165,7 +165,7 @@ def construct(tree: Tree, operands: Mapping[str, Any], ops: Any, const: Callable
 def wrong(
     trees: Sequence[Tree], values: Mapping[str, np.ndarray], results: Sequence[np.ndarray], relative: float
 ) -> list[str]:
-    """A line for every tree whose result is not what it comes to, with the first values that show it."""
+    """Write a line for every tree with a wrong result, with the first values that show it."""
     lines = []
     for tree, result in zip(trees, results, strict=True):
         want = expected(tree, values)

@@ -14,13 +14,14 @@ from ..execution.count import count_kernels
 def more_than_stock(
     mod: tvm.IRModule, target: Target | str, relax_pipeline: Callable[[tvm.IRModule], tvm.IRModule]
 ) -> str:
-    """What ``relax_pipeline`` launches more than TVM's default pipeline, memory-intensive or in all; empty if nothing.
+    """Report additional launches of ``relax_pipeline`` against TVM's default pipeline; empty if there are none.
 
-    Nothing is said of a module that TVM's pipeline does not compile, or whose launches depend on run-time values.
+    Memory-intensive launches and all launches count. A module is skipped if TVM's pipeline does not compile it, or if
+    its launches depend on run-time values.
     """
     try:
         stock = count_kernels(mod, target)
-    except Exception:  # whatever TVM makes of it
+    except Exception:  # TVM does not compile it
         return ""
     own = count_kernels(mod, target, relax_pipeline)
     if own.memory_intensive <= stock.memory_intensive and own.total <= stock.total:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants one bug in a generated kernel: what a detector is worth shows on kernels that are known to be wrong.
+"""Plant one bug in a generated kernel. Kernels that are known to be wrong test a detector.
 
 source = planted(source, "grid-barrier", 0)      # CUDA text without its first grid barrier
 lowered = planted(lowered, "shared-scratch", ("s0", "s1"))
@@ -18,7 +18,7 @@ from cuda_emulator import Launch, Lowered
 
 Barrier = Literal["grid-barrier", "cluster-barrier", "block-barrier"]
 Bug = Literal["grid-barrier", "cluster-barrier", "block-barrier", "shared-scratch", "extra-block"]
-"""What can be planted: one barrier of a kind removed; two scratch buffers in the same memory; a block too many."""
+"""Bugs to plant: one barrier of a kind removed; two scratch buffers in the same memory; a block too many."""
 
 BUGS: tuple[Bug, ...] = get_args(Bug)
 COOPERATIVE = "tirx.use_cooperative_launch"
@@ -49,7 +49,7 @@ class _Function:
 
 
 def _functions(source: str) -> tuple[str, list[_Function]]:
-    """The source with its comments blanked (nothing moves), and its functions in order.
+    """Return the source with blanked comments (positions stay the same), and its functions in order.
 
     Raises ValueError if braces do not match.
     """
@@ -69,7 +69,7 @@ def _functions(source: str) -> tuple[str, list[_Function]]:
 
 
 def _barrier_places(source: str, kind: Barrier, kernel: str | None = None) -> list[tuple[int, int]]:
-    """Where the kernels have a barrier, as (start, end) of the statement.
+    """Return the barriers of the kernels as (start, end) of the statement.
 
     A device function that does nothing else counts at its calls; barriers of other device functions do not count.
     """
@@ -84,12 +84,12 @@ def _barrier_places(source: str, kind: Barrier, kernel: str | None = None) -> li
 
 
 def barriers(source: str | Lowered, kind: Barrier = "grid-barrier", kernel: str | None = None) -> int:
-    """How many barriers of a kind the kernels of a source (or one of them) are written with."""
+    """Count the barriers of a kind in the text of a source's kernels, or of one of them."""
     return len(_barrier_places(_text(source), kind, kernel))
 
 
 def _pointers(function: _Function) -> dict[str, str]:
-    """Name -> element type of the parameters that point to memory the kernel may write."""
+    """Return name -> element type of the parameters that point to memory which the kernel may write."""
     found = {}
     for param in function.params:
         match = re.fullmatch(r"(?P<type>[\w:\s]+?)\s*\*\s*(?:__restrict__\s*)?(?P<name>\w+)", param)
@@ -99,7 +99,7 @@ def _pointers(function: _Function) -> dict[str, str]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Behind the bracket or parenthesis that closes the one at ``at``."""
+    """Return the position behind the bracket or parenthesis that closes the one at ``at``."""
     depth = 0
     for i in range(at, len(text)):
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(text[i], 0)
@@ -109,7 +109,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _uses(body: str, name: str) -> tuple[bool, bool]:
-    """Whether the body reads and writes what a pointer points to; its address handed on counts as both."""
+    """Whether the body reads and writes a pointer's memory. Passing its address on counts as both."""
     reads = writes = False
     for match in re.finditer(rf"\b{name}\b", body):
         before, at = body[: match.start()].rstrip(), match.end()
@@ -129,7 +129,7 @@ def _uses(body: str, name: str) -> tuple[bool, bool]:
 
 
 def scratch_pairs(source: str | Lowered, kernel: str | None = None) -> list[tuple[str, str]]:
-    """(keep, gone): pairs of parameters of one kernel that it both writes and reads, as scratch is, in both orders."""
+    """Return pairs (keep, gone) of parameters that one kernel both writes and reads, like scratch, in both orders."""
     text, functions = _functions(_text(source))
     pairs: list[tuple[str, str]] = []
     for function in functions:
@@ -141,7 +141,7 @@ def scratch_pairs(source: str | Lowered, kernel: str | None = None) -> list[tupl
 
 
 def _share(source: str, keep: str, gone: str, kernel: str | None) -> str:
-    """The source with every use of pointer ``gone`` made one of ``keep``."""
+    """Return the source with every use of pointer ``gone`` replaced by ``keep``."""
     text, functions = _functions(source)
     for function in functions:
         pointers = _pointers(function)
@@ -157,12 +157,12 @@ def _text(subject: str | Lowered) -> str:
 
 
 def cooperative_kernels(lowered: Lowered) -> list[str]:
-    """The kernels that are launched cooperatively, by the names that ``Lowered.kernels`` has."""
+    """Return the kernels that are launched cooperatively, by their names in ``Lowered.kernels``."""
     return [name for name, params in lowered.kernels.items() if COOPERATIVE in params]
 
 
 def places(subject: str | Lowered | Launch, bug: Bug, kernel: str | None = None) -> int:
-    """At how many places ``planted`` can plant the bug: the indices are below it."""
+    """Count the places at which ``planted`` can plant the bug. Indices are below this number."""
     if bug == "extra-block":
         if isinstance(subject, Launch):
             return 1
@@ -189,16 +189,16 @@ def planted(
 def planted(
     subject: str | Lowered | Launch, bug: Bug, index: int | Sequence[str] = 0, kernel: str | None = None
 ) -> str | Lowered | Launch:
-    """The same kernels with one bug in them.
+    """Return the same kernels with one bug.
 
     Parameters
     ----------
     subject : CUDA text, a lowered module (its text is changed), or a launch.
     bug : ``grid-barrier``, ``cluster-barrier``, ``block-barrier`` remove the barrier number ``index``, counted in the
-        order of the text over all kernels; one that stands in a loop goes from all its rounds. ``shared-scratch``
-        puts the second buffer of pair ``index`` (or the named parameters ``(keep, gone)``) into the memory of the
-        first, which should not be the smaller one. ``extra-block`` adds a block (a cluster, where there are
-        clusters) to a launch, or to all launches of cooperative kernel number ``index``.
+        order of the text over all kernels. A barrier in a loop is removed from all rounds. ``shared-scratch`` puts the
+        second buffer of pair ``index`` (or the named parameters ``(keep, gone)``) into the memory of the first, which
+        should not be the smaller one. ``extra-block`` adds a block (a cluster if there are clusters) to a launch, or to
+        all launches of cooperative kernel number ``index``.
     kernel : count in this kernel only.
 
     Raises

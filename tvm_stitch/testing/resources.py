@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA compiler makes of kernels: registers, shared memory and spills, without a GPU."""
+"""Resources of kernels by the CUDA compiler: registers, shared memory and spills, without a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 @dataclass(frozen=True)
 class KernelResources:
-    """Of one kernel: 32-bit registers a thread, static shared memory a block, and spilled and stack bytes a thread.
+    """One kernel's 32-bit registers a thread, static shared memory a block, and spilled and stack bytes a thread.
 
     ``spilled`` counts stores and loads; dynamic shared memory is chosen at launch and is not counted.
     """
@@ -41,7 +41,7 @@ def has_compiler() -> bool:
 
 
 def kernel_resources(cuda_source: str, arch: str = "sm_90") -> dict[str, KernelResources]:
-    """The resources of each kernel of a CUDA source, compiled for ``arch`` as TVM compiles at the first launch.
+    """Return the resources of each kernel of a CUDA source, compiled for ``arch`` as TVM does at the first launch.
 
     Raises:
         FileNotFoundError: if there is no nvcc.
@@ -70,7 +70,7 @@ def kernel_resources(cuda_source: str, arch: str = "sm_90") -> dict[str, KernelR
 
 
 def _flags() -> list[str]:
-    """TVM's flags that change code, its environment variables respected."""
+    """Return TVM's flags that change code, with respect to its environment variables."""
     ptxas = ",".join(nvcc._ptxas_option_flags())
     flags = ["--expt-relaxed-constexpr", "--expt-extended-lambda", f"--ptxas-options={ptxas}"]
     return flags if os.environ.get("TVM_CUDA_NVCC_NO_FAST_MATH") else ["--use_fast_math", *flags]
@@ -86,7 +86,7 @@ def _parse(log: str) -> dict[str, KernelResources]:
             function = properties["name"]
         elif (
             sizes := _MEMORY.search(line)
-        ) and function == name:  # functions that a kernel calls have lines too
+        ) and function == name:  # functions called by a kernel have lines too
             memory = int(sizes["stores"]) + int(sizes["loads"]), int(sizes["stack"])
         elif (used := _USED.search(line)) and name:
             shared = _SHARED.search(used["rest"])

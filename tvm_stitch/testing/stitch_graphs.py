@@ -17,7 +17,7 @@ from .random.graphs import emulated_target
 def stitch_graphs(
     mod: tvm.IRModule, config: StitchConfig | None = None, target: tvm.target.Target | None = None
 ) -> list[StitchGraph]:
-    """The graph of every stitch op that a Relax module becomes: by default for a GPU with grid barriers."""
+    """Return the graph of every stitch op that a Relax module becomes, by default for a GPU with grid barriers."""
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.FoldConstant(),
@@ -33,10 +33,10 @@ def stitch_graphs(
 
 
 def stitch_graph(mod: tvm.IRModule, config: StitchConfig | None = None) -> StitchGraph:
-    """The graph of a module that becomes one stitch op.
+    """Return the graph of a module that becomes one stitch op.
 
     Raises:
-        ValueError: when it becomes several.
+        ValueError: if it becomes several.
     """
     found = stitch_graphs(mod, config)
     if len(found) != 1:

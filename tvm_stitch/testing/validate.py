@@ -63,7 +63,7 @@ def _operator(op: Operator, known: set[Tensor]) -> None:
 
 
 def _symbols(op: Operator) -> set[compat.Var]:
-    """The symbols that an operator may mention."""
+    """Return the symbols that an operator may mention."""
     found: set[compat.Var] = set()
     for t in [op.output, *op.inputs]:
         for extent in t.shape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectorized loops around an expression, compiled for an x86 CPU: what the tests of vector math run and look at."""
+"""Vectorized loops around an expression, compiled for an x86 CPU, for the tests of vector math."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LaneBuffers:
         self.stores: list[Any] = []
 
     def __call__(self, value: Expr) -> Expr:
-        """What stands for the value: its lane's element."""
+        """Return the replacement of the value: its lane's element."""
         name = f"lane{len(self.buffers)}"
         buffer = tir.decl_buffer((LANES,), compat.dtype_of(value), name, scope="local")
         self.buffers.append(buffer)
@@ -48,7 +48,7 @@ def kernel(
 ) -> tvm.IRModule:
     """``out[i] = function(in0[i], ...)`` in vectorized pieces of LANES, through ``lower``.
 
-    ``size`` is a multiple of LANES; ``lets`` leaves shared values to nested ``Let`` expressions.
+    ``size`` is a multiple of LANES. With ``lets``, nested ``Let`` expressions hold shared values.
     """
     inputs = [tir.decl_buffer((size,), dtype, f"in{k}") for k in range(args)]
     output = tir.decl_buffer((size,), out or dtype, "out")
@@ -81,7 +81,7 @@ def _function(buffers: list[Buffer], body: Any) -> Any:
 
 
 class Library:
-    """A module compiled for the named x86 CPU or level; call it with arrays, the last one is written."""
+    """A module compiled for the named x86 CPU or level. Call it with arrays; it writes the last one."""
 
     def __init__(self, module: tvm.IRModule, cpu: str, opt_level: int | None = None):
         target: dict[str, Any] = {
@@ -96,14 +96,14 @@ class Library:
         )
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
-        """Run ``main``; returns what it left in (a copy of) the last array."""
+        """Run ``main``, and return a copy of the last array after it."""
         make = tvm.runtime.tensor if (not compat.HAS_RELAY) else tvm.nd.array
         tensors = [make(array) for array in arrays]
         self._built["main"](*tensors)
         return tensors[-1].numpy()
 
     def source(self, form: str) -> str:
-        """The compiled code: ``"ll"`` (LLVM IR) or ``"s"`` (assembly)."""
+        """Return the compiled code: ``"ll"`` (LLVM IR) or ``"s"`` (assembly)."""
         if not compat.HAS_RELAY:
             return str(self._built.mod.inspect_source(form))
         return str(self._built.get_source("asm" if form == "s" else form))
@@ -117,7 +117,7 @@ def compute(
     out: str | None = None,
     lets: bool = False,
 ) -> np.ndarray:
-    """The lowered function of every element, compiled for ``cpu``; outputs start as NaN."""
+    """Apply the lowered function to every element, compiled for ``cpu``. Outputs start as NaN."""
     padding = -len(xs[0]) % LANES
     padded = [np.concatenate([x, x[:1].repeat(padding)]) for x in xs]
     size = len(padded[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package warns of, collected: it does where something of its own failed."""
+"""Collect the package's warnings: it warns of failures of its own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def warned(shown: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """What the package warns of meanwhile, instead of printing it; ``shown`` makes of a text what is kept.
+    """Collect the package's warnings in this context, instead of printing them; ``shown`` transforms their text.
 
-    A scope that it refuses has a reason, and no warning; it warns of errors of its own or of TVM's, which leave the
-    operators to TVM. The numbers are right all the same, so that only this list shows them.
+    A refused scope has a reason, and no warning. Warnings are about errors of the package or of TVM, which leave
+    operators to TVM. The numbers are right nevertheless, so only this list shows the errors.
     """
     logger, kept = logging.getLogger(__name__.split(".")[0]), _Kept(shown)
     propagated, level = logger.propagate, logger.level

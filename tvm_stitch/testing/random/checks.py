@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks random graphs and reports on long runs of them, whatever the front end."""
+"""Check random graphs of any front end, and report on long runs of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .isolated import Crash, run_isolated
 
 @dataclass
 class CheckResult(Generic[GraphType]):
-    """What came of running one graph."""
+    """The outcome of running one graph."""
 
     graph: GraphType
     problems: list[str] = field(default_factory=list)
@@ -41,14 +41,14 @@ class CheckResult(Generic[GraphType]):
 
 
 def describe_error(error: Exception) -> str:
-    """One line on what went wrong: TVM's messages put native stacks, sources and warnings around it."""
+    """Return one line on an error: TVM's messages surround it with native stacks, sources and warnings."""
     lines = [line.strip() for line in str(error).replace("\0", "").splitlines() if line.strip()]
     told = [line for line in lines if "error:" in line.lower()] or lines[-1:]
     return f"{type(error).__name__}: {told[0] if told else 'no message'}"
 
 
 def _first_and_last(text: str) -> str:
-    """A warning in one line: how it begins, and the last error that it tells of."""
+    """Return a warning in one line: its beginning, and the last error that it mentions."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines[1:] if re.match(r"\w*Error: ", line)]
     return " ... ".join([*lines[:1], *said[-1:]])
@@ -59,7 +59,7 @@ def checked(
 ) -> CheckResult[GraphType]:
     """Run on inputs of the graph's seed; ``run`` returns (outputs, launches or None, further problems).
 
-    Errors within the package are problems too, if only its warnings tell of them.
+    Errors within the package are problems too, even if only its warnings mention them.
     """
     result = CheckResult(graph)
     start = time.perf_counter()
@@ -72,7 +72,7 @@ def checked(
             *result.problems,
             *violations(outputs, graph.tolerance(inputs, half_arithmetic)),
         ]
-    except Exception as error:  # a compiler's failure is a finding, and a long run goes on after it
+    except Exception as error:  # a compiler's failure is a finding, and a long run continues
         result.error = describe_error(error)
         result.traceback = traceback.format_exc()
     result.seconds = time.perf_counter() - start
@@ -94,18 +94,18 @@ class Job:
 
 JobType = TypeVar("JobType", bound=Job)
 Outcome = tuple[str | None, str]
-"""(why a graph failed, or None; what to print)."""
+"""(the reason why a graph failed, or None; the text to print)."""
 
 
 def jobs_of(kind: type[JobType], args: argparse.Namespace, config: StitchConfig) -> list[JobType]:
-    """The graphs of a long run, as the command line (:func:`parser`) asks for them."""
+    """Return the graphs of a long run, by the options of the command line (:func:`parser`)."""
     seeds = range(args.start, args.start + args.count)
     options = args.target, args.max_elements, args.level, args.stock, args.show, config
     return [kind(seed, *options) for seed in seeds]
 
 
 def outcome(job: Job, result: CheckResult[Any], script: Callable[[], str]) -> Outcome:
-    """What became of a graph; ``script`` gives its module as text."""
+    """Return the outcome of a graph; ``script`` returns its module as text."""
     if result.ok:
         return None, ""
     shown = f"FAIL {result}"
@@ -115,7 +115,7 @@ def outcome(job: Job, result: CheckResult[Any], script: Callable[[], str]) -> Ou
 
 
 def parser(prog: str, targets: Sequence[str], description: str | None) -> argparse.ArgumentParser:
-    """The command line of a long run; ``--stock`` and what else differs is the caller's."""
+    """Make the command line of a long run. The caller implements ``--stock`` and other differences."""
     made = argparse.ArgumentParser(prog=prog, description=description)
     made.add_argument("--count", type=int, default=300, help="graphs to check")
     made.add_argument("--start", type=int, default=0, help="first seed")
@@ -125,24 +125,22 @@ def parser(prog: str, targets: Sequence[str], description: str | None) -> argpar
         "--level",
         choices=LEVELS,
         default="grid",
-        help="what is reduced: innermost axes, any, any and crossed",
+        help="axes to reduce: innermost ones, any, any and crossed",
     )
     made.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     made.add_argument("--show", action="store_true", help="print module and traceback of every failure")
-    made.add_argument(
-        "--multiprocessors", type=int, default=0, help="of a GPU that kernels count on (0: all)"
-    )
+    made.add_argument("--multiprocessors", type=int, default=0, help="of a GPU that kernels can use (0: all)")
     made.add_argument("--jobs", type=int, default=1, help="processes")
-    made.add_argument("--timeout", type=float, default=300, help="seconds that one graph may take")
+    made.add_argument("--timeout", type=float, default=300, help="most seconds for one graph")
     return made
 
 
 def long_run(
     work: Callable[[JobType], Outcome], jobs: Sequence[JobType], processes: int, timeout: float, target: str
 ) -> dict[int, str]:
-    """Check every job in a child process, print the failures and a summary; gives the failed seeds and why.
+    """Check every job in a child process, print failures and a summary, and return failed seeds with reasons.
 
-    ``work`` is a function of a module. ``timeout`` is what one graph may take, in seconds.
+    ``work`` is a function of a module. ``timeout`` is the most seconds of one graph.
     """
     failed: dict[int, str] = {}
     start = time.perf_counter()
@@ -166,5 +164,5 @@ def long_run(
 
 
 def untrusted(result: Outcome | Crash[Any]) -> bool:
-    """Whether a process may be spoiled for the next graph: a GPU fault, or memory written out of bounds."""
+    """Whether a process may be unusable for the next graph: a GPU fault, or memory written out of bounds."""
     return isinstance(result, Crash) or result[0] is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generator of random graphs asks of a front end, so that one generator serves them all."""
+"""The interface between the generator of random graphs and a front end, so that one generator serves all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..reference.bounds import Bound, Bounds
 
 
 class Made(NamedTuple):
-    """An operator's call that is typed and not part of the graph yet."""
+    """A typed call of an operator that is not part of the graph yet."""
 
     call: Any
     name: str
@@ -26,11 +26,11 @@ class FrontEnd(ABC):
     """A graph under construction.
 
     ``ops`` constructs calls under the names and with the parameters of ``tvm.relax.op`` (``permute_dims``,
-    ``concat``, ``astype``, ...); those operators are nothing but names for what the graph then holds.
+    ``concat``, ``astype``, ...). The graph itself may hold other operators.
     """
 
     dtypes: Mapping[str, float]
-    """What graphs compute in, and how often each is chosen; the probabilities add up to 1."""
+    """Dtypes of graphs with the probability of each; the probabilities add up to 1."""
     ops: Any
 
     def __init__(self) -> None:
@@ -39,20 +39,20 @@ class FrontEnd(ABC):
 
     @property
     def floats(self) -> tuple[str, ...]:
-        """The float dtypes of :attr:`dtypes`."""
+        """Return the float dtypes of :attr:`dtypes`."""
         return tuple(dtype for dtype in self.dtypes if "float" in dtype)
 
     @abstractmethod
     def function(self, arguments: Sequence[tuple[tuple[int, ...], str]]) -> AbstractContextManager[list[Any]]:
-        """The scope in which ``main`` grows; gives its parameters, one for every (shape, dtype)."""
+        """Open the scope in which ``main`` grows, and return its parameters, one for every (shape, dtype)."""
 
     @abstractmethod
     def finish(self, results: Sequence[Any]) -> None:
-        """Return ``results``, the last thing in :meth:`function`'s scope, behind which ``mod`` is the module."""
+        """Set the function's results, as the last step in :meth:`function`'s scope. ``mod`` is then the module."""
 
     @abstractmethod
     def const(self, value: Any, dtype: str) -> Any:
-        """A constant, a scalar for a number."""
+        """Make a constant, a scalar for a number."""
 
     @abstractmethod
     def inspect(self, expr: Any) -> Made:
@@ -60,11 +60,11 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def evaluate(self, call: Any) -> Bound:
-        """What a typed call comes to on the sample."""
+        """Evaluate a typed call on the sample."""
 
     @abstractmethod
     def bind(self, call: Any, bound: Bound) -> Any:
-        """Make a typed call part of the graph; gives what further calls are constructed of."""
+        """Make a typed call part of the graph, and return the operand for further calls."""
 
     @abstractmethod
     def set_value(self, var: Any, bound: Bound) -> None:

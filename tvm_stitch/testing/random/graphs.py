@@ -45,15 +45,15 @@ class RandomGraph(Graph):
 
 
 def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomGraph:
-    """A graph of 3 to some 45 memory-intensive operators; equal arguments give equal graphs.
+    """Grow a graph of 3 to some 45 memory-intensive operators. Equal arguments give equal graphs.
 
-    ``max_elements``, ``level`` and what is raised are those of :func:`~.random_growth.grow`.
+    ``max_elements``, ``level`` and errors are those of :func:`~.growth.grow`.
     """
     return grow(RandomGraph, seed, RelaxFrontEnd(), max_elements, level)
 
 
 def cut(graph: RandomGraph, bindings: int) -> RandomGraph:
-    """The graph up to its first ``bindings`` bindings, returning the last and holding only what that needs."""
+    """Return the graph up to its first ``bindings`` bindings. It returns the last and keeps only its operands."""
     main = graph.mod["main"]
     kept = list(main.body.blocks[0].bindings)[:bindings]
     result = relax.Var("result", kept[-1].var.ty)
@@ -89,7 +89,7 @@ def check_graph_cuda(graph: RandomGraph, pipeline: Pipeline | None = None) -> Ch
 
 
 def emulated_target() -> tvm.target.Target:
-    """What emulated kernels are compiled for: an H100."""
+    """Return the target of emulated kernels: an H100."""
     return tvm.target.Target("nvidia/nvidia-h100", host="llvm")
 
 
@@ -115,7 +115,7 @@ CHECKS: dict[str, Callable[[RandomGraph, Pipeline | None], CheckResult[RandomGra
 
 
 def stitched_pipeline(target: str, config: StitchConfig | None = None) -> Pipeline:
-    """The stitching pipeline for ``"llvm"``, ``"cuda"`` (the device present) or ``"emulated-cuda"``."""
+    """Return the stitching pipeline for ``"llvm"``, ``"cuda"`` (this machine's device) or ``"emulated-cuda"``."""
     import tvm_stitch.relax
 
     made = {
@@ -134,7 +134,7 @@ class _Job(Job):
 
 
 def _work(job: _Job) -> Outcome:
-    """(why it failed, or None; what to print) for one graph."""
+    """Check one graph, and return (the reason of a failure, or None; the text to print)."""
     graph = random_graph(job.seed, job.max_elements, job.level)
     graph = graph if job.bindings is None else cut(graph, job.bindings)
     pipeline = None if job.stock else stitched_pipeline(job.target, job.config)
@@ -142,7 +142,7 @@ def _work(job: _Job) -> Outcome:
 
 
 def _reduce(job: _Job, timeout: float) -> str:
-    """The shortest beginning of a failing graph that fails as well, as text."""
+    """Return the shortest prefix of a failing graph that fails as well, as text."""
     graph = random_graph(job.seed, job.max_elements, job.level)
     last = len(graph.mod["main"].body.blocks[0].bindings)
     jobs = [replace(job, bindings=bindings) for bindings in range(1, last + 1)]
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check many graphs, print the failures and a summary; the exit code is 1 if any failed."""
     options = parser("random_graphs", list(CHECKS), main.__doc__)
     options.add_argument(
-        "--reduce", action="store_true", help="print the least part of failing graphs that fails"
+        "--reduce", action="store_true", help="print the shortest prefix of failing graphs that fails"
     )
     args = options.parse_args(argv)
     jobs = jobs_of(_Job, args, StitchConfig(multiprocessors=args.multiprocessors))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the random-graph generator that reduce over any axes and let what they make meet along others."""
+"""Steps of the random-graph generator that reduce over any axes and combine results along other axes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from ..reference.operators import is_float
 from .steps import Node, Sketch, Step, combine, steps
 
-#: Sums of half types longer than this are taken in float32, as models do: in the type itself they say nothing.
+#: Sums of half types longer than this are computed in float32, as in models: in the type itself they mean nothing.
 _LONG_FOR_HALF = 64
 
 
 def random_matrix(rng: np.random.Generator, max_elements: int) -> tuple[int, ...]:
-    """Rank 2 to 4 without unit extents, at most ``max_elements`` (at least 4) elements: tall, wide or even."""
+    """Draw a shape of rank 2 to 4 without unit extents, of 4 to ``max_elements`` elements: tall, wide or even."""
     rank = int(rng.choice([2, 3, 4], p=[0.6, 0.25, 0.15]))
     budget = max(4.0, max_elements * float(rng.choice([1.0, 0.3, 0.05], p=[0.4, 0.3, 0.3])))
     weights = rng.dirichlet([1.0] * rank)
     shape = []
     for weight in weights:
         extent = max(2, int(budget**weight))
-        if rng.random() < 0.5:  # what vectors and warps divide evenly, beside what they do not
+        if rng.random() < 0.5:  # extents that vectors and warps divide evenly, and others
             extent = max(2, extent // 32 * 32 if extent >= 32 else extent // 4 * 4)
         shape.append(extent)
     while math.prod(shape) > max(4, max_elements):
@@ -40,7 +40,7 @@ def _wide(node: Node) -> bool:
 
 
 def reduce_over(sketch: Sketch, x: Node, axes: Sequence[int], keepdims: bool) -> Node | None:
-    """``x`` reduced over ``axes`` by whatever is well-conditioned; None if nothing is."""
+    """Reduce ``x`` over ``axes`` by a well-conditioned reduction; None if there is none."""
     length = math.prod(x.shape[axis] for axis in axes)
     source: Node | None = x
     if is_float(x.dtype) and x.dtype != "float32" and length > _LONG_FOR_HALF:
@@ -64,7 +64,7 @@ def reduce_over(sketch: Sketch, x: Node, axes: Sequence[int], keepdims: bool) ->
 
 
 def _some_axes(sketch: Sketch, rank: int) -> list[int]:
-    """Axes to reduce: the last ones, the first ones, all, or any two or more."""
+    """Draw axes to reduce: the last ones, the first ones, all, or any two or more."""
     kind = sketch.choice(["row", "column", "column", "all", "several"])
     if rank == 1 or kind == "all":
         return list(range(rank))
@@ -76,7 +76,7 @@ def _some_axes(sketch: Sketch, rank: int) -> list[int]:
 
 
 def reduce_any(sketch: Sketch) -> Node | None:
-    """One reduction over any axes, often read back by what it was made of."""
+    """Add one reduction over any axes, often combined with its operand."""
     x = sketch.pick(sketch.numbers, lambda node: node.size > 1)
     if x is None:
         return None
@@ -89,7 +89,7 @@ def reduce_any(sketch: Sketch) -> Node | None:
 
 
 def both_ways(sketch: Sketch) -> Node | None:
-    """Row and column reductions of the same data, the second of the data or of what the first made of it."""
+    """Add row and column reductions of the same data, the second of the data or of the first one's result."""
     x = sketch.pick(("float32", "int32"), _wide)
     if x is None:
         return None
@@ -110,7 +110,7 @@ def both_ways(sketch: Sketch) -> Node | None:
 
 
 def chain(sketch: Sketch) -> Node | None:
-    """Reductions one after the other, each read back along whatever axes it was taken over."""
+    """Add reductions one after the other, each broadcast back along its axes."""
     x = sketch.pick(("float32", "int32"), lambda node: node.size > 1)
     for _ in range(int(sketch.rng.integers(2, 4))):
         if x is None:
@@ -130,14 +130,14 @@ def chain(sketch: Sketch) -> Node | None:
 
 
 def crossed(sketch: Sketch) -> Node | None:
-    """A reduced value, perhaps made heavy, read along another axis than it was made along."""
+    """Add a reduced value, sometimes a heavy function of it, that is read along another axis."""
     x = sketch.pick(("float32",), _wide)
     if x is None:
         return None
     rank = len(x.shape)
     kept = int(sketch.choice([axis for axis, extent in enumerate(x.shape) if extent > 1]))
     others = [axis for axis in range(rank) if axis != kept]
-    if sketch.rng.random() < 0.5:  # as a matrix, transposed with all that it meets
+    if sketch.rng.random() < 0.5:  # as a transposed matrix
         reduced = reduce_over(sketch, x, others, keepdims=True)
         order = [int(axis) for axis in sketch.rng.permutation(rank)]
         if order == sorted(order):
@@ -160,7 +160,7 @@ def crossed(sketch: Sketch) -> Node | None:
 
 
 def _meets(node: Node, shape: tuple[int, ...]) -> bool:
-    """Whether a value of ``shape`` broadcasts over the node's, and meets other numbers for it."""
+    """Whether a value of ``shape`` broadcasts over the node's, with other numbers for it."""
     if len(node.shape) < len(shape) or node.shape == shape:
         return False
     tail = node.shape[len(node.shape) - len(shape) :]
@@ -168,7 +168,7 @@ def _meets(node: Node, shape: tuple[int, ...]) -> bool:
 
 
 def _heavy(sketch: Sketch, x: Node) -> Node:
-    """``x`` or, half of the time, a heavy function of it."""
+    """Return ``x`` or, half of the time, a heavy function of it."""
     if sketch.rng.random() < 0.5:
         return x
     return sketch.emit(getattr(sketch.ops, sketch.choice(["tanh", "sigmoid", "erf"]))(x.var), x) or x

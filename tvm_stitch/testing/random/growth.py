@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grows seeded random memory-intensive graphs, whatever the front end that they are written in."""
+"""Grow seeded random memory-intensive graphs in any front end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .grid_steps import GRID_STEPS, random_matrix
 from .steps import Node, Sketch, Step, column_reduce, random_shape, row_reduce, steps
 
 Level = Literal["row", "column", "grid"]
-"""What a graph reduces over: ``"row"``: the innermost axes. ``"column"``: any. ``"grid"``: any, with row and column
-reductions of the same data, chains of them, reduced values read along other axes, and unconnected parts."""
+"""Axes that a graph reduces. ``"row"``: the innermost ones. ``"column"``: any. ``"grid"``: any, with row and column
+reductions of the same data, chains of them, reduced values read along other axes, and unconnected subgraphs."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -40,26 +40,26 @@ class Graph(ABC):
 
     @property
     def description(self) -> str:
-        """One line: seed, arguments, and how often each operator occurs."""
+        """Return one line: seed, arguments, and the number of each operator."""
         arguments = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.arguments)
         counts = Counter(self.operators)
         operators = " ".join(f"{name}*{n}" if n > 1 else name for name, n in counts.items())
         return f"seed {self.seed}: ({arguments}) -> {self.outputs} outputs: {operators}"
 
     def inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Fresh random inputs: floats in [-2, 2], integers in [-9, 9]."""
+        """Draw fresh random inputs: floats in [-2, 2], integers in [-9, 9]."""
         return [draw(rng, shape, dtype) for shape, dtype in self.arguments]
 
     @abstractmethod
     def tolerance(self, inputs: Sequence[np.ndarray], half_arithmetic: bool = True) -> list[Bound]:
-        """For every output the float64 reference and the least and greatest values allowed.
+        """Return for every output the float64 reference and the least and greatest allowed values.
 
         ``half_arithmetic`` allows for sums of half types accumulated in those types.
         """
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """A random argument: floats in [-2, 2], integers in [-9, 9]."""
+    """Draw a random argument: floats in [-2, 2], integers in [-9, 9]."""
     if dtype == "bool":
         return rng.random(shape) < 0.5
     if dtype == "int32":
@@ -68,7 +68,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nda
 
 
 def _arguments(rng: np.random.Generator, base: tuple[int, ...], dtype: str) -> list[Argument]:
-    """One tensor of ``base`` and up to three more that go with it."""
+    """Draw one tensor of ``base`` and up to three more that fit it."""
     arguments = [(base, dtype)]
     for _ in range(int(rng.integers(0, 4))):
         shape = base
@@ -88,7 +88,7 @@ def _grow(sketch: Sketch, options: Sequence[tuple[float, Step]], wanted: int) ->
         options[int(sketch.rng.choice(len(options), p=frequencies / frequencies.sum()))][1](sketch)
 
 
-#: What each level adds to a graph, and how often.
+#: The steps of each level, with frequencies.
 STEPS: Mapping[Level, tuple[tuple[float, Step], ...]] = {
     "row": steps(row_reduce),
     "column": steps(column_reduce),
@@ -107,12 +107,12 @@ def grow(
     level: Level,
     more_steps: Sequence[tuple[float, Step]] = (),
 ) -> GraphType:
-    """A graph of 3 to some 45 memory-intensive operators, grown into ``front``; equal arguments give equal graphs.
+    """Grow a graph of 3 to some 45 memory-intensive operators into ``front``. Equal arguments give equal graphs.
 
     Parameters
     ----------
     max_elements : the most elements that any value may have.
-    level : what is reduced, and how the results are read; see :data:`Level`.
+    level : the reduced axes, and the reads of results; see :data:`Level`.
     more_steps : (relative frequency, step), besides those of the level.
 
     Raises

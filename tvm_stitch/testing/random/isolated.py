@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs checks in child processes, so that a crash or a hang is a finding and not the end of a long run."""
+"""Run checks in child processes, so that a crash or a hang is a finding and not the end of a long run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Crash(Generic[Item]):
-    """What came of an item instead of a result: its process died, or gave no answer in time."""
+    """The outcome of an item whose process died, or gave no answer in time."""
 
     item: Item
     reason: str
@@ -34,8 +34,8 @@ def run_isolated(
     Parameters
     ----------
     function : a function of a module (it is sent by name); its items and results are pickled.
-    timeout : seconds that one item may take; the first one of a process includes its imports.
-    renew : says of a result that its process is not to be trusted with another item, as after a GPU fault.
+    timeout : most seconds of one item; the first one of a process includes its imports.
+    renew : whether a result makes its process unusable for another item, as after a GPU fault.
     """
     local = threading.local()
     children: list[Child] = []
@@ -74,7 +74,7 @@ class Child:
         self.alive = True
 
     def ask(self, item: Any, timeout: float) -> Any:
-        """The function's result for ``item``, or a :class:`Crash` after ``timeout`` seconds or the process's death."""
+        """Return the function's result for ``item``. A dead process, or ``timeout`` seconds, give a :class:`Crash`."""
         try:
             self._pipe.send(item)
             if self._pipe.poll(timeout):

@@ -15,7 +15,7 @@ from ..reference.bounds import Bound
 from ..reference.operators import is_float
 from .front_end import FrontEnd
 
-#: Magnitude that a value may reach; far enough from overflow that fresh inputs stay away from it too.
+#: Greatest magnitude of a value. It is so far from overflow that fresh inputs do not overflow either.
 _LIMIT = {"float32": 1e4, "float16": 200.0, "bfloat16": 1e4, "int32": 1e6}
 #: Greatest mean width of the bounds, relative to the values: beyond it a comparison would find no fault.
 _SHARPNESS = {"float32": 2e-3, "float16": 0.03, "bfloat16": 0.15}
@@ -53,7 +53,7 @@ _LARGE_DIMS = (1031, 2048, 3001, 4096, 5003, 8192, 10007)
 
 @dataclass
 class Node:
-    """A value of the graph: its variable, and its bounds on the sample that the generator carries along."""
+    """A value of the graph: its variable, and its bounds on the generator's sample."""
 
     var: Any
     bound: Bound
@@ -67,7 +67,7 @@ class Node:
 
 
 class Sketch:
-    """A growing graph: takes an operator only if its result stays finite, bounded and well-conditioned."""
+    """A growing graph. It accepts an operator only if the result is finite, bounded and well-conditioned."""
 
     def __init__(self, rng: np.random.Generator, front: FrontEnd, max_elements: int) -> None:
         self.rng = rng
@@ -100,7 +100,7 @@ class Sketch:
         self.nodes.append(Node(var, self.front.sample(var, sample), sample.shape, str(sample.dtype)))
 
     def emit(self, expr: Any, *sources: Node) -> Node | None:
-        """Add ``expr``, whose operands are ``sources``; None, and no change, if its result would not do."""
+        """Add ``expr``, whose operands are ``sources``. Return None, without change, if its result is unsuitable."""
         made = self.front.inspect(expr)
         if math.prod(made.shape) > self.max_elements:
             return None  # before evaluating it: two vectors that broadcast can make gigabytes
@@ -116,7 +116,7 @@ class Sketch:
         return node
 
     def pick(self, dtypes: Sequence[str], where: Callable[[Node], bool] = lambda node: True) -> Node | None:
-        """A random value of one of ``dtypes``; rather one that nothing uses yet, rather a late one."""
+        """Pick a random value of one of ``dtypes``, preferably an unused or a late one."""
         found = [node for node in self.nodes if node.dtype in dtypes and where(node)]
         if not found:
             return None
@@ -132,7 +132,7 @@ class Sketch:
 
 def _acceptable(bound: Bound, dtype: str) -> bool:
     if dtype == "bool":
-        # A comparison that hangs on roundings everywhere decides nothing.
+        # A comparison that depends on roundings everywhere decides nothing.
         return float(np.mean(bound.low != bound.high)) < 0.02
     value = bound.value.astype(np.float64)
     if not np.isfinite(value).all() or np.abs(value).max() > _LIMIT[dtype]:
@@ -147,7 +147,7 @@ def _acceptable(bound: Bound, dtype: str) -> bool:
 
 
 def random_shape(rng: np.random.Generator, max_elements: int) -> tuple[int, ...]:
-    """Rank 1 to 5; odd, prime, 1-sized and large extents; no more than ``max_elements`` elements."""
+    """Draw a shape of rank 1 to 5 with odd, prime, 1-sized and large extents and at most ``max_elements`` elements."""
     rank = int(rng.choice([1, 2, 3, 4, 5], p=[0.1, 0.35, 0.25, 0.2, 0.1]))
     budget = max(1, int(max_elements * float(rng.choice([1.0, 0.3, 0.05], p=[0.5, 0.3, 0.2]))))
     shape = []
@@ -183,7 +183,7 @@ def _unary_light(sketch: Sketch) -> Node | None:
     if kind == "relu":
         return sketch.emit(sketch.ops.maximum(x.var, sketch.const(0.0, x.dtype)), x)
     if kind == "round":
-        # CUDA has no rounding of half types under the name that TVM calls; models round in float32 anyway.
+        # CUDA lacks the rounding function of half types that TVM calls; models round in float32 anyway.
         name = sketch.choice(["round", "floor", "ceil", "trunc"])
         return sketch.emit(getattr(sketch.ops, name)(x.var), x) if x.dtype == "float32" else None
     return sketch.emit(getattr(sketch.ops, kind)(x.var), x)
@@ -311,9 +311,7 @@ def _reduce(sketch: Sketch, column_reduces: bool) -> Node | None:
     keepdims = bool(sketch.rng.random() < 0.75)
     reduced = sketch.emit(getattr(sketch.ops, sketch.choice(names))(x.var, axis=axes, keepdims=keepdims), x)
     if reduced is not None and keepdims and sketch.rng.random() < 0.6:
-        return (
-            combine(sketch, x, reduced) or reduced
-        )  # what makes reduces interesting: reduce, then broadcast
+        return combine(sketch, x, reduced) or reduced  # the typical pattern: reduce, then broadcast
     return reduced
 
 
@@ -420,7 +418,7 @@ def column_reduce(sketch: Sketch) -> Node | None:
 
 
 def steps(reduce: Step) -> tuple[tuple[float, Step], ...]:
-    """(relative frequency, step), with ``reduce`` as the step that reduces."""
+    """Return (relative frequency, step), with ``reduce`` as the reducing step."""
     return (
         (2.0, _unary_light),
         (2.5, _unary_heavy),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a correct compiled function may return: the float64 reference with an interval for each element.
+"""Bounds on a correct compiled function's results: the float64 reference with an interval for each element.
 
-Each operator is evaluated at the ends of its operands' intervals and the result is widened by the rounding it
-may commit: so a comparison of nearly equal values, or a cast near a rounding boundary, yields both possible
-results, and an ill-conditioned value gets a wide interval where a fixed tolerance would raise a false alarm.
+Each operator is evaluated at the ends of its operands' intervals, and the result is widened by the operator's rounding.
+So a comparison of nearly equal values, or a cast near a rounding boundary, yields both possible results. An
+ill-conditioned value gets a wide interval, where a fixed tolerance would raise a false alarm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Distance between 1 and the next number.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-#: Element-wise operators that commit no rounding.
+#: Element-wise operators without rounding.
 _EXACT = frozenset(
     "abs negative maximum minimum where clip floor ceil trunc round sign astype nn.relu".split()
 )
@@ -34,7 +34,7 @@ _EXACT = frozenset(
 _COARSE = {"tanh": 2e-5}
 
 
-#: Sums of up to so many elements need no look at their order: the bound grows with their number.
+#: Longest sums whose order does not matter: the bound grows with the number of elements.
 _FEW = 24
 
 
@@ -53,8 +53,8 @@ def evaluate_bounds(
 
     Parameters
     ----------
-    half_arithmetic : whether sums and approximations of float16 and bfloat16 may be computed in those types,
-        as stock TVM does; otherwise they are expected to be computed in float32 and rounded once.
+    half_arithmetic : whether sums and approximations of float16 and bfloat16 may be computed in those types, as in
+        stock TVM. Otherwise they must be computed in float32 and rounded once.
 
     Raises
     ------
@@ -67,17 +67,17 @@ def evaluate_bounds(
 
 
 def _largest(dtype: np.dtype) -> float:
-    """The largest finite value of a half or single type; infinity for others, which overflow nowhere here."""
+    """Return the largest finite value of a half or single type; infinity for others, which do not overflow here."""
     return float(ml_dtypes.finfo(dtype).max) if str(dtype) in MULTIPLIED else np.inf
 
 
 def _overflow(values: np.ndarray, top: float) -> np.ndarray:
-    """Values beyond a dtype's range, infinite or not, made one and the same: there they are rightly infinite."""
+    """Make values beyond a dtype's range infinite, as they are in that dtype."""
     return np.where(np.abs(values) > top, np.sign(values) * 2 * min(top, 1e300), values)
 
 
 def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[str]:
-    """What is out of bounds, one line an output; empty when all is right. NaN is never right."""
+    """Describe values out of bounds, one line for each output; empty if all are right. NaN is never right."""
     if len(outputs) != len(bounds):
         return [f"{len(outputs)} outputs, expected {len(bounds)}"]
     problems = []
@@ -101,7 +101,7 @@ def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[s
 
 
 class Bounds(Exact):
-    """Tensors as :class:`Bound` values: an evaluator given this finds what correct results may be."""
+    """Tensors as :class:`Bound` values: an evaluator with these computes bounds of correct results."""
 
     def __init__(self, half_arithmetic: bool = False) -> None:
         self.half_arithmetic = half_arithmetic
@@ -180,7 +180,7 @@ class Bounds(Exact):
             * min(count, 4 * count**0.5 + 4)
         )
         if count > _FEW:
-            # Unless values repeat (what was broadcast is summed): then every rounding goes the same way.
+            # Unless values repeat (sums of broadcast values): then every rounding goes the same way.
             drift = _sequential_error(x.value, axes, narrow)
             grown = grown + 2 * drift.reshape(grown.shape) / (count if operation.name == "mean" else 1)
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
@@ -199,11 +199,11 @@ class Bounds(Exact):
         return _widen(value, *_apart(value, value, spread), relative * (count + 1), absolute)
 
     def _rounding(self, kind: Kind, dtype: str) -> tuple[float, float]:
-        """(relative, absolute) error that one operator may commit.
+        """Return the (relative, absolute) error of one operator.
 
-        In float32: two roundings for cheap operators (a fused multiply-add, a reciprocal), and what
-        approximations of exp, tanh, erf and others on GPUs and vector units commit for the rest. Half types:
-        those and one rounding, or up to three where an approximation is evaluated in the type itself.
+        In float32: two roundings for cheap operators (a fused multiply-add, a reciprocal), and for the rest the errors
+        of approximations of exp, tanh, erf and others on GPUs and vector units. Half types: those and one rounding, or
+        up to three if an approximation is evaluated in the type itself.
         """
         relative = (2 if kind is Kind.LIGHT else 32) * EPSILON["float32"]
         absolute = 0.0 if kind is Kind.LIGHT else 32 * EPSILON["float32"]
@@ -215,7 +215,7 @@ class Bounds(Exact):
 
 
 def _sequential_error(x: np.ndarray, axes: tuple[int, ...], dtype: str) -> np.ndarray:
-    """What adding elements one after the other in ``dtype`` comes to more or less than their sum, over ``axes``.
+    """Return the error of adding elements one after the other in ``dtype``, over ``axes``.
 
     Any other order adds fewer to one accumulator. The result has the remaining axes, in order.
     """
@@ -231,7 +231,7 @@ def _sequential_error(x: np.ndarray, axes: tuple[int, ...], dtype: str) -> np.nd
 
 
 def _pick(args: Sequence[Any], end: str) -> list[Any]:
-    """The arguments with every bound replaced by one of its ends."""
+    """Return the arguments with every bound replaced by one of its ends."""
     return [
         getattr(arg, end)
         if isinstance(arg, Bound)
@@ -243,14 +243,14 @@ def _pick(args: Sequence[Any], end: str) -> list[Any]:
 
 
 def _join(value: Any, low: Any, high: Any) -> Any:
-    """Bounds from results at the three ends; a tuple of them if the operator returns several tensors."""
+    """Make bounds from results at the three ends; a tuple of them if the operator returns several tensors."""
     if type(value) is tuple and value and isinstance(value[0], np.ndarray):
         return tuple(Bound(*parts) for parts in zip(value, low, high, strict=True))
     return Bound(value, low, high) if isinstance(value, np.ndarray) else value
 
 
 def _corners(arg: Any, alone: bool) -> list[Any]:
-    """Where to evaluate an operator for this argument: its ends, and 0 between, where |x| and x^2 turn."""
+    """Return points to evaluate an operator at: the argument's ends, and 0 between, where |x| and x^2 turn."""
     if not isinstance(arg, Bound):
         return [arg]
     if arg.low is arg.high or np.array_equal(arg.low, arg.high):
@@ -260,12 +260,12 @@ def _corners(arg: Any, alone: bool) -> list[Any]:
 
 
 def _apart(low: np.ndarray, high: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends moved outwards by ``spread``, which is unknown where it is no number; infinite ends stay."""
+    """Move the ends outwards by ``spread``. NaN there means unknown; infinite ends remain."""
     far = np.where(np.isnan(spread), np.inf, spread)
     return np.where(np.isinf(low), low, low - far), np.where(np.isinf(high), high, high + far)
 
 
 def _widen(value: np.ndarray, low: np.ndarray, high: np.ndarray, relative: float, absolute: float) -> Bound:
-    """Move the ends outwards; an infinite end stays, as nothing is known to be left of it (inf - inf is no number)."""
+    """Move the ends outwards. An infinite end remains, since inf - inf is no number."""
     least, most = low - relative * np.abs(low) - absolute, high + relative * np.abs(high) + absolute
     return Bound(value, np.where(np.isinf(low), low, least), np.where(np.isinf(high), high, most))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a StitchGraph in NumPy, operator by operator: what rewrites of graphs are checked with.
+"""Evaluate a StitchGraph in NumPy, operator by operator, to check rewrites of graphs.
 
 Two precisions. *exact*: floats are float64, and only casts to a float dtype round. *working*: every value is held in
 its :func:`~tvm_stitch.graph.dtype.compute_dtype` (float32 for the half types) and rounded to its own dtype by casts and
-where it is an output, as the kernels do; sums add one element after the other, the least favourable order.
+in outputs, as in the kernels. Sums add one element after the other, the least favourable order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .operators import erf, truncated_divide
 
 
 def evaluate_graph(graph: StitchGraph, inputs: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
-    """The graph's outputs on ``inputs`` (one array an input, of its shape and dtype; all extents static).
+    """Compute the graph's outputs on ``inputs`` (one array for each input, of its shape and dtype; static extents).
 
     Returns arrays of float64 for float dtypes when ``exact``, else of each output's own dtype.
 
     Raises
     ------
-    NotImplementedError : for a symbolic extent or an expression that has no meaning here.
+    NotImplementedError : for a symbolic extent or an expression without a rule.
     ValueError : inputs of other shapes than the graph's.
     """
     if len(inputs) != len(graph.inputs):
@@ -55,7 +55,7 @@ def _static(extents: Sequence[Extent]) -> tuple[int, ...]:
 
 
 def _held(dtype: str, exact: bool) -> np.dtype:
-    """The dtype that values of ``dtype`` are held in."""
+    """Return the dtype that holds values of ``dtype``."""
     if dtype.startswith(("float", "bfloat")):
         return np.dtype("float64" if exact else compute_dtype(dtype))
     return np.dtype(dtype)
@@ -123,7 +123,7 @@ class _Evaluation:
         raise NotImplementedError(f"scalar expression of kind {name}")
 
     def _load(self, e: Expr) -> np.ndarray:
-        """A read; outside of the tensor (where a condition discards it) the nearest element."""
+        """Read elements; outside of the tensor (where a condition discards them) the nearest ones."""
         array = self.buffers[compat.load_buffer(e)]
         if not array.ndim:
             return array

@@ -29,7 +29,7 @@ def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarr
 
 
 def _along(vector: np.ndarray, axes: tuple[int, ...], rank: int) -> np.ndarray:
-    """``vector``, whose dimensions are ``axes`` of a tensor of ``rank``, shaped to broadcast over it."""
+    """Reshape ``vector``, whose dimensions are ``axes`` of a tensor of ``rank``, to broadcast over it."""
     shape = [1] * rank
     for size, axis in zip(vector.shape, axes, strict=True):
         shape[axis] = size
@@ -75,7 +75,7 @@ def _batch_norm(
     running_mean: np.ndarray,
     running_variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(y, running mean, running variance); the statistics move, and are the batch's, in training only."""
+    """Return (y, running mean, running variance). Only in training statistics move, and are the batch's."""
     channel = int(operation.attrs.axis) % x.ndim
     axes = tuple(axis for axis in range(x.ndim) if axis != channel)
     mean, variance = running_mean, running_variance
@@ -112,7 +112,7 @@ def _rms_norm(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.nda
 
 
 def _multiplied(operation: Operation, *operands: np.ndarray) -> list[np.ndarray]:
-    """The operands of a product in the type of its result (``out_dtype``), in which it is added up."""
+    """Convert the operands of a product to the type of its result (``out_dtype``), in which it is added up."""
     return [operand.astype(storage_dtype(operation.dtype), copy=False) for operand in operands]
 
 

@@ -59,7 +59,7 @@ def is_float(dtype: str) -> bool:
 
 
 def storage_dtype(dtype: str) -> np.dtype:
-    """The dtype that the reference computes ``dtype`` in: float64 for floats, itself for the rest."""
+    """Return the dtype in which the reference computes ``dtype``: float64 for floats, itself for the rest."""
     return np.dtype("float64") if is_float(dtype) else np.dtype(dtype)
 
 
@@ -252,7 +252,7 @@ _rules(
 def _split(operation: Operation, x: np.ndarray) -> tuple[np.ndarray, ...]:
     sections, axis = operation.attrs.indices_or_sections, int(operation.attrs.axis)
     if hasattr(sections, "value") or isinstance(sections, int):
-        size = -(-x.shape[axis] // int(sections))  # TVM gives the last part what is left
+        size = -(-x.shape[axis] // int(sections))  # TVM gives the last slice the remainder
         return tuple(np.split(x, range(size, size * int(sections), size), axis=axis))
     return tuple(np.split(x, _ints(sections), axis=axis))
 
@@ -305,7 +305,7 @@ def _pad(operation: Operation, x: np.ndarray) -> np.ndarray:
 
 
 def axes_of(operation: Operation, rank: int) -> tuple[int, ...]:
-    """The axes a statistical operator reduces, non-negative."""
+    """Return the axes that a statistical operator reduces, non-negative."""
     axis = operation.attrs.axis
     if axis is None:
         return tuple(range(rank))

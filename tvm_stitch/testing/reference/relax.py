@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a Relax module in float64 NumPy: the reference that compiled results are compared with.
+"""Evaluate a Relax module in float64 NumPy: the reference for compiled results.
 
-What is rounded: inputs and constants are what their dtype holds, and a cast (``astype``) rounds to its dtype.
-Every other operator is computed in float64, whatever float its operands are: a float16 add is exact here. A
-compiled float16 or bfloat16 function therefore differs by as many roundings as it makes; choose tolerances
-accordingly (:mod:`tvm_stitch.testing.reference.bounds` derives them). Integers and booleans are exact, with their
-dtype's wrap-around.
+Inputs and constants have the values that their dtype holds, and a cast (``astype``) rounds to its dtype. Every other
+operator is computed in float64, whatever float its operands are: a float16 add is exact here. So a compiled float16 or
+bfloat16 function differs by its roundings. Choose tolerances accordingly
+(:mod:`tvm_stitch.testing.reference.bounds` derives them). Integers and booleans are exact, with their dtype's
+wrap-around.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ def evaluate(mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main"
 
     Raises
     ------
-    NotImplementedError : naming an operator or expression that has no rule here.
+    NotImplementedError : names an operator or expression without a rule.
     ValueError : inputs that do not fit the function's signature.
     """
     return flatten(Interpreter(mod).call(func, inputs))
 
 
 def operation_of(call: relax.Call) -> Operation:
-    """What the rules want to know of an operator's call."""
+    """Return the description of an operator's call for the rules."""
     dtype = _dtype(call.ty) if isinstance(call.ty, relax.TensorType) else ""
     return Operation(call.op.name.removeprefix("relax."), call.attrs, dtype)
 
 
 class Interpreter:
-    """Walks a Relax function; ``values`` says what a tensor's value is and how operators act on it."""
+    """Walks a Relax function. ``values`` defines a tensor's value and the operators on it."""
 
     def __init__(self, mod: tvm.IRModule, values: Exact | None = None) -> None:
         self.mod = mod
         self.values = values or Exact()
 
     def call(self, name: str | tvm.ir.GlobalVar, inputs: Sequence[np.ndarray]) -> Any:
-        """Value of function ``name`` on raw arrays."""
+        """Return the value of function ``name`` on raw arrays."""
         function = self.mod[name]
         if len(inputs) != len(function.params):
             raise ValueError(f"{name} takes {len(function.params)} arguments, got {len(inputs)}")
@@ -86,7 +86,7 @@ class Frame:
         self.analyzer = sym.Analyzer()
 
     def bind_extents(self, ty: Any, value: Any) -> None:
-        """Give the symbolic extents in ``ty`` the sizes that ``value`` has, and check the known ones."""
+        """Set the symbolic extents in ``ty`` to the sizes of ``value``, and check the known ones."""
         if isinstance(ty, relax.TupleType):
             for field, part in zip(ty.fields, value, strict=True):
                 self.bind_extents(field, part)
@@ -107,7 +107,7 @@ class Frame:
                 raise ValueError(f"shape {actual} does not match {list(declared)}")
 
     def scalar(self, expr: Any) -> int | float:
-        """The value of a primitive expression over symbolic extents."""
+        """Return the value of a primitive expression over symbolic extents."""
         if isinstance(expr, (int, float)):
             return expr
         simple = self.analyzer.simplify(expr)
@@ -116,7 +116,7 @@ class Frame:
         return simple.value
 
     def expr(self, expr: Any) -> Any:
-        """The value of any Relax expression."""
+        """Return the value of any Relax expression."""
         if isinstance(expr, relax.Var) and expr in self.values:
             return self.values[expr]
         if isinstance(expr, tvm.ir.GenericConst):
@@ -156,7 +156,7 @@ class Frame:
             if isinstance(binding, relax.MatchCast):
                 self.bind_extents(binding.ty, value)
             for variable in dying.get(place, ()):
-                if variable in bound:  # large workloads would not fit if every value lived to the end
+                if variable in bound:  # large workloads would not fit if every value were kept to the end
                     del self.values[variable]
         return self.expr(sequence.body)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reference evaluators compute with, whatever the front end: exact values, and how results compare."""
+"""Values of the reference evaluators of all front ends: exact values, and comparison of results."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from . import operators as reference_ops
 from .operators import Operation, Rule, is_float
 
 RULES: Mapping[str, Rule] = {**reference_ops.RULES, **reference_nn.RULES}
-"""The meaning of every operator known, by its name in Relax without the prefix."""
+"""The rule of every known operator, by its name in Relax without the prefix."""
 
 
 class Exact:
     """Tensors as NumPy arrays: float64 for floats, integers and booleans in their own dtype."""
 
     def wrap(self, array: np.ndarray, dtype: str) -> Any:
-        """The value of an input or constant of ``dtype``."""
+        """Return the value of an input or constant of ``dtype``."""
         return np.asarray(array).astype(np.float64) if is_float(dtype) else np.asarray(array, np.dtype(dtype))
 
     def apply(self, rule: Rule, operation: Operation, args: list[Any]) -> Any:
-        """The value of an operation."""
+        """Return the value of an operation."""
         return rule.apply(operation, *args)
 
     def shape(self, value: Any) -> tuple[int, ...]:
-        """The shape of a tensor's value."""
+        """Return the shape of a tensor's value."""
         return value.shape
 
 
 def flatten(value: Any) -> list[Any]:
-    """The leaves of nested tuples, in order."""
+    """Return the leaves of nested tuples, in order."""
     return [leaf for part in value for leaf in flatten(part)] if type(value) is tuple else [value]
 
 
@@ -42,10 +42,10 @@ def mismatches(
     reference: Sequence[np.ndarray],
     tolerance: Mapping[str, tuple[float, float]],
 ) -> list[str]:
-    """What is wrong with ``outputs``, one line an output; empty when all is right.
+    """Describe errors of ``outputs``, one line for each; empty if all are right.
 
-    ``tolerance`` gives (relative, absolute) by dtype of an output; a dtype without an entry must be equal. A
-    NaN or infinity is right only where the reference has the same.
+    ``tolerance`` is (relative, absolute) by dtype of an output. A dtype without an entry must be equal. A NaN or
+    infinity is right only where the reference has the same.
     """
     if len(outputs) != len(reference):
         return [f"{len(outputs)} outputs, the reference has {len(reference)}"]

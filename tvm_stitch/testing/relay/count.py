@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the kernels that one run of what ``relay.build`` gives launches."""
+"""Count the kernels that one run of ``relay.build``'s library launches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _GENERATED = ("llvm", "c")
 
 
 def count_kernels(lib: Any) -> KernelCount:
-    """Count what one run of a graph-executor module launches.
+    """Count the kernels that one run of a graph-executor module launches.
 
     Every ``tvm_op`` node of the graph that is no ``__nop`` (a reshape that moves nothing) is one kernel on a CPU; on
     a GPU it is as many as its PrimFunc launches. A node is ``compute`` if its Relay function holds a contraction,
     ``external`` if it calls a library function (a sort, a BLAS).
 
     Args:
-        lib: what ``relay.build`` gave for the graph executor, in this process: one that was exported and loaded has
-            no PrimFuncs any more.
+        lib: the library of ``relay.build`` for the graph executor, built in this process. An exported and loaded
+            library has no PrimFuncs any more.
 
     Raises:
         ValueError: for anything else, or a launch inside a host loop whose extent is not constant.
@@ -43,7 +43,7 @@ def count_kernels(lib: Any) -> KernelCount:
 
 
 def _launched(lib: Any, name: str) -> list[tuple[str, Kind]]:
-    """The kernels of one node, in order."""
+    """Return the kernels of one node, in order."""
     metadata = lib.function_metadata
     found = list(metadata[name].tir_primfuncs.items()) if name in metadata else []
     if not found:
@@ -63,8 +63,8 @@ def _launched(lib: Any, name: str) -> list[tuple[str, Kind]]:
 
 
 def _launched_outside(lib: Any, name: str) -> list[tuple[str, Kind]]:
-    """The kernels of a function that an external compiler of Relay made, told by the module that it made."""
-    # The module that holds the model's constants claims every function: only those with code are asked.
+    """Return the kernels of a function of an external compiler of Relay, found in its module."""
+    # The module of the model's constants claims every function: only modules with code are asked.
     generated = (module for module in _modules(lib) if module.type_key in _GENERATED)
     owner = next((module for module in generated if module.implements_function(name)), None)
     if owner is None:
@@ -118,7 +118,7 @@ def _calls_library(body: Any) -> bool:
 
 
 def _launches(stmt: Any) -> int:
-    """How many kernels a host statement launches: each outermost nest of thread extents is one."""
+    """Count the kernels that a host statement launches: each outermost nest of thread extents is one."""
     if isinstance(stmt, tir.AttrStmt) and stmt.attr_key == "thread_extent":
         return 1
     if isinstance(stmt, tir.For):

@@ -18,9 +18,9 @@ from ..workloads.bert import BertConfig
 
 
 def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, Any]]:
-    """The typed Relay module of an ONNX model with static shapes, and the parameters that are left.
+    """Return the typed Relay module of an ONNX model with static shapes, and the remaining parameters.
 
-    Initializers become constants: as parameters those that say shapes would make the shapes dynamic.
+    Initializers become constants: as parameters, those that define shapes would make the shapes dynamic.
     """
     _restore_onnx_mapping()
     shapes = {
@@ -48,7 +48,7 @@ def bert_from_onnx(config: BertConfig) -> tuple[tvm.IRModule, dict[str, Any]]:
 
 
 def bert_in_relay(config: BertConfig) -> tuple[tvm.IRModule, dict[str, np.ndarray]]:
-    """The same encoder with the same weights, in the operators that Relay's own model zoo would use.
+    """Build the same encoder with the same weights, in the operators that Relay's own model zoo would use.
 
     ``main`` takes ``input_ids``, ``token_type_ids`` and ``attention_mask``, all int64 <batch, sequence>, and the
     parameters; it returns the last hidden state, float32 <batch, sequence, hidden>.
@@ -73,14 +73,14 @@ def bert_in_relay(config: BertConfig) -> tuple[tvm.IRModule, dict[str, np.ndarra
 
 
 def layer_in_relay(config: BertConfig) -> tuple[tvm.IRModule, dict[str, np.ndarray]]:
-    """The first encoder layer alone, of ``x`` float32 <batch, sequence, hidden> and no mask, with its parameters."""
+    """Build only the first encoder layer, of ``x`` float32 <batch, sequence, hidden> without mask, with parameters."""
     weights = _Weights(bert.build_bert(config))
     x = relay.var("x", shape=(config.batch, config.sequence, config.hidden), dtype="float32")
     return _module(encoder_layer(x, None, config, weights, "layer0"), [x], weights)
 
 
 class _Weights:
-    """A model's weights by name; as variables of the function where they are asked for."""
+    """A model's weights by name, as variables of the function on request."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -88,7 +88,7 @@ class _Weights:
         self.variables: dict[str, relay.Var] = {}
 
     def __call__(self, name: str, change: Callable[[np.ndarray], np.ndarray] = np.asarray) -> relay.Var:
-        """The variable that holds a weight, stored as ``change`` has it."""
+        """Return the variable of a weight, which ``change`` transforms before it is stored."""
         if name not in self.variables:
             array = np.ascontiguousarray(change(self.arrays[name]))
             key = name.replace(".", "_")
@@ -107,7 +107,7 @@ def _module(
 def encoder_layer(
     x: relay.Expr, mask: relay.Expr | None, config: BertConfig, weights: Any, prefix: str
 ) -> relay.Expr:
-    """Self-attention and feed-forward network of ``x`` <batch, sequence, hidden>, each with residual and layer norm.
+    """Build self-attention and feed-forward network of ``x`` <batch, sequence, hidden>, with residuals and norms.
 
     ``mask`` <batch, 1, 1, sequence> is added to the scores. ``weights`` gives a variable for a name.
     """
@@ -155,7 +155,7 @@ def _gelu(x: relay.Expr) -> relay.Expr:
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime gives on the CPU (needs onnxruntime)."""
+    """Return ONNX Runtime's results on the CPU (needs onnxruntime)."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

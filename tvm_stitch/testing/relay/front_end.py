@@ -15,7 +15,7 @@ from ..reference.bounds import Bound
 from . import ops
 from .reference import Evaluator, Frame
 
-#: Relay's names of operators that Relax calls otherwise.
+#: Relay's names of operators that have other names in Relax.
 _RELAX_NAMES = {"cast": "astype", "transpose": "permute_dims", "concatenate": "concat"}
 
 
@@ -55,7 +55,7 @@ class RelayFrontEnd(FrontEnd):
         return Made(expr, _RELAX_NAMES.get(name, name), shape, typed.dtype)
 
     def evaluate(self, call: relay.Call) -> Bound:
-        # Only what is bound may keep a value: the rest is never asked for again.
+        # Only bound expressions keep a value: others are never requested again.
         known = self.frame.values
         return Frame(self.frame.owner, dict(known)).expr(call)
 

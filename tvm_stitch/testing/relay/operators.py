@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meaning of Relay's operators in terms of :mod:`tvm_stitch.testing.reference.values`."""
+"""Rules of Relay's operators in terms of :mod:`tvm_stitch.testing.reference.values`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Calculator:
         self.values = values
 
     def do(self, name: str, dtype: str, *args: Any, **attrs: Any) -> Any:
-        """The value of operator ``name`` of :data:`~tvm_stitch.testing.reference.values.RULES`."""
+        """Return the value of operator ``name`` of :data:`~tvm_stitch.testing.reference.values.RULES`."""
         return self.values.apply(RULES[name], Operation(name, SimpleNamespace(**attrs), dtype), list(args))
 
     def shape(self, value: Any) -> tuple[int, ...]:
@@ -32,11 +32,11 @@ class Calculator:
         return self.values.shape(value)
 
     def constant(self, value: float, dtype: str) -> Any:
-        """A scalar's value, as ``dtype`` holds it."""
+        """Return a scalar's value, as ``dtype`` holds it."""
         return self.values.wrap(np.asarray(value, np.dtype(dtype)), dtype)
 
     def number(self, value: Any) -> Any:
-        """The Python number that a scalar's value is."""
+        """Return a scalar's value as a Python number."""
         return (value.value if isinstance(value, Bound) else value).item()
 
 
@@ -45,7 +45,7 @@ TRANSLATIONS: dict[str, Translation] = {}
 
 
 def translation(*names: str) -> Callable[[Translation], Translation]:
-    """Register what computes the Relay operators of these names."""
+    """Register the rule of the Relay operators of these names."""
 
     def register(function: Translation) -> Translation:
         for name in names:
@@ -92,7 +92,7 @@ _RENAMED: dict[str, tuple[str, ...]] = {
     "cumprod": ("cumprod", "axis", "exclusive"),
     "nn.nll_loss": ("nn.nll_loss", "reduction", "ignore_index"),
 }
-"""Relay's operators that only have another name, and their attributes in common."""
+"""Relay's operators that only have another name, and the common attributes."""
 
 
 def _named(name: str, *attributes: str) -> Translation:
@@ -150,7 +150,7 @@ def _strided_slice(calculator: Calculator, call: relay.Call, args: list[Any]) ->
     begin, end = ints(attrs.begin), ints(attrs.end)
     axes = tuple(range(len(begin))) if attrs.axes is None else ints(attrs.axes)
     axes = tuple(axis % len(shape) for axis in axes)
-    if attrs.slice_mode == "size":  # ``end`` holds sizes, -1 for all that is left
+    if attrs.slice_mode == "size":  # ``end`` holds sizes, -1 for the rest
         end = tuple(
             shape[axis] if size < 0 else first + size
             for axis, first, size in zip(axes, begin, end, strict=True)
@@ -218,7 +218,7 @@ def _arange(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
 
 
 def reduced_axes(attrs: Any, rank: int) -> list[int]:
-    """The axes that a reduction takes, non-negative: ``exclude`` means all but those that ``axis`` names."""
+    """Return the axes of a reduction, non-negative. ``exclude`` means all but those that ``axis`` names."""
     axis = attrs.axis
     if axis is None:
         return list(range(rank))

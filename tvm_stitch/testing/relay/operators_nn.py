@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Relay's ``nn`` operators mean; composite ones are composed, so that they have bounds as well."""
+"""Rules of Relay's ``nn`` operators. Composite ones are composed, so that they have bounds as well."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _nn(*names: str) -> Any:
 
 
 def _shifted(calculator: Calculator, call: relay.Call, x: Any) -> tuple[int, Any]:
-    """The axis, and ``x`` minus its greatest element along it."""
+    """Return the axis, and ``x`` minus its greatest element along it."""
     axis, dtype = int(call.attrs.axis), dtype_of(call)
     return axis, calculator.do("subtract", dtype, x, calculator.do("max", dtype, x, axis=axis, keepdims=True))
 
@@ -44,7 +44,7 @@ def _log_softmax(calculator: Calculator, call: relay.Call, args: list[Any]) -> A
 
 
 def _along(calculator: Calculator, vector: Any, axis: int, rank: int, dtype: str) -> Any:
-    """``vector``, which lies along ``axis`` of a tensor of ``rank``, shaped to broadcast over it."""
+    """Reshape ``vector``, which has ``axis`` of a tensor of ``rank``, to broadcast over it."""
     (extent,) = calculator.shape(vector)
     shape = [1] * rank
     shape[axis] = extent
@@ -52,7 +52,7 @@ def _along(calculator: Calculator, vector: Any, axis: int, rank: int, dtype: str
 
 
 def _scaled(calculator: Calculator, call: relay.Call, x: Any, gamma: Any, beta: Any, dtype: str) -> Any:
-    """``x`` times gamma plus beta, as far as the operator's attributes ask for them."""
+    """Return ``x`` times gamma plus beta, as far as the operator's attributes select them."""
     rank = len(calculator.shape(x))
     axis = int(call.attrs.axis) % rank
     if call.attrs.scale:
@@ -108,7 +108,7 @@ def _group_norm(calculator: Calculator, call: relay.Call, args: list[Any]) -> An
 
 @_nn("batch_norm")
 def _batch_norm(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    """Inference: (y, moving mean, moving variance), the statistics as they are."""
+    """Inference: return (y, moving mean, moving variance), with unchanged statistics."""
     x, gamma, beta, mean, variance = args
     dtype = str(call.checked_type.fields[0].dtype)
     rank = len(calculator.shape(x))
@@ -160,7 +160,7 @@ def _cross_entropy(calculator: Calculator, call: relay.Call, args: list[Any]) ->
 
 
 def _turned(calculator: Calculator, x: Any, turn: bool) -> Any:
-    """``x`` with its last two axes exchanged if asked."""
+    """Return ``x``, with its last two axes exchanged on request."""
     rank = len(calculator.shape(x))
     return calculator.do("permute_dims", "", x, axes=[*range(rank - 2), rank - 1, rank - 2]) if turn else x
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators under the names and with the parameters of ``tvm.relax.op``, for what is written for both."""
+"""Relay's operators under the names and with the parameters of ``tvm.relax.op``, for code that serves both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAME = frozenset(
 
 
 def __getattr__(name: str) -> Any:
-    """The operators that Relay has with the same name and parameters."""
+    """Return Relay's operator of the same name and parameters."""
     if name in _SAME:
         return getattr(relay, name)
     raise AttributeError(f"operator {name}: no construction of it in Relay is known")
@@ -64,7 +64,7 @@ def take(x: Expr, indices: Expr, axis: int | None = None, mode: str = "clip") ->
 
 
 def pad(x: Expr, widths: Sequence[tuple[int, int]], value: float) -> Expr:
-    """``x`` with ``value`` before and after it, as often as said of every axis."""
+    """``x`` with ``value`` before and after it, with the widths of every axis."""
     return relay.nn.pad(x, [tuple(pair) for pair in widths], pad_value=value)
 
 

@@ -34,7 +34,7 @@ class RandomRelayGraph(Graph):
 def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomRelayGraph:
     """A graph of 3 to some 45 operators, a few of them matrix products; equal arguments give equal graphs.
 
-    ``max_elements``, ``level`` and what is raised are those of :func:`~tvm_stitch.testing.random.growth.grow`.
+    ``max_elements``, ``level`` and errors are those of :func:`~tvm_stitch.testing.random.growth.grow`.
     """
     return grow(RandomRelayGraph, seed, RelayFrontEnd(), max_elements, level, RELAY_STEPS)
 

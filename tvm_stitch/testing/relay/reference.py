@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a Relay module in float64 NumPy, exactly or with bounds on what a correct result may be.
+"""Evaluate a Relay module in float64 NumPy, exactly or with bounds on correct results.
 
-Inputs and constants are what their dtype holds and a cast rounds to its dtype; every other operator is computed
-in float64, whatever float its operands are, as :mod:`tvm_stitch.testing.reference.relax` does for Relax.
+Inputs and constants have the values that their dtype holds, and a cast rounds to its dtype. Every other operator is
+computed in float64, whatever float its operands are, as in :mod:`tvm_stitch.testing.reference.relax` for Relax.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import operators, operators_nn
 from .operators import Calculator, Translation
 
 TRANSLATIONS: Mapping[str, Translation] = {**operators.TRANSLATIONS, **operators_nn.TRANSLATIONS}
-"""What computes each Relay operator."""
+"""The rule of each Relay operator."""
 
 
 def evaluate(
@@ -41,7 +41,7 @@ def evaluate(
 
     Raises
     ------
-    NotImplementedError : naming an operator or expression that has no meaning here.
+    NotImplementedError : names an operator or expression without a rule.
     ValueError : inputs that do not fit the function's signature.
     """
     return flatten(Evaluator(mod).call(func, inputs, params))
@@ -60,7 +60,7 @@ Params = Mapping[str, Any] | None
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """A NumPy array of an array of NumPy or TVM; TVM hands bfloat16 out as ``uint16``."""
+    """Return a NumPy array of an array of NumPy or TVM. TVM returns bfloat16 as ``uint16``."""
     if isinstance(array, np.ndarray):
         return array
     found = array.numpy()
@@ -68,7 +68,7 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 class Evaluator:
-    """Computes Relay functions of one module; ``values`` says what a tensor's value is."""
+    """Computes Relay functions of one module. ``values`` defines a tensor's value."""
 
     def __init__(self, mod: tvm.IRModule, values: Exact | None = None) -> None:
         self.mod = relay.transform.InferType()(mod)
@@ -145,7 +145,7 @@ class Frame:
         if isinstance(node, relay.TupleGetItem):
             return values[node.tuple_value][node.index]
         if isinstance(node, relay.Let):
-            # A chain of bindings is as deep as the model, so that it is followed here and not by recursion.
+            # A chain of bindings is as deep as the model: this loop replaces recursion.
             body = node
             while isinstance(body, relay.Let):
                 values[body.var] = self.expr(body.value)
@@ -160,7 +160,7 @@ class Frame:
 
 
 def _operands(node: Any) -> list[Any]:
-    """What must be known before a node is."""
+    """Return the expressions whose values a node needs."""
     if isinstance(node, relay.Call):
         return list(node.args)
     if isinstance(node, relay.Tuple):
@@ -171,7 +171,7 @@ def _operands(node: Any) -> list[Any]:
 
 
 def _post_order(expr: Any, known: Mapping[Any, Any]) -> list[Any]:
-    """The expressions under ``expr`` that are not known, each behind its operands."""
+    """Return the expressions under ``expr`` without a value, each after its operands."""
     order: list[Any] = []
     seen = set()
     stack = [(expr, False)]

@@ -18,18 +18,18 @@ from ...config import StitchConfig
 from .reference import Inputs, Params, to_numpy
 
 Build = Callable[[tvm.IRModule, tvm.target.Target, Params], Any]
-"""Compiles a module for a target with parameters bound; gives what ``relay.build`` gives."""
+"""Compiles a module for a target with bound parameters, and returns a library like ``relay.build``."""
 
 
 def build_stock(mod: tvm.IRModule, target: tvm.target.Target, params: Params = None) -> Any:
-    """What ``relay.build`` makes of a module."""
+    """Build a module with ``relay.build``."""
     return relay.build(mod, target, params=dict(params or {}))
 
 
 def build_stitched(
     mod: tvm.IRModule, target: tvm.target.Target, params: Params = None, config: StitchConfig | None = None
 ) -> Any:
-    """What ``relay.build`` makes of a module with stitching on."""
+    """Build a module with ``relay.build`` and stitching."""
     from tvm_stitch import relay as stitch_relay
 
     enabled: AbstractContextManager[Any] = stitch_relay.enable(config)
@@ -38,7 +38,7 @@ def build_stitched(
 
 
 def run(lib: Any, inputs: Inputs, device: tvm.runtime.Device | None = None) -> list[np.ndarray]:
-    """Run what ``relay.build`` gave; arguments in the order of the function's, or by name."""
+    """Run a library of ``relay.build``. Arguments are in the function's order, or by name."""
     device = device or tvm.cpu()
     module = graph_executor.GraphModule(lib["default"](device))
     named: Mapping[str, np.ndarray]
@@ -53,7 +53,7 @@ def run(lib: Any, inputs: Inputs, device: tvm.runtime.Device | None = None) -> l
 
 
 def argument_names(lib: Any) -> list[str]:
-    """Names of the arguments that ``relay.build`` left open, in the function's order."""
+    """Return the names of the arguments that ``relay.build`` did not bind, in the function's order."""
     graph = json.loads(lib.get_graph_json())
     names = [graph["nodes"][place]["name"] for place in graph["arg_nodes"]]
     bound = set(lib.get_params())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as importers spell it, and what it gives in float64."""
+"""Attention as importers write it, and its float64 results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Case:
     """Attention of q <batch, queries, heads, size> and k, v <batch, keys, heads, size>.
 
     Attributes:
-        mask: the shape of what is added to the scores <batch, heads, queries, keys>, None without.
-        mask_dtype: of the mask; "" for that of the operands.
-        safe: a query that sees no key gives 0, as PyTorch's importer has it.
-        flat: products are of <batch * heads> matrices, as PyTorch's importer has them.
+        mask: the mask's shape, added to the scores <batch, heads, queries, keys>; None without a mask.
+        mask_dtype: dtype of the mask; "" for that of the operands.
+        safe: a query that sees no key gives 0, as PyTorch's importer writes it.
+        flat: products are of <batch * heads> matrices, as PyTorch's importer writes them.
     """
 
     batch: Any
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """Return the factor of the scores."""
         return float(self.size**-0.5)
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Case:
 
 
 def module(case: Case) -> tvm.IRModule:
-    """The Relax module; its result is <batch, queries, heads, size>."""
+    """Build the Relax module. Its result is <batch, queries, heads, size>."""
     builder = relax.BlockBuilder()
     rows, cols = ((case.batch, n, case.heads, case.size) for n in (case.queries, case.keys))
     shapes = {"q": rows, "k": cols, "v": cols}
@@ -92,7 +92,7 @@ def module(case: Case) -> tvm.IRModule:
 
 
 def inputs(case: Case, rng: np.random.Generator) -> list[np.ndarray]:
-    """Fresh random inputs; a quarter of a mask's elements is -inf, and a whole row where the case is safe."""
+    """Draw fresh random inputs. A quarter of a mask's elements is -inf, and a whole row if the case is safe."""
     shapes = [(case.batch, n, case.heads, case.size) for n in (case.queries, case.keys, case.keys)]
     made = [rng.standard_normal(shape, dtype=np.float32).astype(case.dtype) for shape in shapes]
     if case.mask is not None:
@@ -106,7 +106,7 @@ def inputs(case: Case, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def reference(case: Case, arrays: list[np.ndarray]) -> np.ndarray:
-    """The result in float64."""
+    """Return the result in float64."""
     q, k, v = (array.astype("float64").transpose(0, 2, 1, 3) for array in arrays[:3])
     scores = case.scale * (q @ k.transpose(0, 1, 3, 2))
     scores = scores + arrays[3].astype("float64") if case.mask is not None else scores

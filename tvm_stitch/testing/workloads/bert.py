@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-# What a masked position adds to its attention scores: exp() of it is 0 in float32.
+# Added to the attention scores of a masked position: exp() of it is 0 in float32.
 _MASKED = -10000.0
 _IR_VERSION = 8
 
@@ -53,7 +53,7 @@ def build_bert(config: BertConfig | None = None) -> onnx.ModelProto:
 
 
 def random_inputs(config: BertConfig | None = None, seed: int = 1) -> dict[str, np.ndarray]:
-    """Inputs for :func:`build_bert`'s model: random tokens, two segments, and padding at each row's end."""
+    """Draw inputs for :func:`build_bert`'s model: random tokens, two segments, and padding at each row's end."""
     config = config or BertConfig()
     rng = np.random.default_rng(seed)
     shape = (config.batch, config.sequence)
@@ -67,7 +67,7 @@ def random_inputs(config: BertConfig | None = None, seed: int = 1) -> dict[str, 
 
 
 class _Builder:
-    """Collects nodes and weights; each method adds one part of the network and returns its output's name."""
+    """Collects nodes and weights. Each method adds one component of the network and returns its output's name."""
 
     def __init__(self, config: BertConfig) -> None:
         self.config = config
@@ -155,7 +155,7 @@ class _Builder:
         return self.layer_norm(total, "embeddings.norm")
 
     def mask(self) -> str:
-        """(batch, 1, 1, sequence): 0 where attended, a large negative number where padded."""
+        """Add a mask (batch, 1, 1, sequence): 0 for attended positions, a large negative number for padding."""
         axes = self.constant("mask.axes", np.array([1, 2], dtype=np.int64))
         wide = self.node("Unsqueeze", ["attention_mask", axes], name="mask.wide")
         kept = self.node("Cast", [wide], name="mask.float", to=TensorProto.FLOAT)

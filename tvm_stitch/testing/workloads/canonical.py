@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description of graphs and plans in which nothing is left of the front end that they come from.
+"""A description of graphs and plans that does not depend on their front end.
 
-Names, the order of outputs and of independent operators, the dtypes of indices and axes of extent one say nothing about
-what is computed, so the description has none of them: operators are ``v0``, ``v1``, ... in the order of a depth-first
-walk from the outputs, inputs ``x0``, ``x1``, ... in the order in which that walk meets them. Two scalar expressions are
-written in one of the forms that TVMs give them, which differ by rounding at most: a division by a number as the product
-with its reciprocal, and ``1 / sqrt(x)`` as ``rsqrt(x)``.
+The description omits names, the order of outputs and of independent operators, the dtypes of indices and axes of
+extent one. Operators are ``v0``, ``v1``, ... in the order of a depth-first walk from the outputs, inputs ``x0``,
+``x1``, ... in the order of that walk. TVMs write two scalar expressions in forms that differ by rounding at most. The
+description has one form of each: the product with the reciprocal for a division by a number, and ``rsqrt(x)`` for
+``1 / sqrt(x)``.
 
-What remains must be equal for equivalent programs: shapes, dtypes, expressions, classes, spans, dependencies; and of
-plans everything that ``explain`` shows.
+The rest must be equal for equivalent programs: shapes, dtypes, expressions, classes, spans, dependencies; and of plans
+everything that ``explain`` shows.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SYMBOLS = {
 }  # fmt: skip
 
 _IN_TIME = frozenset({"passes", "phases", "holds", "shape"})
-"""Lists of a plan whose order says something."""
+"""Lists of a plan whose order has a meaning."""
 
 
 def rename(graph: StitchGraph) -> StitchGraph:
-    """Give the operators and tensors of a graph their canonical names, in place; returns the graph.
+    """Give the operators and tensors of a graph their canonical names, in place, and return the graph.
 
-    The order of ``graph.operators`` stays what it is: plans made of the graph speak of canonical names, but come about
-    as for the graph itself.
+    The order of ``graph.operators`` does not change: plans of the graph have canonical names, but are made as for the
+    graph itself.
     """
     operators, inputs = _numbered(graph)
     for i, op in enumerate(operators):
@@ -55,7 +55,7 @@ def rename(graph: StitchGraph) -> StitchGraph:
 
 
 def _numbered(graph: StitchGraph) -> tuple[list[Operator], list[Tensor]]:
-    """Operators in the order of a depth-first walk from the outputs, operands first, and inputs as it meets them."""
+    """Return operators in the order of a depth-first walk from the outputs, operands first, and inputs likewise."""
     operators: dict[Operator, None] = {}
     inputs: dict[Tensor, None] = {}
 
@@ -74,14 +74,14 @@ def _numbered(graph: StitchGraph) -> tuple[list[Operator], list[Tensor]]:
 
 
 def _outputs(graph: StitchGraph) -> list[Tensor]:
-    """The outputs in an order of what is computed for each, not of how the caller is given them."""
+    """Return the outputs in an order of their computations, not of the caller's results."""
     if len(graph.outputs) < 2:
         return graph.outputs
     return sorted(graph.outputs, key=lambda t: graph_lines(StitchGraph("", [], [], [t])))
 
 
 def graph_lines(graph: StitchGraph) -> list[str]:
-    """The canonical description of a graph, an operator a line; the graph is not changed."""
+    """Return the canonical description of a graph, a line for each operator. The graph is not changed."""
     operators, inputs = _numbered(graph)
     names = {t: f"x{i}" for i, t in enumerate(inputs)} | {
         op.output: f"v{i}" for i, op in enumerate(operators)
@@ -92,7 +92,7 @@ def graph_lines(graph: StitchGraph) -> list[str]:
 
 
 def plan_data(plan: KernelPlan) -> dict[str, Any]:
-    """The description of a plan, for a graph that :func:`rename` renamed: JSON-able, with lists in a fixed order."""
+    """Describe a plan of a graph that :func:`rename` renamed: JSON-able, with lists in a fixed order."""
     kernel = vars(describe("kernel", plan))
     operators = zip(plan.graph.operators, kernel["operators"], strict=True)
     kernel["operators"] = [
@@ -127,7 +127,7 @@ def _ordered(found: Any, key: str = "") -> Any:
 
 
 def _by_number(found: Any) -> list[Any]:
-    """Names by their numbers, v2 before v10; entries by the name that comes first."""
+    """Sort names by their numbers, v2 before v10, and entries by their first name."""
     parts = re.split(r"(\d+)", found if isinstance(found, str) else json.dumps(found))
     return [int(part) if i % 2 else part for i, part in enumerate(parts)]
 
@@ -207,7 +207,7 @@ class _Writer:
         return f"{self.names[tensor]}[{', '.join(map(self._index, live))}]"
 
     def _index(self, e: Expr) -> str:
-        """An index: without dtypes, and in the analyzer's simple form unless it is read."""
+        """Write an index: without dtypes, and in the analyzer's simple form unless it is read."""
         text = self.write(e if has_load(e) else self.analyzer.simplify(e))
         return re.sub(r"\bint(?:32|64)\((-?\d+)\)", r"\1", text)
 

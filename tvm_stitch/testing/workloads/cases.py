@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named memory-intensive workloads, written as primitives of whatever front end builds them; Relax by default."""
+"""Named memory-intensive workloads, written as primitives of any front end; Relax by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tvm
 
 from .specs import Body, Spec
 
-#: Largest |actual - reference| allowed: (relative, absolute), by dtype of the output.
+#: Largest allowed |actual - reference|: (relative, absolute), by dtype of the output.
 DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float32": (2e-5, 2e-5),
     "float16": (4e-3, 4e-3),
@@ -35,12 +35,12 @@ class Case:
     build : makes the module, high-level operators only (nothing legalized).
     inputs : draws fresh random inputs, one array per argument; bfloat16 arrays have ml_dtypes' dtype.
     kernels : the most launches of memory-intensive kernels a stitched call may need.
-    stock_kernels : what TVM's default pipeline launches on llvm; None where it is not recorded.
+    stock_kernels : the launches of TVM's default pipeline on llvm; None if not recorded.
     tolerance : dtype of an output -> (relative, absolute) error allowed against the float64 reference.
     matmuls : launches of compute-intensive kernels besides ``kernels``.
     constant_bytes : bytes of weights bound into the module.
     sizes : the extents that the case was made with, by name.
-    body : what the module computes, for a front end to build; None where an importer makes the module.
+    body : the module's computation, for a front end to build; None if an importer makes the module.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Case:
     body: Body | None = None
 
     def bytes_least(self) -> int:
-        """Bytes that any implementation must move: each input read once, each output written once."""
+        """Count the bytes that any implementation must move: each input read once, each output written once."""
         return self.constant_bytes + sum(spec.nbytes for spec in (*self.arguments, *self.results))
 
 
@@ -70,7 +70,7 @@ def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _additive_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """0 where a position may be attended to, -10000 where not; the first position always may."""
+    """Draw 0 for positions that may be attended to, -10000 for others; the first position always may."""
     mask = np.where(rng.random(shape) < 0.25, np.float32(-1e4), np.float32(0.0))
     mask[..., 0] = 0.0
     return mask
@@ -348,7 +348,7 @@ def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic
         body,
         stock_kernels=7,
         symbolic="rows" if symbolic else None,
-        # The scale is the largest of values that an implementation may or may not have rounded to ``dtype``,
+        # The scale is the largest of values that an implementation may or may not round to ``dtype``,
         # and quotients past 64 are multiples of 0.5 in bfloat16.
         tolerance={"float32": (2e-2, 1e-6), "int8": (0.0, 2.0)},
         sizes={"rows": rows, "columns": columns},
@@ -400,7 +400,7 @@ def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = Fals
 
 
 def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """broadcast(x ** 2.5) + y with x <rows, 1> and y <rows, columns>: pow is due once a row."""
+    """broadcast(x ** 2.5) + y with x <rows, 1> and y <rows, columns>: pow is needed once a row."""
 
     def body(ops: Any, x: Any, y: Any) -> list[Any]:
         power = ops.power(x, ops.const(2.5, dtype))
@@ -475,7 +475,7 @@ def cases(scale: str = "test") -> list[Case]:
 
 
 def place_of(scale: str, scales: Sequence[str]) -> int:
-    """Which of some scales one is; raises ValueError where it is none."""
+    """Return the index of a scale among some; raise ValueError if it is none of them."""
     if scale not in scales:
         *others, last = map(repr, scales)
         raise ValueError(f"unknown scale {scale!r}: choose {', '.join(others)} or {last}")

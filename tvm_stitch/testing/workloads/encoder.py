@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer encoder layer: written in PyTorch, brought to Relax by TVM's importer (needs torch)."""
+"""A transformer encoder layer, written in PyTorch and imported into Relax by TVM (needs torch)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EncoderLayer(nn.Module):
 
 
 def _import_amax(node: torch.fx.Node, importer: Any) -> relax.Var:
-    """torch.amax, which the importer lacks (it takes max(dim) for a sort)."""
+    """torch.amax, which the importer lacks (it imports max(dim) as a sort)."""
     axes = node.args[1] if len(node.args) > 1 else None
     keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
     return importer.block_builder.emit(relax.op.max(importer.env[node.args[0]], axis=axes, keepdims=keepdim))
@@ -96,6 +96,6 @@ def encoder_layer(
         mod = from_exported_program(
             program, unwrap_unit_return_tuple=True, custom_convert_map={"amax.default": _import_amax}
         )
-    # Upper bounds, which torch.export always states, would make TVM allocate for the largest sizes possible.
+    # torch.export always states upper bounds, which would make TVM allocate for the largest sizes.
     mod["main"] = mod["main"].without_attr("tir_var_upper_bound")
     return mod, layer, inputs

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same graphs and plans from every front end: named workloads, described, against descriptions on file.
+"""Check that every front end makes the same graphs and plans of named workloads, by descriptions in a file.
 
 The workloads are written once, in operators that Relax and Relay both have, and each front end outlines its stitch ops
-by its own passes. What comes out is described without anything of the front end (:mod:`.canonical`). Two TVMs do not
-fit into one process, so the descriptions lie in a file, which
+by its own passes. The results are described independently of the front end (:mod:`.canonical`). Two TVMs do not fit
+into one process, so the descriptions are in a file, which
 ``python -m tvm_stitch.testing.workloads.equivalents --write PATH``
-writes and tests in the environment of each TVM compare with. The file holds graphs as they are, and of each plan the
-main lines with a digest of all; ``--plans`` prints whole plans, to see in which line two TVMs differ.
+writes. Tests in the environment of each TVM compare with it. The file holds whole graphs, and of each plan the main
+lines with a digest of all. ``--plans`` prints whole plans, to find the line in which two TVMs differ.
 
-Not among them is what the TVMs themselves define differently. A mean of float16 is summed up in float16 by Relax's
+Operators that the TVMs define differently are left out. A mean of float16 is summed up in float16 by Relax's
 definition, in float32 between two casts by Relay's; ``round`` takes halves to the even number in Relax, away from zero
 in Relay.
 """
@@ -43,10 +43,10 @@ SETTINGS: Mapping[str, tuple[Any, StitchConfig]] = {
     "sm_90": (CUDA, StitchConfig(clusters=False, grid_barriers=False)),
     "sm_90 with grid barriers": (CUDA, StitchConfig(clusters=False, plain_launch_barriers=True)),
 }
-"""Targets and options by name. What only one of the TVMs can launch (clusters) is off."""
+"""Targets and options by name. Clusters are off, since only one of the TVMs can launch them."""
 
 CORES = 8
-"""Of the CPU that is planned for, whatever runs this."""
+"""Cores of the planned CPU, independent of this machine."""
 
 Description = dict[str, dict[str, list[list[str]]]]
 """``graphs`` and ``plans`` of a workload, each by the settings (joined by commas) that share it: lines by kernel."""
@@ -55,7 +55,7 @@ _MAIN_LINES = ("kernel:", "  mapping:", "  launch:", "  phase ", "  shared memor
 
 
 def workloads() -> dict[str, cases.Case]:
-    """The workloads that must come out the same, by name and extents."""
+    """Return the workloads whose graphs and plans must be equal, by name and extents."""
     f16 = "float16"
     found = [
         cases.softmax(1024, 1024),

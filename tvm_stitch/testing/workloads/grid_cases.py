@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named workloads that one row domain does not serve: column and full reductions, and rows that meet across blocks."""
+"""Named workloads that do not fit one row domain: column and full reductions, and rows that meet across blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from .cases import Body, Case, Spec, _case, group_norm_silu, place_of
 
 EPSILON = 1e-5
-"""Added to variances."""
+"""The number added to variances."""
 MOMENTUM = 0.1
 """Weight of the batch in batch norm's running statistics."""
 
@@ -30,17 +30,17 @@ class Adam:
 
     @property
     def correction1(self) -> float:
-        """What the first moment is multiplied by: 1 / (1 - beta1 ** step)."""
+        """Return the factor of the first moment: 1 / (1 - beta1 ** step)."""
         return 1 / (1 - self.beta1**self.step)
 
     @property
     def correction2(self) -> float:
-        """What the second moment is multiplied by: 1 / (1 - beta2 ** step)."""
+        """Return the factor of the second moment: 1 / (1 - beta2 ** step)."""
         return 1 / (1 - self.beta2**self.step)
 
     @staticmethod
     def max_norm(elements: int) -> float:
-        """Half of what the norm of ``elements`` standard normal gradients comes to, so that clipping takes place."""
+        """Return half of the norm of ``elements`` standard normal gradients, so that clipping takes place."""
         return 0.5 * math.sqrt(elements)
 
 
@@ -49,7 +49,7 @@ ADAM = Adam()
 
 @dataclass(frozen=True)
 class Domain:
-    """What an argument's elements are drawn from, so that any array library can draw them where it runs.
+    """The distribution of an argument's elements, so that any array library can draw them on its device.
 
     ``"normal"``: mean ``low``, standard deviation ``high``. ``"uniform"``: [low, high). ``"integer"``: low to high - 1.
     """
@@ -76,13 +76,13 @@ POSITIVE = Domain("uniform", 0.5, 2.0)
 
 @dataclass(frozen=True)
 class GridCase(Case):
-    """A :class:`Case` that says what each argument is drawn from: the large ones are drawn on the device."""
+    """A :class:`Case` with the distribution of each argument: large ones are drawn on the device."""
 
     domains: tuple[Domain, ...] = field(default=())
 
     @property
     def label(self) -> str:
-        """Name and sizes: one workload stands in several sizes."""
+        """Return name and sizes: one workload has several sizes."""
         return f"{self.name}<{','.join(str(size) for size in self.sizes.values())}>"
 
 
@@ -96,7 +96,7 @@ def _grid_case(
     stock_kernels: int,
     longest: int = 1,
 ) -> GridCase:
-    """Assemble a case; ``longest`` is how many elements its longest sum has that no division makes small again."""
+    """Assemble a case. ``longest`` is the number of elements of its longest sum that no division makes small again."""
     case = _case(
         name,
         [(spec, domain.draw) for spec, domain in arguments],
@@ -178,7 +178,7 @@ def batch_norm_training(rows: int, channels: int) -> GridCase:
 
 
 def batch_norm_training_nchw(batch: int, channels: int, height: int, width: int) -> GridCase:
-    """The same of <batch, channels, height, width> over all axes but the channels, as Relax's own operator."""
+    """Batch norm of <batch, channels, height, width> over all axes but the channels, as Relax's own operator."""
     shape, vector = (batch, channels, height, width), (channels,)
 
     def body(ops: Any, *args: Any) -> list[Any]:
@@ -355,11 +355,11 @@ def standardize_by_max(rows: int, columns: int) -> GridCase:
 
 
 def figure7(rows: int, columns: int, others: int) -> GridCase:
-    """The graph of AStitch's Fig. 7, in shapes for which its locality check says what the figure says.
+    """The graph of AStitch's Fig. 7, in shapes for which the locality check agrees with the figure.
 
-    p1 <rows, columns>, p2 <rows>, p3 <others, rows>. reduce.1 is made and consumed for a row, so it stays in a block
-    (Regional); power.1 <rows> is read along the other axis, by blocks that did not make it, and reduce.2 <rows> sums
-    over what all blocks hold, so both are Global; multiply.1 is an output (Independent).
+    p1 <rows, columns>, p2 <rows>, p3 <others, rows>. reduce.1 is made and consumed for a row, so it remains in a block
+    (Regional). power.1 <rows> is read along the other axis, by blocks that did not make it, and reduce.2 <rows> sums
+    over values of all blocks, so both are Global. multiply.1 is an output (Independent).
     """
     wide, crossed = (rows, columns), (others, rows)
 
@@ -420,11 +420,11 @@ _ARGUMENTS: Mapping[Callable[..., GridCase], Sequence[Sequence[tuple[Any, ...]]]
     figure7: [[(48, 33, 21)], [(480, 130, 330)], [(4096, 1024, 8192)]],
     group_norm: [[(2, 12, 4, 35)], [(2, 12, 4, 5000)], [(32, 320, 32, 4096)]],
 }
-"""What each workload is made with, once or several times for each of the ``SCALES``."""
+"""The sizes of each workload, one or several for each of the ``SCALES``."""
 
 
 def grid_cases(scale: str = "test") -> list[GridCase]:
-    """Every workload at the sizes of ``scale``; some stand in it in several sizes.
+    """Return every workload at the sizes of ``scale``, some in several sizes.
 
     ``"test"``: small and odd, a few thousand elements. ``"blocks"``: odd as well, enough work for many blocks, small
     enough for sanitizers. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel tables show.

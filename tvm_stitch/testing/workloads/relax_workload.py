@@ -28,11 +28,11 @@ class RelaxOps:
         return relax.const(value, dtype)
 
     def shape_of(self, x: relax.Expr) -> tuple[Any, ...]:
-        """The extents of a tensor."""
+        """Return the extents of a tensor."""
         return tuple(x.ty.shape.values)
 
     def parts(self, value: relax.Expr, count: int) -> list[relax.Var]:
-        """The first ``count`` tensors of a tuple."""
+        """Return the first ``count`` tensors of a tuple."""
         return [self.emit(relax.TupleGetItem(value, place)) for place in range(count)]
 
     def log_softmax(self, x: relax.Expr, axis: int = -1) -> relax.Var:
@@ -51,7 +51,7 @@ class RelaxOps:
 def build(
     specs: Sequence[Spec], body: Body, symbolic: str | None = None, sizes: Mapping[str, int] | None = None
 ) -> tvm.IRModule:
-    """The module whose ``main`` is ``body``; the leading extent ``sizes[symbolic]``, if named, is a variable."""
+    """Build the module whose ``main`` is ``body``. The leading extent ``sizes[symbolic]``, if named, is a variable."""
     extent = (sizes or {})[symbolic] if symbolic else None
     variable = tirx.Var(symbolic, "int64") if symbolic else None
 
