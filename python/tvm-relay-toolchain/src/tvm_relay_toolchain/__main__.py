@@ -30,7 +30,7 @@ print("a CUDA device answers" if tvm.cuda().exist else "no CUDA device")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; returns the exit code: 0 when TVM imports, 1 when something it needs is missing."""
+    """Print the report. Return the exit code: 0 if TVM imports, 1 if something that it needs is missing."""
     parser = argparse.ArgumentParser(prog="tvm-relay-toolchain", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["doctor"], default="doctor", help="to report")
     parser.add_argument("--version", action="version", version=__version__)

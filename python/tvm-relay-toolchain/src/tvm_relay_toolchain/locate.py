@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TVM ``import tvm`` shall mean. Searches files only: nothing is imported or loaded."""
+"""Choose the TVM for ``import tvm``. This searches files only: nothing is imported or loaded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class TvmInstall:
 
     Attributes:
         package: the folder of the Python package ``tvm``.
-        origin: ``"wheel"`` (carried in bitblas), ``"path"`` (importable as it is) or ``"environment"`` (by ``TVM_HOME``
-            or ``TVM_LIBRARY_PATH``).
+        origin: ``"wheel"`` (carried in bitblas), ``"path"`` (importable without this package) or ``"environment"``
+            (by
+            ``TVM_HOME`` or ``TVM_LIBRARY_PATH``).
     """
 
     package: Path
@@ -32,12 +33,12 @@ class TvmInstall:
 
     @property
     def has_relay(self) -> bool:
-        """True when the package has Relay."""
+        """True if the package has Relay."""
         return (self.package / "relay" / "__init__.py").is_file()
 
     @property
     def version(self) -> str:
-        """TVM's version as its sources state it, ``"unknown"`` if they do not."""
+        """TVM's version according to its sources, or ``"unknown"``."""
         for source in ("_ffi/libinfo.py", "libinfo.py", "version.py", "_version.py"):
             try:
                 text = (self.package / source).read_text(encoding="utf-8")
@@ -54,7 +55,7 @@ class TvmInstall:
 
     @property
     def library_dir(self) -> Path:
-        """Where a source tree's build leaves libtvm.so."""
+        """The folder of libtvm.so in a build of a source tree."""
         return self.package.parent.parent / "build"
 
     def same(self, other: TvmInstall | None) -> bool:
@@ -73,7 +74,9 @@ def bundled() -> TvmInstall | None:
 
 
 def other_spec() -> ModuleSpec | None:
-    """What ``import tvm`` would find without this package; a folder without ``__init__.py`` does not count."""
+    """Return the spec that ``import tvm`` would find without this package. A folder without ``__init__.py`` does
+    not count.
+    """
     for finder in sys.meta_path:
         if getattr(finder, "of_toolchain", False) or not hasattr(finder, "find_spec"):
             continue
