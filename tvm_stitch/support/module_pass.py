@@ -22,9 +22,9 @@ def module_pass(kind: Any) -> Any:
 
 
 def named(made: Any, name: str) -> Any:
-    """Return a pass under another name, by which TVM's instruments know it; the pass itself if that is its name.
+    """Return a pass under another name for TVM's instruments, or the pass itself if it has that name.
 
-    Of a class of :func:`module_pass` only the new name is seen, of a pass of TVM's both names.
+    Instruments see only the new name for a class of :func:`module_pass`, and both names for a pass of TVM.
     """
     if str(made.info.name) == name:
         return made
