@@ -33,8 +33,8 @@ def path_of(text: str) -> Path:
             raise argparse.ArgumentTypeError(f"{text} is no path: it has a null character")
         path.exists()
     except OSError as error:  # too long a name, or a folder that this user may not look into
-        told = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
-        raise argparse.ArgumentTypeError(f"{told} is no path: {error.strerror}") from None
+        shown = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
+        raise argparse.ArgumentTypeError(f"{shown} is no path: {error.strerror}") from None
     return path
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 def one_line(text: str) -> str:
     """Return a text with control characters and line ends escaped, because names of files may hold anything."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda match: repr(match[0])[1:-1], text)
 
 
 def tell(line: str) -> None:

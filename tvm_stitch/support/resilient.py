@@ -72,15 +72,15 @@ def resilient(
             left |= err.reasons
         except Exception as err:
             names = dict(units())
-            found = _culprits(step, left, list(names), err, strict, what)
-            if found is None:
+            culprits = _culprits(step, left, list(names), err, strict, what)
+            if culprits is None:
                 if otherwise is None:
                     raise
                 return otherwise(err)
-            if not found:
+            if not culprits:
                 return step(left)
             start = f"{because}: " if because else ""
-            for unit, error in found.items():
+            for unit, error in culprits.items():
                 left[unit] = ((names[unit], start + reason_of(error, names[unit])),)
 
 

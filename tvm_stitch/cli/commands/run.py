@@ -267,11 +267,11 @@ def _first_call(runner: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return list(runner.outputs())
     except (RuntimeError, TypeError, ValueError) as error:
         reraise_fatal(error)
-        if not (found := _UNFIT.search(str(error))):
+        if not (complaint := _UNFIT.search(str(error))):
             raise
         given = ", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in inputs.items())
         raise UsageError(
-            f"the model does not take {given}: {found[0].removeprefix('match_cast error,').strip()}"
+            f"the model does not take {given}: {complaint[0].removeprefix('match_cast error,').strip()}"
         ) from None
 
 

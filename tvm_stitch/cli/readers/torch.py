@@ -65,9 +65,9 @@ def _load(path: Path) -> Any:
         except Exception as error:  # of many kinds: of archives, of JSON, of other versions
             reraise_fatal(error)
             reason = str(reasons[-1] if reasons else error)
-    if found := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
+    if match := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
         raise UsageError(
-            f"{path}: the module takes or returns a {found[1]}, a type that PyTorch does not know when it reads the "
+            f"{path}: the module takes or returns a {match[1]}, a type that PyTorch does not know when it reads the "
             "program; export a module around it that takes tensors and returns them"
         )
     raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
@@ -86,8 +86,8 @@ def _imported(path: Path, program: Any, names: bool) -> Any:
         reraise_fatal(error)
         if fault_at(error) is not None:  # a fault of this package, not of the importer
             raise
-        if found := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
-            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", found[1])))
+        if match := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
+            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", match[1])))
             reason = (
                 f"it does not know {operators}; write the module without, or export it with torch.onnx.export"
             )

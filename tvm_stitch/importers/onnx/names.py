@@ -38,17 +38,17 @@ def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | N
 
     class Naming(importer):  # type: ignore[misc, valid-type]
         def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
-            made = super()._convert_operator(op_name, inputs, attrs, opset)
-            return self._named(made, str(attrs["tvm_custom"]["name"]))
+            converted = super()._convert_operator(op_name, inputs, attrs, opset)
+            return self._named(converted, str(attrs["tvm_custom"]["name"]))
 
-        def _named(self, made: Any, name: str) -> Any:
-            if isinstance(made, relax.Tuple):
-                return relax.Tuple([self._named(field, name) for field in made.fields])
-            if isinstance(made, relax.Var):
-                emitted.setdefault(str(made.name), name)
-            if not isinstance(made, relax.Call) or not name:
-                return made
-            return self.bb.normalize(named_call(made, name))
+        def _named(self, converted: Any, name: str) -> Any:
+            if isinstance(converted, relax.Tuple):
+                return relax.Tuple([self._named(field, name) for field in converted.fields])
+            if isinstance(converted, relax.Var):
+                emitted.setdefault(str(converted.name), name)
+            if not isinstance(converted, relax.Call) or not name:
+                return converted
+            return self.bb.normalize(named_call(converted, name))
 
     emitted: dict[str, str] = {}
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)

@@ -57,10 +57,10 @@ def _private(path: Path) -> Path:
     for folder in reversed([p for p in (real, *real.parents) if not os.path.lexists(p)]):
         folder.mkdir(mode=0o700, exist_ok=True)  # another process may be faster: its folder is checked below
     for folder in (real, *real.parents):
-        found, above = os.lstat(folder), folder != real
-        if found.st_uid != os.geteuid() and not (above and found.st_uid == 0):
-            raise PermissionError(f"{path} is not private: {folder} belongs to user {found.st_uid}")
-        if found.st_mode & _OTHERS_WRITE and not (above and found.st_mode & stat.S_ISVTX):
+        status, above = os.lstat(folder), folder != real
+        if status.st_uid != os.geteuid() and not (above and status.st_uid == 0):
+            raise PermissionError(f"{path} is not private: {folder} belongs to user {status.st_uid}")
+        if status.st_mode & _OTHERS_WRITE and not (above and status.st_mode & stat.S_ISVTX):
             raise PermissionError(f"{path} is not private: {folder} may be written by others")
     return real
 
@@ -71,8 +71,8 @@ def check_own_file(path: Path) -> Path:
     Raises:
         PermissionError: if it is anything else, for example a symbolic link.
     """
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         raise PermissionError(f"{path} is not a regular file that only user {os.geteuid()} writes")
     return path
 

@@ -164,9 +164,9 @@ def run_relay_lowered(
             if name in (_NOP, _COPY):
                 entries[first] = session.view(args[0], shapes[first], dtypes[first])
                 continue
-            made = range(first, first + int(node["attrs"]["num_outputs"]))
-            entries.update((e, session.new_output(shapes[e], dtypes[e])) for e in made)
-            session.call(name, [*args, *(entries[e] for e in made)])
+            results = range(first, first + int(node["attrs"]["num_outputs"]))
+            entries.update((e, session.new_output(shapes[e], dtypes[e])) for e in results)
+            session.call(name, [*args, *(entries[e] for e in results)])
         for n, index, *_ in graph["heads"]:
             session.collect_tensor(entries[graph["node_row_ptr"][n] + index])
     return session.run

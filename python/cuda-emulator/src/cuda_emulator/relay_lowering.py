@@ -179,11 +179,11 @@ def _taken_apart(
     kernels: dict[str, tuple[str, ...]] = {}
     for module in _all_modules(library):
         if module.type_key == "cuda":
-            source, found = _read_device(module)
-            if twice := set(found) & set(kernels):
+            source, launch_parameters = _read_device(module)
+            if twice := set(launch_parameters) & set(kernels):
                 raise ValueError(f"the library has two kernels of the name {', '.join(twice)}")
             sources.append(source)
-            kernels.update(found)
+            kernels.update(launch_parameters)
         elif module.type_key == "llvm":
             hosts.append(module)
         elif module.type_key not in ("const_loader", "metadata", "metadata_module"):
@@ -196,10 +196,10 @@ def _taken_apart(
 
 
 def _all_modules(library: Any) -> Sequence[Any]:
-    found = [library]
-    for module in found:
-        found.extend(module.imported_modules)
-    return found
+    modules = [library]
+    for module in modules:
+        modules.extend(module.imported_modules)
+    return modules
 
 
 def _read_device(module: Any) -> tuple[str, dict[str, tuple[str, ...]]]:

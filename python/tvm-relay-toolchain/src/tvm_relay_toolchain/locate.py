@@ -44,8 +44,8 @@ class TvmInstall:
                 text = (self.package / source).read_text(encoding="utf-8")
             except OSError:
                 continue
-            if found := re.search(r'^(?:__version__|version)\b[^=\n]*= *["\']([^"\']+)', text, re.M):
-                return found[1]
+            if match := re.search(r'^(?:__version__|version)\b[^=\n]*= *["\']([^"\']+)', text, re.M):
+                return match[1]
         return "unknown"
 
     @property
@@ -100,9 +100,9 @@ def from_environment() -> TvmInstall | None:
     if library := os.environ.get("TVM_LIBRARY_PATH"):
         roots.append(Path(library).parent)
     for root in roots:
-        found = TvmInstall(root / "python" / "tvm", "environment")
-        if found.has_relay:
-            return found
+        install = TvmInstall(root / "python" / "tvm", "environment")
+        if install.has_relay:
+            return install
     return None
 
 
@@ -111,7 +111,7 @@ def choose() -> TvmInstall | None:
     wheel = bundled()
     if forced:
         return wheel
-    for found in (importable(), from_environment()):
-        if found is not None and not found.same(wheel):
-            return found
+    for install in (importable(), from_environment()):
+        if install is not None and not install.same(wheel):
+            return install
     return wheel

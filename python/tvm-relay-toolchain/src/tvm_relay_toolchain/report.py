@@ -95,26 +95,26 @@ def _problems(
     packages: dict[str, str | None],
 ) -> list[Problem]:
     """Return all missing parts, the worst first."""
-    found = []
+    problems = []
     if tvm is None:
-        found.append(Problem("no TVM with Relay", f"pip install --no-deps {locate.WHEEL}"))
+        problems.append(Problem("no TVM with Relay", f"pip install --no-deps {locate.WHEEL}"))
     elif not tvm.has_relay:
         remedy = "give the TVM with Relay an environment of its own, or call tvm_relay_toolchain.activate(force=True)"
-        found.append(Problem(f"TVM {tvm.version} in {tvm.package} has no Relay", remedy))
+        problems.append(Problem(f"TVM {tvm.version} in {tvm.package} has no Relay", remedy))
     for soname, library in cuda.items():
         if library is None:
             needed = tvm is None or tvm.origin == "wheel"
             remedy = f"pip install {libraries.CUDA_LIBRARIES[soname][1]}"
-            found.append(Problem(f"no {soname}", remedy, fatal=needed))
+            problems.append(Problem(f"no {soname}", remedy, fatal=needed))
     for name, requirement in REQUIRED.items():
         if packages[name] is None:
-            found.append(Problem(f"no {name}", f"pip install {requirement}"))
+            problems.append(Problem(f"no {name}", f"pip install {requirement}"))
     for name, (requirement, use) in OPTIONAL.items():
         if packages[name] is None:
-            found.append(
+            problems.append(
                 Problem(f"no {name}: {use} will not work", f"pip install {requirement}", fatal=False)
             )
-    return found
+    return problems
 
 
 def _version(distribution: str) -> str | None:
