@@ -125,8 +125,8 @@ def this_cpu() -> dict[str, Any]:
 
 def _features_here() -> set[str]:
     """Return the features that LLVM detects on this machine's CPU. Empty if TVM does not report them."""
-    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
-    return {str(name) for name, has in (found() if found else {}).items() if has}
+    features_of_host = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
+    return {str(name) for name, has in (features_of_host() if features_of_host else {}).items() if has}
 
 
 def _spec_of(text: str) -> Any:
@@ -174,11 +174,11 @@ def _made(spec: Any) -> Any:
         with without_native_stderr(), contextlib.redirect_stdout(io.StringIO()):
             return tvm.target.Target(spec)
     except (TypeError, ValueError) as error:
-        if found := re.search(r"Option '([\w-]+)': expected type '(\w+)'", str(error)):
-            kind = {"int": "an integer", "bool": "true or false"}.get(found[2], f"a value of type {found[2]}")
-            raise ValueError(f"the option {found[1]} takes {kind}") from None
-        if found := re.search(r'Target kind "(.*?)" is not defined', str(error), re.S):
-            raise ValueError(f"there is no target {found[1]!r}; {_like(found[1])}") from None
+        if match := re.search(r"Option '([\w-]+)': expected type '(\w+)'", str(error)):
+            kind = {"int": "an integer", "bool": "true or false"}.get(match[2], f"a value of type {match[2]}")
+            raise ValueError(f"the option {match[1]} takes {kind}") from None
+        if match := re.search(r'Target kind "(.*?)" is not defined', str(error), re.S):
+            raise ValueError(f"there is no target {match[1]!r}; {_like(match[1])}") from None
         raise ValueError(_without_internals(str(error))) from None
 
 
@@ -219,8 +219,8 @@ def capability_in(arch: str) -> int:
     """Return ten times the compute capability that an architecture such as ``"sm_90a"`` names, or 0 for other
     names.
     """
-    found = _ARCHITECTURE.fullmatch(arch)
-    return int(found[1]) if found else 0
+    match = _ARCHITECTURE.fullmatch(arch)
+    return int(match[1]) if match else 0
 
 
 def _check(target: Any) -> None:
@@ -272,10 +272,10 @@ def _check_architecture(arch: str) -> None:
     """Raise a ValueError for an unknown NVIDIA architecture. That of this machine's device is accepted, however
     new.
     """
-    found = _ARCHITECTURE.fullmatch(arch)
-    if found is None:
+    match = _ARCHITECTURE.fullmatch(arch)
+    if match is None:
         raise ValueError(f"{arch!r} is no CUDA architecture; give one such as {DEFAULT_ARCH}")
-    number, least = int(found[1]), _LEAST_WITH_SUFFIX.get(found[2])
+    number, least = int(match[1]), _LEAST_WITH_SUFFIX.get(match[2])
     if number in _CAPABILITIES and least is not None and number >= least:
         return
     if tvm.cuda(0).exist and arch == arch_of(tvm.cuda(0)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts tvm_relay_toolchain.pth, which installs the import hook, beside the package (metadata: pyproject.toml)."""
+"""Installs tvm_relay_toolchain.pth, which installs the import hook, next to the package (metadata: pyproject.toml)."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ HOOK = "tvm_relay_toolchain.pth"
 
 
 class BuildWithHook(build_py):
-    """Build the package and, at the top of the wheel, the ``.pth`` file that Python reads when it starts."""
+    """Builds the package and puts the ``.pth`` file, which Python reads when it starts, at the top of the wheel."""
 
     def run(self) -> None:
         super().run()
-        # An editable build leaves build_lib behind; what belongs into its wheel goes where installs go.
+        # An editable build does not use build_lib. The contents of its wheel go to the installation folder.
         folder = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
         Path(folder).mkdir(parents=True, exist_ok=True)
         self.copy_file(HOOK, str(Path(folder, HOOK)))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: ``tvm-stitch compile|explain|run|bench``, one module for each.
 
-Results go to stdout (with ``--json``, JSON and nothing else), progress and errors to stderr.
-Exit codes: 0 fine, 1 a failure, 2 a usage error, 130 interrupted.
+Results go to stdout (with ``--json``, JSON and nothing else), progress and errors to stderr. Exit codes: 0 success,
+1 a failure, 2 a usage error, 130 interrupted.
 
-Nothing here imports TVM before options are read: ``--help`` and usage errors take no time.
+Nothing here imports TVM before options are read, so that ``--help`` and usage errors take no time.
 """
 
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError

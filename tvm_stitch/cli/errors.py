@@ -16,19 +16,19 @@ _FULL = "No space left on device"
 
 
 class UsageError(Exception):
-    """Something the caller can put right: the message says what and how."""
+    """An error that the caller can correct. The message says what is wrong and what to do."""
 
 
 class Failure(RuntimeError):
-    """A failure whose message says all: neither the caller's mistake nor a fault of the program."""
+    """A failure with a complete message. It is neither the caller's mistake nor a fault of the program."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Errors of reading a file name it: of one that is open the system does not say which it was.
+    """Turn errors of reading a file into errors that name it. The system does not name a file that is open.
 
     Raises:
-        UsageError: where it cannot be read.
+        UsageError: if it cannot be read.
     """
     try:
         yield
@@ -37,12 +37,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """Return an error in one line: what went wrong, without the traces that TVM puts into its messages."""
+    """Return an error in one line, without the traces that TVM puts into its messages."""
     if isinstance(error, (Failure, UsageError)):
         return str(error)
     if _is_full_disk(error):
-        place = getattr(error, "filename", None)
-        where = f" of {place}" if place else f", where the result goes or in {tempfile.gettempdir()}"
+        filename = getattr(error, "filename", None)
+        where = f" of {filename}" if filename else f", where the result goes or in {tempfile.gettempdir()}"
         return f"no space is left on the disk{where}; free some, or give other places with -o and TMPDIR"
     if isinstance(error, MemoryError):
         return f"there is not enough memory here{f': {error}' if str(error) else ''}"
@@ -54,6 +54,6 @@ def told(error: BaseException) -> str:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """Return a full disk, met by us or by a linker that we started."""
+    """Return whether a disk is full, for this process or for a linker that it started."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return full or _FULL in str(error) or os.strerror(errno.ENOSPC) in str(error)

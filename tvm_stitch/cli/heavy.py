@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The imports that take seconds, done once the options are known to be good."""
+"""Imports that take seconds, done after the options are checked."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .errors import Failure, UsageError
 
 
 def import_compiler() -> None:
-    """Import TVM and the compiler. An interrupt meanwhile ends the process, as later ones do.
+    """Import TVM and the compiler. An interrupt during the import ends the process, like later ones.
 
     Raises:
-        UsageError: where the environment asks for no number of threads.
+        UsageError: if the environment sets an invalid number of threads.
     """
     if "tvm_stitch.relax" in sys.modules:
         return
     try:
-        use_all_cores()  # which TVM asks for when it is imported
+        use_all_cores()  # TVM reads the number of threads when it is imported
     except ValueError as error:
         raise UsageError(str(error)) from None
     sleep_soon()
@@ -31,10 +31,10 @@ def import_compiler() -> None:
 
 
 def import_or_say(module: str, advice: str) -> Any:
-    """Return a module that not every installation has.
+    """Return an optional module.
 
     Raises:
-        Failure: where it is not installed, with what to do.
+        Failure: if it is not installed, with advice.
     """
     try:
         with ended_by_interrupts():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled model's files look like, so that others are refused before anything is loaded."""
+"""Checks of a compiled model's files, so that other files are rejected before anything is loaded."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 from .errors import reading
 
 KINDS = (None, "llvm", "c", "cuda", "metal", "webgpu", "hexagon", "rocm", "opencl", "vulkan")
-"""Kinds of targets that a manifest may name, or none."""
+"""Kinds of targets that a manifest may name. None means that it names no kind."""
 _DTYPE = re.compile(r"bool|u?int(4|8|16|32|64)|float(16|32|64)|bfloat16|float[48]_e\w+")
 
 
 def is_library(path: Path) -> bool:
-    """Return whether a file begins as a shared library does (ELF)."""
+    """Return whether a file begins like a shared library (ELF)."""
     with reading(path), path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a shared library is as long as its header says. One that is not ends the process that loads it."""
+    """Return whether a shared library is as long as its header says. Loading a shorter one ends the process."""
     with reading(path), path.open("rb") as file:
         header = file.read(64)
     if len(header) < 64:
         return False
-    if header[4:6] != b"\x02\x01":  # 64 bits, little endian; the loader refuses others by itself
+    if header[4:6] != b"\x02\x01":  # 64 bits, little endian: the loader itself rejects others
         return True
     (sections_at,) = struct.unpack_from("<Q", header, 40)
     entry, count = struct.unpack_from("<HH", header, 58)
@@ -35,7 +35,7 @@ def is_whole(path: Path) -> bool:
 
 
 def is_manifest(said: Any) -> bool:
-    """Return whether what a JSON file says has the parts that are read of a manifest, each of its kind."""
+    """Return whether JSON data has the fields of a manifest that are read, with the right types."""
     if not isinstance(said, dict):
         return False
     specs = [said.get("inputs", []), said.get("outputs", [])]
@@ -44,7 +44,7 @@ def is_manifest(said: Any) -> bool:
         all(isinstance(each, list) and all(map(_is_spec, each)) for each in specs)
         and all(
             _DTYPE.fullmatch(spec["dtype"]) for spec in specs[0]
-        )  # of random inputs; outputs may be lists
+        )  # for random inputs. Outputs may be lists
         and isinstance(target, dict)
         and target.get("kind") in KINDS
         and isinstance(library, str)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands that run a model need before they compile it: a machine that can, and inputs."""
+"""Checks before a command that runs a model compiles it: a suitable machine, and inputs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
-    """Random inputs of a model that this machine can run.
+    """Return random inputs of a model that this machine can run.
 
     Raises:
-        Failure: where it has no such device, or an older CPU.
-        UsageError: where a shape is symbolic.
+        Failure: if it has no such device, or an older CPU.
+        UsageError: if a shape is symbolic.
     """
     from ..execution.tensors import make_inputs
     from ..relax.report.measured import check_runs_here

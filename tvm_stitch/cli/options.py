@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands have, and what their texts mean."""
+"""Options that several commands share, and their parsers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET_HELP = (
     'JSON such as \'{"kind": "cuda", "arch": "sm_80"}\'; or options such as "cuda -arch=sm_80"'
 )
 MOST_ELEMENTS = 2**47
-"""Elements of an input: more bytes than that no machine addresses."""
+"""Most elements of an input. No machine addresses more bytes."""
 MOST_REPEATS = 1_000_000
 LONGEST_PATH_TOLD = 60
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -26,20 +26,20 @@ PRODUCTS = ("float32", "half")
 
 
 def path_of(text: str) -> Path:
-    """Return a path, for argparse; what no file can be called is an error of the command line."""
+    """Return a path, for argparse. A text that cannot be a file's name is a usage error."""
     path = Path(text)
     try:
         if "\0" in text:
             raise argparse.ArgumentTypeError(f"{text} is no path: it has a null character")
         path.exists()
     except OSError as error:  # too long a name, or a folder that this user may not look into
-        told = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
-        raise argparse.ArgumentTypeError(f"{told} is no path: {error.strerror}") from None
+        shown = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
+        raise argparse.ArgumentTypeError(f"{shown} is no path: {error.strerror}") from None
     return path
 
 
 def add_model_options(command: argparse.ArgumentParser, optional: bool = False) -> None:
-    """Add the options for a model, its target, and how it is compiled; ``optional``: the model may be left out."""
+    """Add the options for a model, its target, and how to compile it."""
     command.add_argument(
         "model",
         metavar="MODEL",
@@ -81,7 +81,7 @@ def add_model_options(command: argparse.ArgumentParser, optional: bool = False) 
 
 
 def add_shape(command: argparse.ArgumentParser) -> None:
-    """``--shape``."""
+    """Add ``--shape``."""
     command.add_argument(
         "--shape",
         metavar="INPUT=1,128",
@@ -92,13 +92,13 @@ def add_shape(command: argparse.ArgumentParser) -> None:
 
 
 def add_timing(command: argparse.ArgumentParser) -> None:
-    """``--repeats`` and ``--seed``."""
+    """Add ``--repeats`` and ``--seed``."""
     command.add_argument("--repeats", type=int, default=10, help="timed calls of each (default: %(default)s)")
     command.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
 
 
 def check_timing(args: argparse.Namespace) -> None:
-    """Raise UsageError for numbers that ``--repeats`` and ``--seed`` cannot be."""
+    """Raise a UsageError for invalid numbers of ``--repeats`` and ``--seed``."""
     if args.repeats < 1:
         raise UsageError(f"--repeats must be at least 1, got {args.repeats}")
     if args.repeats > MOST_REPEATS:
@@ -108,17 +108,17 @@ def check_timing(args: argparse.Namespace) -> None:
 
 
 def add_output_options(command: argparse.ArgumentParser) -> None:
-    """How results and progress are told."""
+    """Add the options for the output of results and progress."""
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     command.add_argument("--debug", action="store_true", help="show the traceback of a failure")
 
 
 def parse_target(text: str) -> Any:
-    """Return a TVM target from what ``--target`` takes.
+    """Return a TVM target from the text of ``--target``.
 
     Raises:
-        UsageError: when TVM knows no such target.
+        UsageError: if TVM knows no such target.
     """
     import tvm
 
@@ -132,7 +132,7 @@ def parse_target(text: str) -> Any:
         if tvm.get_global_func(f"target.build.{target.kind.name}", allow_missing=True) is None:
             raise ValueError(f"this TVM generates no code for {target.kind.name}")
         return target
-    except Exception as error:  # TVM raises several kinds; all mean that the target is not one
+    except Exception as error:  # TVM raises several kinds, which all mean that the target is invalid
         reraise_fatal(error)
         said = error_text(error)
         more = "" if said.endswith("?") else f"; --target takes {TARGET_HELP}"  # "?": it names what was meant
@@ -140,7 +140,7 @@ def parse_target(text: str) -> Any:
 
 
 def parse_config(pairs: Sequence[str]) -> dict[str, Any]:
-    """Options from ``key=value`` pairs; values are Python literals, true, false, none, or plain strings."""
+    """Return options from ``key=value`` pairs. Values are Python literals, true, false, none, or plain strings."""
     words = {"true": True, "false": False, "none": None}
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -158,7 +158,7 @@ def parse_config(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def make_config(options: dict[str, Any]) -> Any:
-    """Return a StitchConfig of the options given.
+    """Return a StitchConfig with the given options.
 
     Raises:
         UsageError: for an unknown option or a bad value.
@@ -172,7 +172,7 @@ def make_config(options: dict[str, Any]) -> Any:
 
 
 def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes from ``input=1,128`` pairs (``input=`` is a scalar's)."""
+    """Return shapes from ``input=1,128`` pairs (``input=`` for a scalar)."""
     shapes: dict[str, tuple[int, ...]] = {}
     for pair in pairs:
         name, equals, dims = pair.rpartition("=")

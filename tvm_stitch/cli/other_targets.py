@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets that nothing is stitched for: TVM compiles all by itself, and what goes wrong there is told in a line."""
+"""Targets for which nothing is stitched: TVM compiles everything, and its errors are reported in one line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ STITCHED_FOR = ("llvm", "cuda")
 
 @contextmanager
 def by_tvm_alone(target: Any) -> Iterator[None]:
-    """Around what compiles for a target: for one of another kind, without what native code writes to stderr.
+    """Hide the native code's output to stderr in this context, for targets for which nothing is stitched.
 
     Raises:
-        Failure: where TVM fails for a target of another kind.
+        Failure: if TVM fails for such a target.
     """
     if target.kind.name in STITCHED_FOR:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a command writes: in their place when all went well, and nowhere when not."""
+"""Files that a command writes: they are moved into place on success, and removed on failure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .errors import UsageError
 
 @contextlib.contextmanager
 def written_to(output: Path, option: str) -> Iterator[Path]:
-    """A folder whose files move into the folder ``output`` at the end.
+    """Provide a folder whose files move into the folder ``output`` at the end.
 
     Raises:
-        UsageError: where nothing can be written there; the message names ``option``.
+        UsageError: if nothing can be written there. The message names ``option``.
     """
     from ..support.written_whole import written_whole
 
@@ -32,18 +32,18 @@ def written_to(output: Path, option: str) -> Iterator[Path]:
 
 
 def check_files(outputs: Mapping[str, Path | None], inputs: Collection[Path] = ()) -> dict[str, Path]:
-    """Return those of the files, by option, that are given.
+    """Return the given files by option.
 
     Args:
-        outputs: files to write, by option; None where it is not given.
+        outputs: files to write, by option. None for an option that is not given.
         inputs: files that are read, which nothing may replace.
 
     Raises:
-        UsageError: where one of them cannot be a file, is one that is read, or two are the same one.
+        UsageError: if one of them cannot be a file, is also read, or two are the same.
     """
     read = {path.resolve() for path in inputs if path.exists()}
     given = {option: path for option, path in outputs.items() if path is not None}
-    places: dict[Path, str] = {}
+    option_of: dict[Path, str] = {}
     for option, path in given.items():
         if path.is_dir() or not path.name:
             raise UsageError(f"{option}: {path} is a folder; give the path of a file")
@@ -51,7 +51,7 @@ def check_files(outputs: Mapping[str, Path | None], inputs: Collection[Path] = (
             raise UsageError(f"{option}: {path} is no regular file; give another path")
         if path.resolve() in read:
             raise UsageError(f"{option}: {path} is read by this command; give another path")
-        other = places.setdefault(path.resolve(), option)
+        other = option_of.setdefault(path.resolve(), option)
         if other != option:
             raise UsageError(f"{other} and {option} name one file; give two")
     return given
@@ -59,10 +59,11 @@ def check_files(outputs: Mapping[str, Path | None], inputs: Collection[Path] = (
 
 @contextlib.contextmanager
 def files_for(outputs: Mapping[str, Path | None]) -> Iterator[dict[str, Path]]:
-    """Files to write, by option, that take the places of ``outputs`` at the end; of options that are not given none.
+    """Provide files to write, by option, which replace ``outputs`` at the end. Options that are not given have
+    none.
 
     Raises:
-        UsageError: as :func:`check_files`, and where a file cannot be written.
+        UsageError: as :func:`check_files`, and if a file cannot be written.
     """
     given = check_files(outputs)
     with contextlib.ExitStack() as stack:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the options, runs a command, prints what it returns, and makes exit codes of what it raises."""
+"""Read the options, run a command, print its result, and turn its errors into exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
         return _run(argv)
-    except KeyboardInterrupt:  # at whatever moment, in the handlers below too
+    except KeyboardInterrupt:  # at any moment, in the handlers below too
         tell("tvm-stitch: interrupted")
         return EXIT_INTERRUPTED
 
@@ -35,39 +35,39 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the usage above them."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and end the program with the code of a usage error."""
-        said = one_line(f"{self.prog}: error: {message}; {self.prog} --help lists all options")
-        self.exit(EXIT_USAGE, f"{said}\n")
+        """Print the error and end the program with the code of a usage error."""
+        line = one_line(f"{self.prog}: error: {message}; {self.prog} --help lists all options")
+        self.exit(EXIT_USAGE, f"{line}\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all options; every command has a ``check`` of its options, and a ``run``."""
-    made = OneLineParser(
+    """Return the parser of all options. Every command has a ``check`` of its options, and a ``run``."""
+    top = OneLineParser(
         prog="tvm-stitch",
         description="Compile ONNX and PyTorch models with memory-intensive operators stitched into single kernels.",
     )
-    made.add_argument("--version", action=ShowVersions, help="print the versions of what works here")
+    top.add_argument("--version", action=ShowVersions, help="print the versions of what works here")
     names = {module.__name__.rpartition(".")[2]: module for module in COMMANDS}
-    commands = made.add_subparsers(dest="command", required=True, metavar="|".join(names))
+    commands = top.add_subparsers(dest="command", required=True, metavar="|".join(names))
     for name, module in names.items():
         command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.add_options(command)
         add_output_options(command)
         command.set_defaults(check=module.check, run=module.run)
-    return made
+    return top
 
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
         args = parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has written its message, or the help
+    except SystemExit as stop:  # argparse has printed its message, or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     try:
         args.check(args)
         import_compiler()
         from ..support.interrupts import watched
 
-        # The compiler's own prints are no results.
+        # Output printed by the compiler is not part of the result.
         with watched(), _no_warnings(), contextlib.redirect_stdout(sys.stderr):
             data, text = args.run(args, Progress(enabled=not args.quiet))
         return _print(json.dumps(data, indent=2) if args.json else text)
@@ -84,7 +84,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Nothing is printed meanwhile of what the package warns of: it is in what is told."""
+    """Suppress the package's warnings in this context, because the results contain them."""
     logger, handler = logging.getLogger("tvm_stitch"), logging.NullHandler()
     logger.addHandler(handler)
     try:
@@ -94,14 +94,16 @@ def _no_warnings() -> Iterator[None]:
 
 
 def _print(text: str) -> int:
-    """The result on stdout, with names that its encoding lacks as escapes. Who reads it may have gone away, and a disk
-    may be full."""
+    """Print the result to stdout, with escapes for characters that its encoding lacks. Return the exit code.
+
+    The reader may have gone away, and a disk may be full.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
         print(text, flush=True)
     except OSError as error:
-        with contextlib.suppress(OSError, ValueError):  # what Python would flush at its end, and complain of
+        with contextlib.suppress(OSError, ValueError):  # otherwise Python would flush at exit, and complain
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         tell(f"tvm-stitch: the result could not be written to stdout: {error.strerror}")
         return EXIT_FAILURE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says on stderr what is being done, and how long it took."""
+"""Report on stderr what is being done, and how long it took."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 
 
 def one_line(text: str) -> str:
-    """Return a text without what would end its line or steer a terminal: names of files may hold anything."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)
+    """Return a text with control characters and line ends escaped, because names of files may hold anything."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda match: repr(match[0])[1:-1], text)
 
 
 def tell(line: str) -> None:
-    """A line on stderr. A stderr that nobody reads any more is no reason to stop."""
+    """Print a line to stderr. If nobody reads stderr any more, go on."""
     with contextlib.suppress(OSError):
         print(one_line(line), file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Called with what is about to be done; silent unless enabled."""
+    """Called with a description of the next step. Silent unless enabled."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of this package and of what it works with."""
+"""Versions of this package and of its dependencies."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tvm_stitch import __version__
 
 
 def versions() -> dict[str, str]:
-    """Versions by package; of packages that are not installed there is none."""
+    """Return versions by package, without packages that are not installed."""
     from importlib import metadata
 
-    found = {"tvm-stitch": __version__}
+    by_package = {"tvm-stitch": __version__}
     for package in ("apache-tvm", "apache-tvm-ffi", "onnx", "torch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return {**found, "python": platform.python_version()}
+            by_package[package] = metadata.version(package)
+    return {**by_package, "python": platform.python_version()}
 
 
 class ShowVersions(argparse.Action):
-    """``--version``: one line for each package, and the end."""
+    """``--version``: print one line for each package, and exit."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)

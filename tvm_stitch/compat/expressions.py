@@ -343,12 +343,12 @@ def lanes_of(expr: Expr) -> int:
 
 def loads_in(expr: Expr) -> list[Expr]:
     """Return all reads of buffer elements under an expression of any kind, those in indices included."""
-    found: list[Expr] = []
+    loads: list[Expr] = []
     if HAS_TIRX:
-        structural_walk(expr, (tvm.ir.TensorLoad, found.append), order="post")
+        structural_walk(expr, (tvm.ir.TensorLoad, loads.append), order="post")
     else:
-        tir.stmt_functor.post_order_visit(expr, lambda e: found.append(e) if is_load(e) else None)
-    return found
+        tir.stmt_functor.post_order_visit(expr, lambda e: loads.append(e) if is_load(e) else None)
+    return loads
 
 
 def has_load(expr: Expr) -> bool:

@@ -95,8 +95,8 @@ def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> 
         return func.with_body(tir.stmt_functor.ir_transform(func.body, None, replaced, ["FloatImm"]))
 
     def change(constant: Expr) -> Expr:
-        found = replaced(constant)
-        return constant if found is None else found
+        replacement = replaced(constant)
+        return constant if replacement is None else replacement
 
     body = structural_map(func.body, (tir.FloatImm, change), order="post")
     return func if body.same_as(func.body) else func.with_body(body)

@@ -111,8 +111,8 @@ def has_template(graph: StitchGraph, but: frozenset[str] = frozenset()) -> bool:
     Operators of the kinds in ``but`` have no template.
     """
     try:
-        anchored_operator = anchor_of(graph)
-        return anchored_operator.is_served and anchored_operator.kind not in but
+        anchor = anchor_of(graph)
+        return anchor.is_served and anchor.kind not in but
     except Refusal:
         return False
 
@@ -129,12 +129,8 @@ def reads_permuted(graph: StitchGraph, but: frozenset[str] = frozenset()) -> boo
         matmul, taken = _product_of(op)
     except Refusal:
         return False
-    anchored_operator = Anchored(matmul, None, _kind_of(op))
-    return (
-        anchored_operator.is_served
-        and anchored_operator.kind not in but
-        and len(taken) + 1 == len(graph.operators)
-    )
+    anchor = Anchored(matmul, None, _kind_of(op))
+    return anchor.is_served and anchor.kind not in but and len(taken) + 1 == len(graph.operators)
 
 
 def _anchor(graph: StitchGraph) -> Operator:

@@ -83,7 +83,7 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
             raise Refusal(f"{left.tensor.name} is not read matrix by matrix")
     elif left.axes != [*rows, depth.var]:
         raise Refusal(f"{left.tensor.name} is not read row by row")
-    made = Contraction(
+    contraction = Contraction(
         left.tensor,
         right.tensor,
         op.output,
@@ -96,7 +96,7 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
         not shared and count > 0,
         left_shared,
     )
-    return made, [*left.taken, *right.taken]
+    return contraction, [*left.taken, *right.taken]
 
 
 @dataclass(frozen=True)

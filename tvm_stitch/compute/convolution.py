@@ -133,10 +133,10 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
     of_all, divided = tuple(windows), None
     if source.is_spread:
         source, of_all, divided = residues_of(source, of_all)
-    made = Convolution(
+    convolution = Convolution(
         source, weight, order, op.output, images.extent, of_all, groups, inputs, outputs, divided
     )
-    return made, operators
+    return convolution, operators
 
 
 def _window(index: Expr, place: Axis, op: Operator) -> tuple[Window, Axis | None]:
@@ -197,11 +197,18 @@ def _groups(index: Expr, channel: Axis, inner: Var | None, inputs: int, data: Te
     return groups, outputs
 
 
-def as_contraction(made: Convolution) -> Contraction:
+def as_contraction(convolution: Convolution) -> Contraction:
     """Return a pointwise convolution as a matrix product of its rows of channels."""
-    transposed = made.weight_order[0] < made.weight_order[-1]
+    transposed = convolution.weight_order[0] < convolution.weight_order[-1]
     return Contraction(
-        made.data.source, made.weight, made.output, 1, made.rows, made.outputs, made.inputs, transposed
+        convolution.data.source,
+        convolution.weight,
+        convolution.output,
+        1,
+        convolution.rows,
+        convolution.outputs,
+        convolution.inputs,
+        transposed,
     )
 
 

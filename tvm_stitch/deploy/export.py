@@ -111,7 +111,7 @@ def _compiled_kernels(root: Any, target: Any) -> Iterator[None]:
 
 def _parents(module: Any) -> list[Any]:
     """Return the modules that import CUDA kernels: this module and those below it."""
-    below = [found for inner in module.imports for found in _parents(inner)]
+    below = [parent for inner in module.imports for parent in _parents(inner)]
     return below + ([module] if any(inner.kind == "cuda" for inner in module.imports) else [])
 
 
@@ -164,7 +164,7 @@ def _compile(source: str, target: Any) -> tuple[str, bytes]:
 
 def _complaint(text: str, source: str) -> str:
     """Return the compiler's complaint from an error in which TVM puts the whole source before it."""
-    told = text.replace(source, "").replace("Compilation error:", "")
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    message = text.replace(source, "").replace("Compilation error:", "")
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
     return "; ".join(errors[:3] or lines[-1:]) or "no reason given"

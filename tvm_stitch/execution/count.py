@@ -74,47 +74,47 @@ def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
     that the other does not. PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name``
     decides if only one factor has such an axis (a matrix-vector product, or a weighted row sum).
     """
-    found = bool(func.attrs and func.attrs.get(COMPUTE_ATTR))
+    is_contraction = bool(func.attrs and func.attrs.get(COMPUTE_ATTR))
     named = any(word in name.lower() for word in CONTRACTION_NAMES)
 
     def visit_block(block: Any) -> None:
-        nonlocal found
+        nonlocal is_contraction
         spatial = {iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar}
         reduced = {iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
         if not reduced:
             return
 
         def visit_product(product: tirx.Mul) -> None:
-            nonlocal found
+            nonlocal is_contraction
             left, right = _index_vars(product.a), _index_vars(product.b)
             if not left or not right or not (left & right & reduced):
                 return
             own = (bool((left - right) & spatial), bool((right - left) & spatial))
-            found |= all(own) or (any(own) and named)
+            is_contraction |= all(own) or (any(own) and named)
 
         tvm_ffi.structural_walk(block.body, (tirx.Mul, visit_product), order="post")
 
     def visit_call(call: Any) -> None:
-        nonlocal found
+        nonlocal is_contraction
         op = getattr(call.op, "name", "")
-        found |= "mma" in op.replace("_", ".").split(".")
+        is_contraction |= "mma" in op.replace("_", ".").split(".")
 
     tvm_ffi.structural_walk(
         func.body, [(tvm.s_tir.SBlock, visit_block), (tvm.ir.Call, visit_call)], order="post"
     )
-    return found
+    return is_contraction
 
 
 def _index_vars(expr: Any) -> set[tirx.Var]:
     """Return the variables in the indices of all loads under a scalar expression."""
-    found: set[tirx.Var] = set()
+    variables: set[tirx.Var] = set()
 
     def visit_load(load: Any) -> None:
         for index in load.indices:
-            tvm_ffi.structural_walk(index, (tirx.Var, found.add), order="post")
+            tvm_ffi.structural_walk(index, (tirx.Var, variables.add), order="post")
 
     tvm_ffi.structural_walk(expr, (tvm.ir.TensorLoad, visit_load), order="post")
-    return found
+    return variables
 
 
 def _calls(mod: tvm.IRModule, entry: str, stack: tuple[str, ...]) -> list[tvm.ir.GlobalVar | str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readable names of what holds an operator's value."""
+"""Readable names for variables that hold an operator's value."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from .ir import Operator
 
 
 def short_name(op: Operator) -> str:
-    """Return a name of at most 24 characters; the names that TVM gives grow with the depth of the graph."""
+    """Return a name of at most 24 characters. TVM's names grow with the depth of the graph."""
     return op.output.name.split("_intermediate")[0][:24]

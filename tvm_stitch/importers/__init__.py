@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM's importers of PyTorch programs and ONNX models lack or get wrong."""
+"""Additions and repairs for TVM's importers of PyTorch programs and ONNX models."""

@@ -47,7 +47,7 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
         {"operator": repr(op), "class": op.op_class.value, "scheme": plan.schemes[op].value}
         for op in plan.graph.operators
     ]
-    found = [
+    group_data = [
         {
             "phase": number,
             "dominant": g.dominant.name,
@@ -63,7 +63,7 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
     return Kernel(
         name,
         operators,
-        found,
+        group_data,
         _rows(stage) if stage else "grid-wide",
         _passes(stage.schedule) if stage else [],
         _mapping(stage) if stage else {},
@@ -99,8 +99,8 @@ def _mapping(stage: Stage) -> dict[str, Any]:
 
 
 def _threads(mapping: RowMapping) -> dict[str, Any]:
-    told = mapping.describe()
-    return {key: told[key] for key in ("threads a row", "rows a block", "columns", "between passes")}
+    description = mapping.describe()
+    return {key: description[key] for key in ("threads a row", "rows a block", "columns", "between passes")}
 
 
 def _rows(stage: Stage) -> str:
@@ -165,24 +165,24 @@ def _phase(plan: KernelPlan, number: int) -> dict[str, Any]:
 
 
 def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
-    found = stage.slice
-    ends = [op for op in found.roots if _finishes(plan, op)]
+    piece = stage.slice
+    ends = [op for op in piece.roots if _finishes(plan, op)]
     moved = stage_traffic(plan, stage)
     return {
         "rows": _rows(stage),
-        "replicated": found.replicated,
+        "replicated": piece.replicated,
         "hoists": [op.name for op, _ in stage.schedule.hoisted],
-        "computes": [op.name for op in found.roots if op not in found.cross_row and op not in ends],
-        "reduces_across_rows": [op.name for op in found.roots if op in found.cross_row],
+        "computes": [op.name for op in piece.roots if op not in piece.cross_row and op not in ends],
+        "reduces_across_rows": [op.name for op in piece.roots if op in piece.cross_row],
         "finishes": [op.name for op in ends],
-        "stores": [op.name for op in found.roots if op in found.stored],
+        "stores": [op.name for op in piece.roots if op in piece.stored],
         "retains": _retained(plan, stage, loads=True),
         "finds": _retained(plan, stage, loads=False),
         "passes": _passes(stage.schedule),
         "mapping": {
             **_threads(stage.row_mapping),
             "tasks": stage.tasks,
-            "blocks": plan.shared_grid.blocks if found.replicated else stage.stride * stage.tiles,
+            "blocks": plan.shared_grid.blocks if piece.replicated else stage.stride * stage.tiles,
             "tiles of columns": stage.tiles,
             "tasks at once": stage.unroll,
             "from the last task": stage.backwards,

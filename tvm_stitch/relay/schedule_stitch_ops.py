@@ -77,8 +77,8 @@ class ScheduleStitchOps:
             key = exact_key(func.without_attr(STITCH_ATTR))
             if known.get(key) is None and scope not in self.declined:
                 known[key] = self._scheduled(func, scope, names)
-            made = known.get(key)
-            return func if made is None else made
+            external = known.get(key)
+            return func if external is None else external
 
         def change(call: Any) -> Any:
             if is_marked(call.op):

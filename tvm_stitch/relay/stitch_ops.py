@@ -101,9 +101,9 @@ class StitchOps:
             return self._outlined(mod, self.exclude.union(excluded), known), excluded
 
         new, excluded = resilient(step, dict, strict=self.config.strict)
-        for found in self.found:
-            self.boundaries += found.boundaries
-            self.left |= found.left
+        for identified in self.found:
+            self.boundaries += identified.boundaries
+            self.left |= identified.left
         for reasons in excluded.values():
             self.left |= dict(reasons)
         for call, why in self.whys:
@@ -123,26 +123,26 @@ class StitchOps:
         if key not in known:
             try:
                 region = view(root, self.reader, self.templates)
-                found = identify_for(
+                identified = identify_for(
                     region.nodes, self.target, self.config, topi=True,
                     excluded=lambda nodes, _graph: f"{prefix}/{nodes[0].index}" in exclude,
                     template=self.templates.serves if self.templates is not None else no_template,
                     permuted=reads_permuted if self.templates is not None else no_template,
                 )  # fmt: skip
-                known[key] = region, found
+                known[key] = region, identified
             except Exception as err:
                 raise_where_strict(err, prefix, self.config.strict)
                 self.left[prefix] = reason_of(err, prefix)
                 return root
-        region, found = known[key]
-        found.checked_left(self.config)
-        self.found.append(found)
+        region, identified = known[key]
+        identified.checked_left(self.config)
+        self.found.append(identified)
         self.whys += [(node.name, why) for node, why in region.computed.items()]
 
         def inner(e: Any, name: str) -> Any:
             return self._region(e, name, exclude, known)
 
-        outliner = _Outliner(region, found, prefix, exclude, inner, self.templates, self.config.strict)
+        outliner = _Outliner(region, identified, prefix, exclude, inner, self.templates, self.config.strict)
         body = outliner.run()
         self.outlined += outliner.outlined
         return body

@@ -71,10 +71,10 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
     sections.append(("Boundaries, by reason", _boundaries(report.boundaries)))
     if report.measured_on:
         sections.append(("TVM's own kernels, by time", [_cut(line) for line in stock_lines(report)]))
-    sections = [(heading, found) for heading, found in sections if found]
+    sections = [(heading, rows) for heading, rows in sections if rows]
     room = LINES - len(lines) - 2 * len(sections)
-    for (heading, found), most in zip(sections, _shares([len(found) for _, found in sections], room)):
-        lines += ["", heading, *_most(found, most)]
+    for (heading, rows), most in zip(sections, _shares([len(rows) for _, rows in sections], room)):
+        lines += ["", heading, *_most(rows, most)]
     return "\n".join(lines)
 
 

@@ -13,9 +13,9 @@ With a template, transpositions of the region's operands are taken in too, and o
 kernels (``-libs``) hold no epilogue. Relax's code for CPUs has no schedules and holds none either, so an epilogue
 has to pay.
 
-Where TVM schedules the matmul, epilogues are taken greedily: they move the same bytes but take less time. An encoder
-layer (batch 8, H200) took 874 us of kernels with epilogues in the matmuls, 890 without. Tuners also store records by
-fused function, so with TVM's own epilogues all records apply to the stitched build.
+If TVM schedules the matmul, epilogues are taken greedily, because they move the same bytes but take less time. An
+encoder layer (batch 8, H200) took 874 us of kernels with epilogues in the matmuls, 890 without. Tuners also store
+records by fused function, so with TVM's own epilogues all records apply to the stitched build.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def identify_for(
 
 
 def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], Identified]) -> Identified:
-    """Partition the nodes; if that fails, leave the fewest of them to TVM that make it fail."""
+    """Return a partition of the nodes. If it fails, leave the fewest nodes to TVM with which it succeeds."""
     kinds = {n: (n.kind, n.reason, n.is_call) for n in nodes if n.kind is NodeKind.MEMORY}
 
     def step(excluded: Mapping[Node, Reasons]) -> Identified:

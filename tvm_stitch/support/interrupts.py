@@ -68,17 +68,17 @@ class Carried(Exception):
         if isinstance(err, Carried):
             return err
         key = f"tvm_stitch carries {type(err).__name__} {id(err):x}"
-        made: Carried = Exception.__new__(cls, key)
-        made.original = err
+        carried: Carried = Exception.__new__(cls, key)
+        carried.original = err
         _state.carried[key] = err
         while len(_state.carried) > MOST_CARRIED:
             _state.carried.popitem(last=False)
-        return made
+        return carried
 
 
 def _kept(message: object) -> BaseException | None:
-    found = re.search(r"tvm_stitch carries \w+ [0-9a-f]+", str(message))
-    return _state.carried.get(found[0]) if found else None
+    match = re.search(r"tvm_stitch carries \w+ [0-9a-f]+", str(message))
+    return _state.carried.get(match[0]) if match else None
 
 
 def original(err: BaseException) -> BaseException:

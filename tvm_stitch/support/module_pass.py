@@ -21,18 +21,18 @@ def module_pass(kind: Any) -> Any:
     return tvm.transform.module_pass(opt_level=0, name=kind.__name__)(kind)
 
 
-def named(made: Any, name: str) -> Any:
-    """Return a pass under another name, by which TVM's instruments know it; the pass itself if that is its name.
+def named(original: Any, name: str) -> Any:
+    """Return a pass under another name for TVM's instruments, or the pass itself if it has that name.
 
-    Of a class of :func:`module_pass` only the new name is seen, of a pass of TVM's both names.
+    Instruments see only the new name for a class of :func:`module_pass`, and both names for a pass of TVM.
     """
-    if str(made.info.name) == name:
-        return made
-    if hasattr(made, "_inst"):  # the instance of the class, in a pass of TVM's
-        return tvm.transform.module_pass(made._inst.transform_module, opt_level=0, name=name)
+    if str(original.info.name) == name:
+        return original
+    if hasattr(original, "_inst"):  # the instance of the class, in a pass of TVM's
+        return tvm.transform.module_pass(original._inst.transform_module, opt_level=0, name=name)
 
     @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return made(mod)
+        return original(mod)
 
     return tvm.transform.module_pass(run, opt_level=0, name=name)

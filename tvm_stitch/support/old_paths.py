@@ -43,10 +43,10 @@ class _OldPaths(MetaPathFinder, Loader):
             DeprecationWarning,
             stacklevel=2,
         )
-        found = importlib.import_module(new)
-        module.__doc__ = found.__doc__
-        module.__getattr__ = lambda name: getattr(found, name)  # type: ignore[method-assign]
-        module.__dir__ = lambda: dir(found)  # type: ignore[method-assign]
+        new_module = importlib.import_module(new)
+        module.__doc__ = new_module.__doc__
+        module.__getattr__ = lambda name: getattr(new_module, name)  # type: ignore[method-assign]
+        module.__dir__ = lambda: dir(new_module)  # type: ignore[method-assign]
 
 
 def install() -> None:

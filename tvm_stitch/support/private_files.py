@@ -15,12 +15,12 @@ def _flaw(path: Path, above: bool) -> str | None:
 
     ``above``: the path only leads to the folder in question.
     """
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
         return f"{path} is not a folder"
-    if found.st_uid != os.geteuid() and not (above and found.st_uid == 0):
-        return f"{path} belongs to user {found.st_uid}"
-    if found.st_mode & _OTHERS_WRITE and not (above and found.st_mode & stat.S_ISVTX):
+    if status.st_uid != os.geteuid() and not (above and status.st_uid == 0):
+        return f"{path} belongs to user {status.st_uid}"
+    if status.st_mode & _OTHERS_WRITE and not (above and status.st_mode & stat.S_ISVTX):
         return f"{path} may be written by others"
     return None
 
@@ -54,7 +54,7 @@ def check_own_file(path: Path) -> Path:
     Raises:
         PermissionError: if it is anything else, for example a symbolic link.
     """
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         raise PermissionError(f"{path} is not a regular file that only user {os.geteuid()} writes")
     return path

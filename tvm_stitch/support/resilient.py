@@ -45,21 +45,22 @@ def resilient(
     excluded: Mapping[Unit, Reasons] | None = None,
     otherwise: Callable[[Exception], Result] | None = None,
 ) -> Result:
-    """Return what a step gives with the fewest units excluded that make it fail.
+    """Return the result of a step, with the fewest units excluded that make it fail.
 
     Args:
-        step: is given the excluded units with the reasons. It raises :class:`UnitsFailed`, or any other error.
-        units: tells, once the step has failed, which units it worked on, with their names.
+        step: takes the excluded units with the reasons. It raises :class:`UnitsFailed`, or any other error.
+        units: returns the units that a failed step worked on, with their names.
         strict: whether to raise instead of excluding units.
         because: precedes the reasons of units that are found by trying.
-        what: what an error in strict mode is about.
+        what: the subject of an error in strict mode.
         excluded: units that are excluded in any case.
-        otherwise: gives the result of a step that fails without any unit; None: its error is raised.
+        otherwise: returns the result of a step that fails without any unit. None: its error is raised.
 
     Raises:
-        StitchError: with ``strict``, when there are such units.
-        Exception: the step's error, if an instrument of the pass context raised it, if it must not be kept, or if it is
-            raised without any unit.
+        StitchError: with ``strict``, if there are such units.
+        Exception: the step's error, if an instrument of the pass context raised it, or if it must not be kept. Also
+            if
+            the step fails without any unit.
     """
     left = dict(excluded or {})
     while True:
@@ -71,15 +72,15 @@ def resilient(
             left |= err.reasons
         except Exception as err:
             names = dict(units())
-            found = _culprits(step, left, list(names), err, strict, what)
-            if found is None:
+            culprits = _culprits(step, left, list(names), err, strict, what)
+            if culprits is None:
                 if otherwise is None:
                     raise
                 return otherwise(err)
-            if not found:
+            if not culprits:
                 return step(left)
             start = f"{because}: " if because else ""
-            for unit, error in found.items():
+            for unit, error in culprits.items():
                 left[unit] = ((names[unit], start + reason_of(error, names[unit])),)
 
 
@@ -91,7 +92,7 @@ def _culprits(
     strict: bool,
     what: str,
 ) -> dict[Unit, Exception] | None:
-    """Return the units that make a step fail, each with its error; None if it fails without any."""
+    """Return the units that make a step fail, each with its error, or None if it fails without any."""
 
     def attempt(kept: Sequence[Unit]) -> None:
         chosen = set(kept)
@@ -108,14 +109,14 @@ def _culprits(
 
 
 def raise_if_of_instruments(err: Exception, step: Callable[[], Any]) -> None:
-    """Raise the error of a step again unless the step itself makes it.
+    """Raise the error of a step again unless the step itself causes it.
 
     Args:
-        err: what the step raised.
-        step: does it again; asked only where the pass context has instruments, without them.
+        err: the step's error.
+        step: runs the step again. It is called only if the pass context has instruments, without them.
 
     Raises:
-        Exception: ``err``, where an instrument of the pass context raised it, or where it passes through.
+        Exception: ``err``, if an instrument of the pass context raised it, or if it passes through.
     """
     reraise_fatal(err)
     if isinstance(err, StitchError) or (instruments() and _failure(step) is None):
@@ -123,7 +124,7 @@ def raise_if_of_instruments(err: Exception, step: Callable[[], Any]) -> None:
 
 
 def _failure(step: Callable[[], Any]) -> Exception | None:
-    """Return what a step raises that runs without the pass context's instruments; None if it works."""
+    """Return the error of a step that runs without the pass context's instruments, or None if it works."""
     try:
         with changed([]):
             step()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-stitch bench``: stock TVM, stitching, and what else runs the model, in turn on this machine."""
+"""``tvm-stitch bench``: time stock TVM, stitching, and ONNX Runtime or PyTorch on this machine, alternately."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SUMMARY = "time stock TVM, stitching, and ONNX Runtime or PyTorch in turn on thi
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_model_options(command)
     add_timing(command)
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that cannot be."""
+    """Raise a UsageError for invalid options."""
     check_timing(args)
     check_options(args)
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Time a model: the figures as data and as a table."""
+    """Time a model. Return the figures as data and as a table."""
     job = read_job(args, progress)
     import tvm
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     with progress("compiling with stock TVM"):
         try:
             built = tvm.compile(mod, target, relax_pipeline=stock_passes)
-        except Exception as err:  # what stock TVM cannot do is a finding, not a failure of ours
+        except Exception as err:  # a failure of stock TVM is a result to report
             reraise_fatal(err)
             failed = error_text(err)
         else:
@@ -100,13 +100,13 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             lines.append(f"{title:20}does not compile it: {failed}")
             continue
         low, high = times[name].middle
-        told = f"{title:20}{times[name].median * 1e3:9.3f} ms{low * 1e3:9.3f} to {high * 1e3:6.3f} ms"
+        line = f"{title:20}{times[name].median * 1e3:9.3f} ms{low * 1e3:9.3f} to {high * 1e3:6.3f} ms"
         if name in rows:
             kernels = rows[name]["kernels"]
-            told += (
+            line += (
                 f"{kernels['total']:9d}{kernels['memory_intensive']:18d}{rows[name]['max_abs_error']:11.1e}"
             )
-        lines.append(told)
+        lines.append(line)
     lines.append(f"error: the greatest absolute difference to {peer_name}; middle half: of the calls")
     for name, title in (("stock", "stock TVM"), ("peer", shown)):
         if name in times:

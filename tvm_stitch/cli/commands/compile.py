@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-stitch compile``: a library, and a manifest that says all about it."""
+"""``tvm-stitch compile``: write a library, and a manifest that describes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARY, MANIFEST = "model.so", "manifest.json"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_model_options(command)
     command.add_argument(
         "-o",
@@ -37,14 +37,14 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that cannot be."""
+    """Raise a UsageError for invalid options."""
     if args.output == Path():
         raise UsageError("-o is empty; give the folder to write to")
     check_options(args)
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Compile a model; the manifest, and a line about it."""
+    """Compile a model. Return the manifest, and a line about it."""
     from ...deploy.linking import LinkError, check_linker
 
     try:
@@ -97,7 +97,7 @@ def _compiled(
 
 
 def _export(executable: Any, path: Path, target: Any) -> bool:
-    """Write a model's library, where it can be with its CUDA kernels compiled; are they?"""
+    """Write a model's library, with compiled CUDA kernels if possible. Return whether they are compiled."""
     from ...deploy.export import export_library, kernel_compiler
     from ...deploy.linking import linking
     from ...support.failures import reraise_fatal

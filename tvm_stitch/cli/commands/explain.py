@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-stitch explain``: the kernels that a model gets, as text, as a page and as a timeline."""
+"""``tvm-stitch explain``: the kernels of a model, as text, as a page and as a timeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMMARY = "say which kernels a model gets, how they run, and why each boundary s
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_model_options(command, optional=True)
     command.add_argument(
         "--html",
@@ -66,7 +66,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that cannot be."""
+    """Raise a UsageError for invalid options."""
     if args.passes:
         if args.model or args.html or args.trace or args.measure or args.why or args.dump:
             raise UsageError("--passes is about no model; give it with --target and --config only")
@@ -86,7 +86,7 @@ def _files(args: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Explain a model: the report as data and as text."""
+    """Explain a model. Return the report as data and as text."""
     if args.passes:
         return _passes(args)
     with files_for(_files(args)) as files:

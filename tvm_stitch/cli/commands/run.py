@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-stitch run``: a compiled model on inputs from files, or on random ones."""
+"""``tvm-stitch run``: call a compiled model with inputs from files, or with random ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMMARY = "run a compiled model, on given or on random inputs, and say what it r
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     command.add_argument(
         "model", metavar="MODEL", type=path_of, help="the folder that compile wrote, or a library of a model"
     )
@@ -54,7 +54,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that cannot be."""
+    """Raise a UsageError for invalid options."""
     check_timing(args)
     check_files({"-o": args.output}, [args.model, *(_input_path(word) for word in args.input)])
     parse_shapes(args.shape)
@@ -62,7 +62,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Run a model: what it returned and how long it took, as data and as text."""
+    """Run a model. Return its outputs' description and its time, as data and as text."""
     shapes = parse_shapes(args.shape)
     library, manifest = _find(args.model)
     with files_for({"-o": args.output}) as files:
@@ -109,18 +109,18 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
 
 def _find(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Return a library, and what its manifest says; of a library without one nothing is known."""
+    """Return a library, and the data of its manifest, which are empty without a manifest."""
     if path.is_dir():
         manifest = path / MANIFEST
         if not manifest.is_file():
             raise UsageError(f"{path} has no {MANIFEST}; give a folder that tvm-stitch compile wrote")
-        said = _manifest(manifest)
-        library = path / str(said.get("library", LIBRARY))
+        manifest_data = _manifest(manifest)
+        library = path / str(manifest_data.get("library", LIBRARY))
     else:
-        library, beside = path, path.parent / MANIFEST
-        said = _manifest(beside) if beside.is_file() else {}
-        if said.get("library") != path.name:
-            said = {}
+        library, neighbour = path, path.parent / MANIFEST
+        manifest_data = _manifest(neighbour) if neighbour.is_file() else {}
+        if manifest_data.get("library") != path.name:
+            manifest_data = {}
     if not library.is_file():
         folder = path if path.suffix != ".so" else path.parent
         raise UsageError(f"no file {library}; tvm-stitch compile MODEL -o {folder} writes one")
@@ -128,14 +128,14 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         raise UsageError(f"{library} is no compiled model; compile it first: tvm-stitch compile {library}")
     if not is_whole(library):
         raise UsageError(f"{library} is cut off; compile the model again")
-    return library, said
+    return library, manifest_data
 
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        if is_manifest(said):
-            return said
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if is_manifest(data):
+            return data
     except (OSError, ValueError):
         pass
     raise UsageError(f"{path} is no manifest of tvm-stitch compile; compile the model again")
@@ -150,7 +150,7 @@ def _input_path(word: str) -> Path:
 
 
 def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
-    """Arrays from files, by input. Without a name, an array of a .npy file is the next input's."""
+    """Return arrays from files, by input. Without a name, the array of a .npy file is for the next input."""
     import numpy as np
 
     given: dict[str, np.ndarray] = {}
@@ -181,7 +181,7 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
 def _inputs(
     manifest: dict[str, Any], given: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]], seed: int
 ) -> dict[str, np.ndarray]:
-    """Return all inputs in order: those given, checked, and random ones for the rest."""
+    """Return all inputs in order: the given ones, checked, and random ones for the rest."""
     from ...execution.tensors import TensorSpec, make_inputs
 
     if "inputs" not in manifest:
@@ -216,7 +216,7 @@ def _inputs(
 
 
 def _checked(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
-    """Return an array that an input takes. NumPy's files know no bfloat16, and tell it as two bytes."""
+    """Return an array that fits an input. NumPy's files do not know bfloat16, and store it as two bytes."""
     if spec.dtype == "bfloat16" and array.dtype.kind == "V" and array.dtype.itemsize == 2:
         array = array.view(spec.numpy_dtype)
     if str(array.dtype) != spec.dtype or not spec.takes(array.shape):
@@ -226,7 +226,7 @@ def _checked(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
 
 
 def _device(manifest: dict[str, Any], asked: str | None) -> str:
-    """What the model runs on: what it was compiled for."""
+    """Return the device that the model was compiled for."""
     import tvm
 
     kind = manifest.get("target", {}).get("kind")
@@ -242,7 +242,7 @@ def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
     """Return the model, ready to be called.
 
     Raises:
-        UsageError: where the library is none of a model.
+        UsageError: if the library does not hold a model.
     """
     import tvm
 
@@ -258,24 +258,24 @@ def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
 
 
 def _first_call(runner: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What a model returns.
+    """Return the outputs of a model.
 
     Raises:
-        UsageError: where it does not take the inputs, of which nothing told before.
+        UsageError: if it rejects the inputs, which could not be checked before.
     """
     try:
         return list(runner.outputs())
     except (RuntimeError, TypeError, ValueError) as error:
         reraise_fatal(error)
-        if not (found := _UNFIT.search(str(error))):
+        if not (complaint := _UNFIT.search(str(error))):
             raise
         given = ", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in inputs.items())
         raise UsageError(
-            f"the model does not take {given}: {found[0].removeprefix('match_cast error,').strip()}"
+            f"the model does not take {given}: {complaint[0].removeprefix('match_cast error,').strip()}"
         ) from None
 
 
-# What TVM's virtual machine says of arguments that do not fit: of a function, of a parameter.
+# Messages of TVM's virtual machine about arguments that do not fit a function or a parameter.
 _UNFIT = re.compile(
     r"Invoking function .* were provided|expect \w+ with \w+ .*|shape\[\d+\] mismatch .*|match_cast error.*"
 )
@@ -284,21 +284,25 @@ _UNFIT = re.compile(
 def _described(array: np.ndarray) -> dict[str, Any]:
     import numpy as np
 
-    told: dict[str, Any] = {"shape": list(array.shape), "dtype": str(array.dtype)}
+    description: dict[str, Any] = {"shape": list(array.shape), "dtype": str(array.dtype)}
     if array.size:
         wide = array.astype(np.float64)
         finite = wide[np.isfinite(wide)]
-        told["not_finite"] = int(wide.size - finite.size)
+        description["not_finite"] = int(wide.size - finite.size)
         if finite.size:
-            told |= {"min": float(finite.min()), "mean": float(finite.mean()), "max": float(finite.max())}
-    return told
+            description |= {
+                "min": float(finite.min()),
+                "mean": float(finite.mean()),
+                "max": float(finite.max()),
+            }
+    return description
 
 
 def _summary(array: np.ndarray) -> str:
-    told = _described(array)
-    text = f"{told['dtype']}[{', '.join(map(str, told['shape']))}]"
-    if "min" in told:
-        text += f", {told['min']:.6g} to {told['max']:.6g}, mean {told['mean']:.6g}"
-    if told.get("not_finite"):
-        text += f", {told['not_finite']} not finite"
+    description = _described(array)
+    text = f"{description['dtype']}[{', '.join(map(str, description['shape']))}]"
+    if "min" in description:
+        text += f", {description['min']:.6g} to {description['max']:.6g}, mean {description['mean']:.6g}"
+    if description.get("not_finite"):
+        text += f", {description['not_finite']} not finite"
     return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of model files give."""
+"""The result of reading a model file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ONNX_ADVICE = "ONNX models need: pip install 'tvm-stitch[onnx]'"
 
 @dataclass(frozen=True)
 class Model:
-    """An imported model. ``peer`` makes a call of what else runs it, whose name is ``peer_name``, on given inputs."""
+    """An imported model.
+
+    ``peer`` returns a call of another runtime on given inputs. ``peer_name`` is the name of that runtime.
+    """
 
     mod: Any
     inputs: tuple[TensorSpec, ...]

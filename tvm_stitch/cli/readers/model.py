@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model from a file, ONNX or torch.export, as a Relax module with what it takes and returns."""
+"""Read a model from a file, ONNX or torch.export, as a Relax module with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .imported import ONNX_ADVICE, Model
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the commands that compile start from."""
+    """The input of commands that compile."""
 
     model: Model
     target: Any
@@ -26,7 +26,7 @@ class Job:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raise UsageError for what can be told to be wrong before anything is imported."""
+    """Raise a UsageError for errors that can be detected before anything is imported."""
     if not args.model.is_file():
         raise UsageError(
             f"no file {args.model}; give the path of an ONNX model, or of a .pt2 file of torch.export"
@@ -40,16 +40,16 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) -> Job:
-    """Return the model, target and options that a command line gives.
+    """Return the model, target and options of a command line.
 
     Args:
-        args: with what :func:`options.add_model_options` added.
-        progress: told what takes a while.
+        args: the parsed arguments of :func:`options.add_model_options`.
+        progress: reports steps that take a while.
         names: whether operators keep the model's own names, for reports.
 
     Raises:
-        UsageError: for whatever of them is not what it should be.
-        Failure: where a package is missing that such a model needs, or TVM has not all of its operators.
+        UsageError: for an invalid model, target or option.
+        Failure: if a package is missing that such a model needs, or TVM lacks some of its operators.
     """
     path: Path = args.model
     shapes = parse_shapes(args.shape)
@@ -64,7 +64,7 @@ def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) 
 
 
 def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Model]:
-    """What reads a file, by its first bytes."""
+    """Return the reader for a file, selected by its first bytes."""
     with reading(path), path.open("rb") as file:
         start = file.read(4)
     if start == b"\x7fELF":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX models, checked and imported."""
+"""Read ONNX models: check and import them."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     """Return an ONNX model.
 
     Args:
-        path: of the file.
-        shapes: of inputs with symbolic dimensions.
+        path: path of the file.
+        shapes: shapes of inputs with symbolic dimensions.
         names: whether operators keep the names of the nodes.
 
     Raises:
-        UsageError: when it is no valid one, or the shapes do not fit.
-        Failure: when TVM's importer does not take it.
+        UsageError: if the model is invalid, or the shapes do not fit.
+        Failure: if TVM's importer rejects it.
     """
     try:
         proto = with_symbolic_dims(onnx.load(str(path)))
         check_model(proto)
     except InvalidModel as error:
         raise UsageError(f"{path} is no valid ONNX model: {error}") from None
-    except Exception as error:  # protobuf raises kinds of its own, and external data may be missing
+    except Exception as error:  # protobuf raises its own kinds, and external data may be missing
         reraise_fatal(error)
         raise UsageError(f"{path} is no valid ONNX model: {error_text(error)}") from None
     _check_types(proto)
@@ -74,13 +74,13 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
 
 
 def _check_read(proto: onnx.ModelProto, path: Path) -> None:
-    """Raise Failure for a model that the importer would take for another one."""
+    """Raise a Failure for a model that the importer would misread."""
     if (reason := misread(proto)) is not None:
         raise Failure(f"TVM's ONNX importer does not take {path}: {reason}")
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
-    """Raise UsageError for inputs and outputs that are no tensors of numbers."""
+    """Raise a UsageError for inputs and outputs that are no tensors of numbers."""
     filled = {tensor.name for tensor in proto.graph.initializer}
     for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
@@ -90,32 +90,32 @@ def _check_types(proto: onnx.ModelProto) -> None:
                 value.type.WhichOneof("value") or "tensor_type"
             )  # of an output without a type it is inferred
             if kind != "tensor_type":
-                told = f"a {kind.removesuffix('_type').replace('_', ' ')}"
+                actual = f"a {kind.removesuffix('_type').replace('_', ' ')}"
             elif value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
-                told = "a tensor of strings"
+                actual = "a tensor of strings"
             else:
                 continue
             raise UsageError(
-                f"the {what} '{value.name}' is {told}; TVM takes tensors of numbers: export the model without it"
+                f"the {what} '{value.name}' is {actual}; TVM takes tensors of numbers: export the model without it"
             )
 
 
 def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names: bool) -> OnnxModel | str:
-    """Return the model as TVM imports it, or why it does not, in a line."""
-    said = io.StringIO()
+    """Return the imported model, or TVM's reason against it in one line."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), warnings.catch_warnings():
+        with contextlib.redirect_stdout(output), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are no identifiers
             return load_onnx(proto, shapes, names=names)
     except Exception as error:
         reraise_fatal(error)
-        if fault_at(error) is not None:  # ours, and not the importer's
+        if fault_at(error) is not None:  # a fault of this package, not of the importer
             raise
         reason = error_text(error)
         if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
             return _without(sorted(reason.rpartition(": ")[2].split(", ")))
-        operator = re.search(r"^Error converting operator (\w+)", said.getvalue(), re.M)
-        # What it was building lives in the error's frames, and TVM warns when that goes away unfinished.
+        operator = re.search(r"^Error converting operator (\w+)", output.getvalue(), re.M)
+        # The unfinished module lives in the error's frames, and TVM warns when it is destroyed.
         with without_native_stderr():
             traceback.clear_frames(error.__traceback__)
             error.__traceback__ = None
@@ -124,7 +124,7 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:
-    """Return the options that fix the sizes which are still symbolic."""
+    """Return the options that fix the remaining symbolic sizes."""
     words = [
         f"--shape {spec.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in spec.shape)}"
         for spec in input_specs(proto)
@@ -134,7 +134,7 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> s
 
 
 def _without(operators: list[str]) -> str:
-    """What to do about operators that the importer does not know."""
+    """Return advice about operators that the importer does not know."""
     several, them = ("s", "them") if len(operators) > 1 else ("", "it")
     return (
         f"{_UNKNOWN}{several} {', '.join(operators)}; export the model without {them}, or from PyTorch "

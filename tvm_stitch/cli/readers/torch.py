@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch programs that torch.export.save wrote, imported."""
+"""Read and import PyTorch programs written by torch.export.save."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
     """Return a PyTorch program.
 
     Args:
-        path: of the .pt2 file.
-        shapes: of inputs with symbolic dimensions.
+        path: path of the .pt2 file.
+        shapes: shapes of inputs with symbolic dimensions.
         names: whether operators keep the paths of their modules.
 
     Raises:
-        UsageError: when it is no program of torch.export, or the shapes do not fit.
-        Failure: when TVM's importer does not take it.
+        UsageError: if it is no program of torch.export, or the shapes do not fit.
+        Failure: if TVM's importer rejects it.
     """
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PyTorch's about itself
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PyTorch's warnings about itself
         program = _load(path)
         _check_inputs(program)
         mod = _imported(path, program, names)
@@ -65,29 +65,29 @@ def _load(path: Path) -> Any:
         except Exception as error:  # of many kinds: of archives, of JSON, of other versions
             reraise_fatal(error)
             reason = str(reasons[-1] if reasons else error)
-    if found := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
+    if match := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
         raise UsageError(
-            f"{path}: the module takes or returns a {found[1]}, a type that PyTorch does not know when it reads the "
+            f"{path}: the module takes or returns a {match[1]}, a type that PyTorch does not know when it reads the "
             "program; export a module around it that takes tensors and returns them"
         )
     raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
 def _imported(path: Path, program: Any, names: bool) -> Any:
-    """Return the module that TVM's importer makes of a program.
+    """Return the module that TVM's importer creates from a program.
 
     Raises:
-        Failure: where it makes none, with what the importer says.
+        Failure: if it fails, with the importer's message.
     """
     importer = from_exported_program_named if names else from_exported_program
     try:
         return importer(program, custom_convert_map=torch_converters())
     except Exception as error:  # of many kinds: assertions, of types, of operators
         reraise_fatal(error)
-        if fault_at(error) is not None:  # ours, and not the importer's
+        if fault_at(error) is not None:  # a fault of this package, not of the importer
             raise
-        if found := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
-            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", found[1])))
+        if match := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
+            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", match[1])))
             reason = (
                 f"it does not know {operators}; write the module without, or export it with torch.onnx.export"
             )
@@ -97,7 +97,7 @@ def _imported(path: Path, program: Any, names: bool) -> Any:
 
 
 def _check_inputs(program: Any) -> None:
-    """Raise UsageError for an input that is no tensor: TVM's importer takes none."""
+    """Raise a UsageError for an input that is no tensor, because TVM's importer accepts only tensors."""
     for spec in program.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
             raise UsageError(
@@ -107,7 +107,7 @@ def _check_inputs(program: Any) -> None:
 
 @contextmanager
 def _logged(name: str) -> Iterator[list[BaseException]]:
-    """The errors that a logger tells of, which PyTorch logs with their traces, instead of printing them."""
+    """Collect the errors that a logger reports, instead of printing them with their traces."""
     logger = logging.getLogger(name)
     reasons: list[BaseException] = []
 
@@ -125,7 +125,7 @@ def _logged(name: str) -> Iterator[list[BaseException]]:
 
 
 def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]) -> Any:
-    """Return the module with the symbolic dimensions that shapes of inputs fix."""
+    """Return the module with symbolic dimensions replaced by the sizes of given input shapes."""
     known = {spec.name: spec for spec in declared}
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -141,7 +141,7 @@ def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, t
 
 
 def _peer(program: Any, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
-    """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type become what the program takes."""
+    """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type are converted to the program's types."""
     from torch.utils import _pytree as pytree
 
     arrays = [

@@ -38,7 +38,12 @@ def compute_func(params: Sequence[Any], body: Any) -> Any:
 
 
 def emit_anchored(
-    func: Any, found: Anchored, tiles: Tiles, packed: Buffer | None, device: DeviceModel, config: StitchConfig
+    func: Any,
+    anchor: Anchored,
+    tiles: Tiles,
+    packed: Buffer | None,
+    device: DeviceModel,
+    config: StitchConfig,
 ) -> Any:
     """Return the scheduled PrimFunc that computes an operator and then its epilogue.
 
@@ -48,7 +53,7 @@ def emit_anchored(
 
     Args:
         func: the function that consists of both.
-        found: its compute-intensive operator and epilogue.
+        anchor: its compute-intensive operator and epilogue.
         tiles: the sizes of tiles.
         packed: the weight as the template reads it (see :mod:`~.packing`), which replaces its parameter. None if
             the
@@ -59,14 +64,14 @@ def emit_anchored(
     Raises:
         Refusal: if no plan serves the epilogue.
     """
-    product, graph = found.product, found.epilogue
+    product, graph = anchor.product, anchor.epilogue
     is_result = any(
         b is not None and b.same_as(product.output.buffer) for _, b in compat.prim_func_params(func)
     )
     plan, out = None, WriteBack(product.output, product.columns)
     if graph is not None:
         try:
-            out = write_back(graph, product.output, found.rows, product.columns, device, is_result)
+            out = write_back(graph, product.output, anchor.rows, product.columns, device, is_result)
         except Refusal:
             plan = plan_in_block(graph, device, config)
     attrs = dict(_MARKS)
@@ -90,6 +95,6 @@ def emit_anchored(
             kind(product, tiles, packed, out).emit()
         if plan is not None:
             emit_stage(plan.stage)
-    replaced = {} if packed is None else {found.weight.buffer: packed}
+    replaced = {} if packed is None else {anchor.weight.buffer: packed}
     emitted = compat.with_body_and_params(func, body[0], replaced, workspace)
     return sound_for_cpu(emitted.with_attrs(attrs))

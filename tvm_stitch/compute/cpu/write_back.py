@@ -189,14 +189,14 @@ def write_back(
     if not isinstance(columns, int):
         raise Refusal("an epilogue of rows of symbolic length")
     alignment = align(graph, device.choices, Domain(rows), pinned=[output])
-    made = schedule(alignment)
-    if len(made.passes) != 1 or made.final_values or made.row_outputs or graph.reduces:
+    nest = schedule(alignment)
+    if len(nest.passes) != 1 or nest.final_values or nest.row_outputs or graph.reduces:
         raise Refusal("the epilogue reads more than a tile at a time")
-    (only,) = made.passes
+    (only,) = nest.passes
     if not same(only.columns, columns):
         raise Refusal("the epilogue has rows of another length")
-    mapping = choose_cpu_mapping(alignment, made, device)
-    return EpilogueWriteBack(output, columns, Stage(whole(alignment), made, mapping), stores)
+    mapping = choose_cpu_mapping(alignment, nest, device)
+    return EpilogueWriteBack(output, columns, Stage(whole(alignment), nest, mapping), stores)
 
 
 def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:

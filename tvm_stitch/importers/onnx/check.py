@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ONNX model must be before TVM's importer sees it, which trusts its input.
+"""Check the properties of an ONNX model that TVM's importer takes for granted.
 
-``onnx.checker`` proves less than the importer takes for granted: an input that an operator needs may have an empty name
-(ONNX's word for an optional input that is left out), which ends the importer's process. What it lacks is checked here,
-from the operators' schemas; shapes and types by ONNX's own strict inference.
+``onnx.checker`` proves less than the importer assumes. For example, a required input may have an empty name (ONNX's
+notation for an omitted optional input), which ends the importer's process. The missing checks are here.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from onnx import TensorProto, defs
 from ...support.failures import error_text
 
 MOST_ELEMENTS = 1 << 40
-"""Elements of a tensor that no machine holds: a dimension is wrong."""
+"""Elements of a tensor that no machine holds, so that a dimension must be wrong."""
 
 
 class InvalidModel(ValueError):
-    """The model is no valid ONNX; the message says what is wrong with it, and where."""
+    """The model is no valid ONNX. The message says what is wrong, and where."""
 
 
 def check_model(proto: onnx.ModelProto) -> None:
-    """Check a model for everything that an importer takes for granted.
+    """Check a model for all properties that an importer takes for granted.
 
     Args:
         proto: the model.
 
     Raises:
-        InvalidModel: with what is wrong, and the node or tensor where it is.
+        InvalidModel: with the fault, and its node or tensor.
     """
     try:
         onnx.checker.check_model(proto)
@@ -66,7 +65,7 @@ class _Checker:
         self.versions, self.functions = versions, functions
 
     def graph(self, graph: onnx.GraphProto, outside: frozenset[str]) -> None:
-        """Check a graph; ``outside`` are the names that the graphs around it give."""
+        """Check a graph. ``outside`` are the names that enclosing graphs define."""
         known = set(outside)
         for tensor in graph.initializer:
             _check_tensor(tensor, f"initializer {tensor.name!r}")
@@ -87,7 +86,7 @@ class _Checker:
                 raise InvalidModel(f"nothing makes the output {value.name!r}")
 
     def node(self, node: onnx.NodeProto, where: str, known: set[str]) -> None:
-        """Check a node, and add what it makes to what is known."""
+        """Check a node, and add its outputs to the known names."""
         for name in node.input:
             if name and name not in known:
                 raise InvalidModel(f"{where} reads {name!r}, which nothing before it makes")
@@ -108,7 +107,7 @@ class _Checker:
         known |= set(node.output) - {""}
 
     def schema(self, node: onnx.NodeProto) -> Any:
-        """Return the schema of a node's operator; None where ONNX has none."""
+        """Return the schema of a node's operator, or None if ONNX has none."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         if node.op_type in self.functions or domain not in self.versions:
             return None
@@ -119,28 +118,30 @@ class _Checker:
 
 
 def _check_names(names: Sequence[str], formal: Sequence[Any], what: str, where: str) -> None:
-    """Every parameter that a schema does not call optional has a name."""
+    """Check that every parameter that is not optional in the schema has a name."""
     optional = defs.OpSchema.FormalParameterOption
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         if name:
             continue
-        parameter = formal[min(place, len(formal) - 1)] if formal else None
+        parameter = formal[min(position, len(formal) - 1)] if formal else None
         if parameter is None or parameter.option != optional.Optional:
-            told = f" ({parameter.name})" if parameter is not None else ""
-            raise InvalidModel(f"{what} {place}{told} of {where} has no name, and is not optional")
-    for place, parameter in enumerate(formal):
-        if parameter.option == optional.Single and place >= len(names):
-            raise InvalidModel(f"{where} lacks {what} {place} ({parameter.name})")
+            name_of_parameter = f" ({parameter.name})" if parameter is not None else ""
+            raise InvalidModel(
+                f"{what} {position}{name_of_parameter} of {where} has no name, and is not optional"
+            )
+    for position, parameter in enumerate(formal):
+        if parameter.option == optional.Single and position >= len(names):
+            raise InvalidModel(f"{where} lacks {what} {position} ({parameter.name})")
 
 
 def _check_numbers(attribute: onnx.AttributeProto, where: str) -> None:
-    """Attributes are finite numbers: TVM makes integers of some, and no operator of ONNX's means others by one."""
+    """Check that attributes are not NaN. TVM converts some to integers, and no ONNX operator gives NaN a meaning."""
     if any(math.isnan(f) for f in [attribute.f, *attribute.floats]):
         raise InvalidModel(f"attribute {attribute.name!r} of {where} is not a number")
 
 
 def _check_value(value: onnx.ValueInfoProto) -> None:
-    """Dimensions are sizes."""
+    """Check that the dimensions of a value are sizes."""
     if not value.type.HasField("tensor_type"):
         return
     dims = [d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value")]
@@ -155,15 +156,15 @@ def _check_dims(dims: Sequence[int], where: str) -> None:
 
 
 def _check_tensor(tensor: TensorProto, where: str) -> None:
-    """A constant has as much data as its shape says; data in files are inside the model's folder."""
+    """Check that a constant has as much data as its shape says. External data are not read."""
     _check_dims(tensor.dims, where)
     if tensor.data_type == TensorProto.UNDEFINED:
         raise InvalidModel(f"{where} has no type")
     if tensor.data_location == TensorProto.EXTERNAL:
         return
     try:
-        made = onnx.numpy_helper.to_array(tensor)
-    except Exception as err:  # NumPy's and protobuf's kinds; all mean that the data are none
+        array = onnx.numpy_helper.to_array(tensor)
+    except Exception as err:  # NumPy's and protobuf's kinds of errors, which all mean unreadable data
         raise InvalidModel(f"{where} cannot be read: {error_text(err)}") from None
-    if made.size != math.prod(tensor.dims):
-        raise InvalidModel(f"{where} has {made.size} elements, its shape says {math.prod(tensor.dims)}")
+    if array.size != math.prod(tensor.dims):
+        raise InvalidModel(f"{where} has {array.size} elements, its shape says {math.prod(tensor.dims)}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM's ONNX importer takes for something else, and says nothing about.
+"""ONNX models that TVM's importer silently misreads.
 
-It makes sizes of the scales of a Resize, and goes by their ratio from then on: 9 pixels at 1.7 are 15, and a step is
-9 / 15 where ONNX takes 1 / 1.7. It leaves out the filter of ``antialias``, and gives other values in the place of the
-mean and the deviation that a LayerNormalization returns beside its result.
+The importer turns the scales of a Resize into sizes, and then uses the ratio of sizes. For example, 9 pixels at 1.7
+are 15, and the importer's step is 9 / 15 instead of ONNX's 1 / 1.7. It ignores the filter of ``antialias``. It also
+returns wrong values for the mean and the deviation of a LayerNormalization.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from onnx.reference import ReferenceEvaluator
 from ...support.failures import reraise_fatal
 
 _BETWEEN_CORNERS = ("align_corners", "tf_crop_and_resize")
-"""Of a Resize: how coordinates are found without its scales."""
+"""Coordinate modes of a Resize that do not use its scales."""
 
 
 def misread(proto: onnx.ModelProto) -> str | None:
-    """Return the first node of a model that the importer gets wrong, and what of it; None where it finds none."""
+    """Return the first node of a model that the importer misreads, and the affected part, or None."""
     inferred = onnx.shape_inference.infer_shapes(proto)
     graph = inferred.graph
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
@@ -38,19 +38,19 @@ def misread(proto: onnx.ModelProto) -> str | None:
             return f"it gets the mean and the deviation of {where} wrong; export the model without"
         if node.op_type != "Resize":
             continue
-        if what := next(_of_resize(node, shapes, _scales(node, proto, constants)), None):
-            return f"it gets {what} of {where} wrong; export the model with sizes in their place"
+        if part := next(_of_resize(node, shapes, _scales(node, proto, constants)), None):
+            return f"it gets {part} of {where} wrong; export the model with sizes in their place"
     return None
 
 
 def check_read(proto: onnx.ModelProto) -> None:
-    """See whether the importer takes a model for another one.
+    """Check that the importer does not misread a model.
 
     Args:
-        proto: the model, as ``tvm.relax.frontend.onnx.from_onnx`` would be given it.
+        proto: the model that ``tvm.relax.frontend.onnx.from_onnx`` will get.
 
     Raises:
-        ValueError: where it does; the message has the first node, and what to do about it.
+        ValueError: if it does. The message has the first such node, and advice.
     """
     if (reason := misread(proto)) is not None:
         raise ValueError(f"TVM's ONNX importer does not take this model: {reason}")
@@ -69,7 +69,7 @@ def _of_resize(node: Any, shapes: dict[str, Any], scales: Any) -> Iterator[str]:
 
 
 def _scales(node: Any, proto: onnx.ModelProto, constants: dict[str, Any]) -> Any:
-    """Return those of a Resize, where they are constants or computed from constants alone, as the importer does."""
+    """Return the scales of a Resize if they are constants or computed from constants only, as the importer does."""
     name = node.input[2] if len(node.input) > 2 else ""
     if not name or name in constants:
         return numpy_helper.to_array(constants[name]) if name else None
@@ -78,9 +78,9 @@ def _scales(node: Any, proto: onnx.ModelProto, constants: dict[str, Any]) -> Any
         if needed.intersection(each.output):
             nodes.insert(0, each)
             needed |= set(filter(None, each.input))
-    made = {result for each in nodes for result in each.output}
-    given = [constants[each] for each in sorted(needed - made) if each in constants]
-    if name not in made or len(given) < len(needed - made):
+    computed = {result for each in nodes for result in each.output}
+    given = [constants[each] for each in sorted(needed - computed) if each in constants]
+    if name not in computed or len(given) < len(needed - computed):
         return None
     result = onnx.ValueInfoProto(name=name)
     graph = onnx.helper.make_graph(nodes, "scales", [], [result], given)

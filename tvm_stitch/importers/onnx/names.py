@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX models imported with the names of their nodes, which TVM's importer drops."""
+"""Import ONNX models with the names of their nodes, which TVM's importer drops."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .misread import check_read
 
 
 def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | None = None) -> tvm.IRModule:
-    """``from_onnx(proto, shape_dict)``, with every node's name as the source in the span of the call it becomes.
+    """Run ``from_onnx(proto, shape_dict)``, and put every node's name into the span of its call, as the source.
 
-    Of a node that becomes several calls the last has it. A node without a name goes by its first output's.
+    If a node becomes several calls, the last one has the name. A node without a name gets its first output's name.
 
     Args:
         proto: the model.
         shape_dict: shapes of inputs, to fix symbolic dimensions.
 
     Raises:
-        ValueError: where the importer would take the model for another one.
-        Exception: what the importer raises.
+        ValueError: if the importer would misread the model.
+        Exception: any error of the importer.
     """
     check_read(proto)
     importer = getattr(onnx_frontend, "ONNXGraphImporter", None)
@@ -38,17 +38,17 @@ def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | N
 
     class Naming(importer):  # type: ignore[misc, valid-type]
         def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
-            made = super()._convert_operator(op_name, inputs, attrs, opset)
-            return self._named(made, str(attrs["tvm_custom"]["name"]))
+            converted = super()._convert_operator(op_name, inputs, attrs, opset)
+            return self._named(converted, str(attrs["tvm_custom"]["name"]))
 
-        def _named(self, made: Any, name: str) -> Any:
-            if isinstance(made, relax.Tuple):
-                return relax.Tuple([self._named(field, name) for field in made.fields])
-            if isinstance(made, relax.Var):
-                emitted.setdefault(str(made.name), name)
-            if not isinstance(made, relax.Call) or not name:
-                return made
-            return self.bb.normalize(named_call(made, name))
+        def _named(self, converted: Any, name: str) -> Any:
+            if isinstance(converted, relax.Tuple):
+                return relax.Tuple([self._named(field, name) for field in converted.fields])
+            if isinstance(converted, relax.Var):
+                emitted.setdefault(str(converted.name), name)
+            if not isinstance(converted, relax.Call) or not name:
+                return converted
+            return self.bb.normalize(named_call(converted, name))
 
     emitted: dict[str, str] = {}
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)

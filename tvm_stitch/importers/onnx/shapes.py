@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of ONNX models, in the form in which TVM's importer takes most models.
+"""Convert the shapes of ONNX models into the form that TVM's importer supports for most models.
 
-Exporters compute shapes by operators: that of a reshape is gathered from another tensor, say, and concatenated. The
-importer takes some of these; where all shapes are fixed, they are constants, and ONNX Runtime computes them beforehand.
+Exporters compute shapes by operators. The shape of a reshape, for example, is gathered from another tensor and
+concatenated. The importer supports some of these. If all shapes are fixed, they are constants, and ONNX Runtime
+computes them in advance.
 """
 
 from __future__ import annotations
@@ -18,37 +19,38 @@ from ...support.failures import reraise_fatal
 
 
 def with_symbolic_dims(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model, with symbolic dimensions where some exporters (Paddle's) write -1.
+    """Return the model with symbolic dimensions in place of -1, which some exporters write (Paddle's).
 
-    Those of inputs get names, ``x_dim0`` for the first one of ``x``; of other values nothing is known then.
+    Dimensions of inputs get names, ``x_dim0`` for the first one of ``x``. Those of other values become unknown.
     """
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     if not any(d.dim_value == -1 for v in values for d in _dims(v)):
         return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
     taken = {d.dim_param for v in values for d in _dims(v)}
-    for value in made.graph.input:
+    for value in model.graph.input:
         for axis, dim in enumerate(_dims(value)):
             if dim.dim_value == -1:
                 name = f"{value.name}_dim{axis}"
                 dim.dim_param = next(n for n in _candidates(name) if n not in taken)
                 taken.add(dim.dim_param)
-    for value in [*made.graph.output, *made.graph.value_info]:
+    for value in [*model.graph.output, *model.graph.value_info]:
         for dim in _dims(value):
             if dim.dim_value == -1:
                 dim.ClearField("dim_value")
-    return made
+    return model
 
 
 def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto | None:
-    """Return the model with what depends on constants and on its shapes alone computed, by ONNX Runtime.
+    """Return the model with everything folded that depends only on constants and on its shapes, by ONNX Runtime.
 
     Args:
         proto: the model.
-        shapes: of inputs with symbolic dimensions.
+        shapes: shapes of inputs with symbolic dimensions.
 
-    Returns: the model; None where dimensions of inputs stay symbolic, or ONNX Runtime is missing or takes it not.
+    Returns:
+        The model, or None if inputs keep symbolic dimensions, or ONNX Runtime is missing or rejects the model.
     """
     try:
         import onnxruntime
@@ -70,26 +72,26 @@ def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.
                 fixed.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
             return onnx.load(options.optimized_model_filepath)
-        except Exception as error:  # of its own kinds, protobuf's and the system's: the model stays as it is
+        except Exception as error:  # errors of ONNX Runtime, protobuf or the system: the model stays as it is
             reraise_fatal(error)
             return None
 
 
 def _fixed(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    del made.graph.value_info[:]  # inferred anew, with the sizes
-    for value in made.graph.input:
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    del model.graph.value_info[:]  # inferred again, with the sizes
+    for value in model.graph.input:
         for dim, size in zip(_dims(value), shapes.get(value.name, ())):
             dim.dim_value = int(size)
-    return made
+    return model
 
 
 def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
     if not value.type.HasField("tensor_type"):
         return ()
-    found: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
-    return found
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims
 
 
 def _candidates(name: str) -> Iterable[str]:

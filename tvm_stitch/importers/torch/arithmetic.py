@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic and comparisons of PyTorch in the type in which PyTorch computes them, for TVM's importer.
+"""Arithmetic and comparisons of PyTorch in PyTorch's types, for TVM's importer.
 
-The importer gives a number the type of the tensor beside it, so that ``i * 2.5`` of integers is ``i * 2``; it divides
-integers as C does, leaves out the ``alpha`` of sums and differences, and knows no shifts.
+The importer gives a number the type of the other operand, so that ``i * 2.5`` of integers becomes ``i * 2``. It
+divides integers as C does, and ignores the ``alpha`` of sums and differences. It knows no shifts.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ OF_TWO: dict[str, tuple[Any, Any]] = {
     "__rshift__": (R.right_shift, operator.rshift),
     "sub": (R.subtract, operator.sub),
 }
-"""Operators of two operands, and what they are of two numbers."""
+"""Operators of two operands, in Relax and for two numbers."""
 
 OVERLOADS = ("Tensor", "Scalar", "Tensor_Scalar", "default")
-"""Of such an operator: with a tensor or a number beside the tensor."""
+"""Overloads of such an operator: with a tensor or a number as the second operand."""
 
 
 def arithmetic_converters() -> dict[str, Converter]:
-    """Converters for them, by the names of PyTorch's operators."""
+    """Return the converters of arithmetic, by the names of PyTorch's operators."""
     return {
         **{
             f"{name}.{overload}": partial(_of_two, *each)
@@ -72,12 +72,14 @@ def _given(node: Any, importer: Any) -> list[Any]:
 
 
 def is_tensor(operand: Any) -> bool:
-    """Return whether an operand is a tensor: neither a number nor a symbolic extent."""
+    """Return whether an operand is a tensor, and not a number or a symbolic extent."""
     return isinstance(getattr(operand, "ty", None), relax.TensorType)
 
 
 def in_type(given: list[Any], dtype: str, importer: Any) -> list[Any]:
-    """Operands in a type: tensors, numbers, and symbolic extents, which TVM's operators of two tensors take too."""
+    """Return operands in a type: tensors, numbers, and symbolic extents, which TVM's operators of two tensors also
+    accept.
+    """
 
     def operand(each: Any) -> Any:
         if isinstance(each, (int, float)):
@@ -92,12 +94,12 @@ def in_type(given: list[Any], dtype: str, importer: Any) -> list[Any]:
 
 
 def _common_type(operands: list[Any]) -> str:
-    """Return the type in which PyTorch computes of some operands: nodes of its graph, and numbers."""
+    """Return the type in which PyTorch computes with some operands: nodes of its graph, and numbers."""
     import torch
 
     def value(operand: Any) -> Any:
-        found = operand.meta["val"] if hasattr(operand, "meta") else operand
-        return {torch.SymInt: 1, torch.SymFloat: 1.0}.get(type(found), found)
+        operand_value = operand.meta["val"] if hasattr(operand, "meta") else operand
+        return {torch.SymInt: 1, torch.SymFloat: 1.0}.get(type(operand_value), operand_value)
 
     first, *others = (value(operand) for operand in operands)
     kinds = [torch.result_type(first, other) for other in others]
@@ -105,7 +107,7 @@ def _common_type(operands: list[Any]) -> str:
 
 
 def _of_two(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
-    """(left, right, alpha=1): the right one times alpha, where the operator has one."""
+    """(left, right, alpha=1): the right operand is multiplied by alpha, if the operator has one."""
     left, right, *_ = _given(node, importer)
     if not is_tensor(left) and not is_tensor(right):
         return importer._binary_op(function, of_numbers)(node)
@@ -113,7 +115,7 @@ def _of_two(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
 
 
 def _scaled(function: Any, left: Any, right: Any, node: Any, importer: Any) -> Any:
-    """``function(left, alpha * right)`` in the type that both have in PyTorch."""
+    """Return ``function(left, alpha * right)`` in the type that both have in PyTorch."""
     emit = importer.block_builder.emit
     dtype = _common_type(list(node.args[:2]))
     left, right = in_type([left, right], dtype, importer)
@@ -132,7 +134,7 @@ def _reversed_difference(node: Any, importer: Any) -> Any:
 
 
 def _power(node: Any, importer: Any) -> Any:
-    """(base, number): of integers and a number with a fraction, floats."""
+    """(base, number): the result is a float for integers and a number with a fraction."""
     given = _given(node, importer)
     if not is_tensor(given[0]) or (dtype := _common_type(list(node.args))) == str(given[0].ty.dtype.dtype):
         return importer._pow(node)
@@ -150,7 +152,7 @@ def _clamp_min(node: Any, importer: Any) -> Any:
 
 
 def _clamp_max(node: Any, importer: Any) -> Any:
-    """(input, greatest), which TVM's importer takes for a third argument."""
+    """(input, greatest), which TVM's importer reads from the third argument."""
     return _clamped(node, importer, None, argument(node, 1, "max", None))
 
 
@@ -194,11 +196,11 @@ _OF_FLOATS: dict[str, tuple[Callable[..., Any], Any]] = {
     "sin.default": (R.sin, None),
     "tanh.default": (R.tanh, None),
 }
-"""Operators of PyTorch that give floats of integers too, and those of two operands for numbers."""
+"""Operators of PyTorch that return floats for integers too, and their versions for two numbers."""
 
 
 def _of_floats(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
-    """Return an operator of operands in the type of its result, where that is of floats."""
+    """Return an operator with operands in the type of its result, if that is a float type."""
     given = _given(node, importer)
     if not any(map(is_tensor, given)) or not node.meta["val"].dtype.is_floating_point:
         return importer._binary_op(function, of_numbers)(node)
@@ -207,14 +209,14 @@ def _of_floats(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
 
 
 def _rounded_quotient(node: Any, importer: Any) -> Any:
-    """(dividend, divisor, rounding_mode: None, "floor" or "trunc"), of floats and integers alike."""
+    """(dividend, divisor, rounding_mode: None, "floor" or "trunc"), for floats and integers."""
     given = _given(node, importer)
     if not any(map(is_tensor, given)):
         return importer._div(node)
     emit, mode = importer.block_builder.emit, node.kwargs.get("rounding_mode")
     a, b = in_type(given, dtype_name(node.meta["val"].dtype), importer)
     if mode is None or (mode == "trunc" and not node.meta["val"].dtype.is_floating_point):
-        return emit(R.divide(a, b))  # of integers, as C does
+        return emit(R.divide(a, b))  # for integers, as C does
     if mode == "floor":
         return emit(R.floor_divide(a, b))
     return emit(R.trunc(emit(R.divide(a, b))))

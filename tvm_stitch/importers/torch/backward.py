@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of PyTorch's training graphs for TVM's importer: gradients of convolutions, and what norms keep for theirs.
+"""Operators of PyTorch's training graphs for TVM's importer: gradients of convolutions, and results of norms for
+them.
 
-A graph that AOTAutograd traced forward and backward reads the mean and the deviation that a norm has computed. TVM's
-importer gives the norm's result, or zeros, in their place and says nothing; of a convolution's gradient it has none.
+A graph that AOTAutograd traced forward and backward reads the mean and the deviation that a norm has computed.
+TVM's importer silently returns the norm's result, or zeros, instead. It has no gradient of a convolution.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from .core import Converter, results_read
 
 
 def backward_converters() -> dict[str, Converter]:
-    """Converters for graphs with their backward: ``from_exported_program(program, custom_convert_map=...)``."""
+    """Return the converters for graphs with a backward pass, for ``from_exported_program(...,
+    custom_convert_map=...)``.
+    """
     return {
         "native_layer_norm.default": _layer_norm,
         "native_group_norm.default": _group_norm,
@@ -30,13 +33,13 @@ def backward_converters() -> dict[str, Converter]:
 
 
 def _operand(node: Any, importer: Any, at: int) -> Any:
-    """Return a tensor that a node reads; None where it has none there."""
+    """Return the tensor at a position of a node's arguments, or None if there is none."""
     given = node.args[at] if at < len(node.args) else None
     return None if given is None else importer.env[given]
 
 
 def number(node: Any, at: int, otherwise: float) -> float:
-    """Return a number that a node is given."""
+    """Return the number at a position of a node's arguments, or ``otherwise``."""
     return float(node.args[at]) if at < len(node.args) else otherwise
 
 
@@ -45,7 +48,7 @@ def constant(value: float, like: Any) -> Any:
 
 
 def _moments(emit: Callable[[Any], Any], x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
-    """Mean, variance and the deviation's reciprocal along some axes, which stay with an extent of 1."""
+    """Return mean, variance and the deviation's reciprocal along axes, which are kept with an extent of 1."""
     mean = emit(R.mean(x, list(axes), keepdims=True))
     centred = emit(R.subtract(x, mean))
     variance = emit(R.mean(emit(R.multiply(centred, centred)), list(axes), keepdims=True))
@@ -53,7 +56,7 @@ def _moments(emit: Callable[[Any], Any], x: Any, axes: Sequence[int], epsilon: f
 
 
 def _layer_norm(node: Any, importer: Any) -> Any:
-    """(input, normalized_shape, weight, bias, eps) -> (output, mean, rstd), these two with extents of 1.
+    """(input, normalized_shape, weight, bias, eps) -> (output, mean, rstd), the latter two with extents of 1.
 
     TVM has no layer norm of float64.
     """
@@ -72,16 +75,16 @@ def _layer_norm(node: Any, importer: Any) -> Any:
 
 
 def _group_norm(node: Any, importer: Any) -> Any:
-    """(input, weight, bias, N, C, HxW, groups, eps) -> (output, mean, rstd), these two <N, groups>.
+    """(input, weight, bias, N, C, HxW, groups, eps) -> (output, mean, rstd), the latter two <N, groups>.
 
-    TVM's importer needs weight and bias, which a norm need not have.
+    TVM's importer needs weight and bias, but a norm need not have them.
     """
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     groups, epsilon = int(node.args[6]), number(node, 7, 1e-5)
     images, channels = list(x.ty.shape)[:2]
     given = str(x.ty.dtype.dtype)
     weight, bias = (_operand(node, importer, at) for at in (1, 2))
-    dtype = "float32" if given == "bfloat16" else given  # of which TVM has no group norm
+    dtype = "float32" if given == "bfloat16" else given  # TVM has no group norm of bfloat16
     x, weight, bias = (
         each if each is None or dtype == given else emit(R.astype(each, dtype)) for each in (x, weight, bias)
     )
@@ -100,13 +103,13 @@ def _group_norm(node: Any, importer: Any) -> Any:
         output = emit(R.astype(output, given))
     if not results_read(node) & {1, 2}:
         return relax.Tuple([output])
-    parts = emit(R.reshape(x, [images, groups, -1]))
-    mean, _, reciprocal = _moments(emit, parts, [2], epsilon)
+    grouped = emit(R.reshape(x, [images, groups, -1]))
+    mean, _, reciprocal = _moments(emit, grouped, [2], epsilon)
     return relax.Tuple([output, *(emit(R.squeeze(v, [2])) for v in (mean, reciprocal))])
 
 
 def _channel_moments(node: Any, importer: Any, epsilon: float) -> tuple[Any, Any, Any]:
-    """Mean, variance and the deviation's reciprocal of each channel: three vectors."""
+    """Return mean, variance and the deviation's reciprocal of each channel: three vectors."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     axes = [axis for axis in range(len(x.ty.shape)) if axis != 1]
     mean, variance, reciprocal = (emit(R.squeeze(v, axes)) for v in _moments(emit, x, axes, epsilon))
@@ -114,7 +117,7 @@ def _channel_moments(node: Any, importer: Any, epsilon: float) -> tuple[Any, Any
 
 
 def _batch_norm(node: Any, importer: Any) -> Any:
-    """(input, weight, bias, training, momentum, eps) -> (output, mean, rstd), these two for each channel."""
+    """(input, weight, bias, training, momentum, eps) -> (output, mean, rstd), the latter two for each channel."""
     output = importer._batch_norm_legit_no_stats(node)
     if not results_read(node) & {1, 2}:
         return output
@@ -123,9 +126,10 @@ def _batch_norm(node: Any, importer: Any) -> Any:
 
 
 def _running_batch_norm(node: Any, importer: Any) -> Any:
-    """(input, weight, bias, running mean, running variance, training, momentum, eps) -> the same and new running ones.
+    """(input, weight, bias, running mean, running variance, training, momentum, eps) -> the same and new running
+    ones.
 
-    The new running variance is of the unbiased variance.
+    The new running variance uses the unbiased variance.
     """
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     momentum, epsilon = number(node, 6, 0.1), number(node, 7, 1e-5)
@@ -150,20 +154,21 @@ def _running_batch_norm(node: Any, importer: Any) -> Any:
 
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
-"""Spatial axes by their number."""
+"""Names of spatial axes by their number."""
 
 
 def _convolution_backward(node: Any, importer: Any) -> Any:
-    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, mask) -> three.
+    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, mask) ->
+    three.
 
-    A convolution and the transposed one of the same weights are adjoint: each is the other's gradient by the input, and
-    their gradients by the weights are the same, input and ``grad`` exchanged.
+    A convolution and the transposed one of the same weights are adjoint: each is the other's gradient by the input.
+    Their gradients by the weights are the same, with input and ``grad`` exchanged.
     """
     emit = importer.block_builder.emit
     grad, x, weight = (importer.env[arg] for arg in node.args[:3])
     stride, padding, dilation, transposed, _, groups, mask = node.args[4:11]
     rank = len(x.ty.shape) - 2
-    # PyTorch gives one number for all axes, or one for each.
+    # PyTorch passes one number for all axes, or one for each.
     each = ([*given] * rank if len(given) == 1 else given for given in (stride, padding, dilation))
     stride, padding, dilation = ([int(e) for e in given] for given in each)
     window = _Window(emit, stride, padding, dilation, int(groups))
@@ -181,7 +186,7 @@ def _convolution_backward(node: Any, importer: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Window:
-    """How a convolution's window moves over its larger side, whichever side is its input."""
+    """The movement of a convolution's window over its larger side, whichever side is its input."""
 
     emit: Callable[[Any], Any]
     strides: list[int]
@@ -191,8 +196,8 @@ class _Window:
 
     def convolved(self, large: Any, weight: Any, extents: Sequence[Any]) -> Any:
         """<N, G * I, ...> with <G * O, I, ...> -> <N, G * O, *extents>."""
-        found = self._convolution(large, weight, self.strides, self.dilation)
-        return self._cut(found, extents)  # output padding of a stride or more gives elements beyond
+        result = self._convolution(large, weight, self.strides, self.dilation)
+        return self._cut(result, extents)  # an output padding of a stride or more adds elements at the end
 
     def transposed(self, small: Any, weight: Any, extents: Sequence[Any]) -> Any:
         """<N, G * O, ...> with <G * O, I, ...> -> <N, G * I, *extents>."""
@@ -213,8 +218,8 @@ class _Window:
     def by_weight(self, large: Any, small: Any, kernel: Sequence[Any]) -> Any:
         """<N, G * I, ...> and <N, G * O, ...> -> <G * O, I, *kernel>.
 
-        The convolution of the larger side with the smaller one as weights, strides and dilations exchanged, the images
-        as the channels of each group and the channels of a group as images.
+        It is the convolution of the larger side with the smaller one as weights, with strides and dilations
+        exchanged. The images become the channels of each group, and the channels of a group become images.
         """
         images, channels, *extents = large.ty.shape
         spatial = range(2, 2 + len(extents))
@@ -222,13 +227,13 @@ class _Window:
             data = self.emit(R.permute_dims(large, [1, 0, *spatial]))
         else:
             inside = int(channels) // self.groups
-            parts = self.emit(R.reshape(large, [images, self.groups, inside, *extents]))
-            turned = self.emit(R.permute_dims(parts, [2, 1, 0, *(axis + 1 for axis in spatial)]))
-            data = self.emit(R.reshape(turned, [inside, self.groups * images, *extents]))
+            grouped = self.emit(R.reshape(large, [images, self.groups, inside, *extents]))
+            transposed = self.emit(R.permute_dims(grouped, [2, 1, 0, *(axis + 1 for axis in spatial)]))
+            data = self.emit(R.reshape(transposed, [inside, self.groups * images, *extents]))
         weights = self.emit(R.permute_dims(small, [1, 0, *spatial]))
-        found = self._convolution(data, weights, self.dilation, self.strides)
-        # Places that no whole stride reaches give elements beyond the kernel.
-        return self.emit(R.permute_dims(self._cut(found, kernel), [1, 0, *spatial]))
+        result = self._convolution(data, weights, self.dilation, self.strides)
+        # Positions that no whole stride reaches add elements beyond the kernel.
+        return self.emit(R.permute_dims(self._cut(result, kernel), [1, 0, *spatial]))
 
     def _convolution(self, data: Any, weight: Any, strides: list[int], dilation: list[int]) -> Any:
         spatial = SPATIAL[len(strides)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes of PyTorch at computed indices for TVM's importer: advanced indexing, scatters, sampling of grids.
+"""PyTorch's reads and writes at computed indices for TVM's importer: advanced indexing, scatters, sampling of
+grids.
 
-TVM's importer takes ``x[:, i, j]`` for all pairs of both indices, has no scatter that adds up (graph networks), writes
-``x[i] = v`` only where every axis has an index, and gives the coordinates of a grid in an order that TVM's operator
-does not take.
+TVM's importer reads ``x[:, i, j]`` at all pairs of both indices. It has no scatter that adds up (graph networks),
+and supports ``x[i] = v`` only with an index for every axis. It passes the coordinates of a grid in an order that
+TVM's operator does not accept.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from ...compat import int_value
 from ...graph.extent import same
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-"""PyTorch's names of what a scatter does with values for one element, and TVM's."""
+"""PyTorch's names of a scatter's reductions, with TVM's."""
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")
-"""PyTorch gives the number of each."""
+"""Names by PyTorch's numbers."""
 
 
 def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
-    """Converters for ``from_exported_program(program, custom_convert_map=...)``."""
+    """Return the converters of indexing, for ``from_exported_program(program, custom_convert_map=...)``."""
     return {
         "grid_sampler_2d.default": _grid_sampler,
         "index.Tensor": _index,
@@ -42,7 +43,7 @@ def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
 def _grid_sampler(node: Any, importer: Any) -> Any:
     """(input <N, C, H, W>, grid <N, H, W, 2>, interpolation, padding, align corners).
 
-    TVM's operator takes the coordinates in front.
+    TVM's operator takes the coordinates as the first axis of the grid.
     """
     x, grid = (importer.env[arg] for arg in node.args[:2])
     emit = importer.block_builder.emit
@@ -59,7 +60,7 @@ def _grid_sampler(node: Any, importer: Any) -> Any:
 
 
 class _Indexed:
-    """``x[i, :, j]``: the axes with an index in front, and where PyTorch has the axes of the result."""
+    """``x[i, :, j]``: the indexed axes, moved to the front, and their position in PyTorch's result."""
 
     def __init__(self, node: Any, importer: Any):
         self.emit = importer.block_builder.emit
@@ -70,9 +71,9 @@ class _Indexed:
         given = [importer.env[index] for index in node.args[1] if index is not None]
         self.indices = [self._natural(i, axis) for i, axis in zip(given, self.axes, strict=True)]
         self.width = max(len(index.ty.shape) for index in given)
-        """How many axes the indices have together."""
+        """Number of axes of the broadcast indices."""
         self.first = self.axes[0] if self.axes[-1] - self.axes[0] < len(self.axes) else 0
-        """Where these stand in the result: where the indexed axes were, or in front if those are apart."""
+        """Position of these axes in the result: that of the indexed axes, or the front if those are not adjacent."""
 
     def _natural(self, index: Any, axis: int) -> Any:
         """Return an index that counts from the front, in int64."""
@@ -89,25 +90,25 @@ class _Indexed:
         return self.emit(R.where(before, self.emit(R.add(index, length)), index))
 
     def fronted(self) -> Any:
-        """Return the data, indexed axes first."""
+        """Return the data with the indexed axes first."""
         return self._permuted(self.data, [*self.axes, *self.rest])
 
     def as_data(self, moved: Any) -> Any:
-        """What :meth:`fronted` moved, moved back."""
+        """Return data from :meth:`fronted` in the original order of axes."""
         order = [*self.axes, *self.rest]
         return self._permuted(moved, [order.index(axis) for axis in range(self.rank)])
 
-    def as_result(self, found: Any) -> Any:
-        """What the indices' axes lead, as PyTorch has it."""
-        return self._permuted(found, self.order())
+    def as_result(self, values: Any) -> Any:
+        """Return a result with the indices' axes first in PyTorch's order."""
+        return self._permuted(values, self.order())
 
     def from_result(self, values: Any) -> Any:
-        """What PyTorch has as the result, led by the indices' axes."""
+        """Return a result in PyTorch's order with the indices' axes first."""
         order = self.order()
         return self._permuted(values, [order.index(axis) for axis in range(len(order))])
 
     def order(self) -> list[int]:
-        """For each axis of PyTorch's result, which one it is where the indices' axes lead."""
+        """Return for each axis of PyTorch's result its position if the indices' axes come first."""
         lead, rest = list(range(self.width)), list(range(self.width, self.width + len(self.rest)))
         return [*rest[: self.first], *lead, *rest[self.first :]]
 
@@ -116,7 +117,7 @@ class _Indexed:
 
 
 def _has_mask(node: Any, importer: Any) -> bool:
-    """Return whether an index says for every element whether it is taken: how many that are, no shape says."""
+    """Return whether an index is a mask over elements. No shape says how many elements a mask takes."""
     return any(str(importer.env[i].ty.dtype.dtype) == "bool" for i in node.args[1] if i is not None)
 
 
@@ -126,8 +127,8 @@ def _index(node: Any, importer: Any) -> Any:
     if _has_mask(node, importer) or len(given) < 2:
         return importer._index_tensor(node)
     indexed = _Indexed(node, importer)
-    found = indexed.emit(R.index_tensor(indexed.fronted(), indexed.indices))
-    return indexed.as_result(found)
+    elements = indexed.emit(R.index_tensor(indexed.fronted(), indexed.indices))
+    return indexed.as_result(elements)
 
 
 def _index_put(node: Any, importer: Any) -> Any:
@@ -136,21 +137,21 @@ def _index_put(node: Any, importer: Any) -> Any:
         return importer._index_put(node)
     indexed, emit = _Indexed(node, importer), importer.block_builder.emit
     fronted = indexed.fronted()
-    shape = list(emit(R.index_tensor(fronted, indexed.indices)).ty.shape)  # dropped, where nothing reads it
+    shape = list(emit(R.index_tensor(fronted, indexed.indices)).ty.shape)  # dropped later: nothing reads it
     lead = shape[: indexed.width]
     columns = [emit(R.expand_dims(emit(R.broadcast_to(i, lead)), [-1])) for i in indexed.indices]
-    places = emit(R.concat(columns, axis=-1)) if len(columns) > 1 else columns[0]
+    positions = emit(R.concat(columns, axis=-1)) if len(columns) > 1 else columns[0]
     values = importer.env[node.args[2]]
     values = indexed.from_result(emit(R.broadcast_to(values, [shape[axis] for axis in indexed.order()])))
     accumulates = node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False)
-    done = emit(R.scatter_nd(fronted, places, values, "add" if accumulates else "update"))
+    done = emit(R.scatter_nd(fronted, positions, values, "add" if accumulates else "update"))
     return indexed.as_data(done)
 
 
 def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source: Any, how: str) -> Any:
-    """``x`` with what the source has at each place of the index, which may be smaller than both.
+    """Return ``x`` with the source's elements at the positions of the index, which may be smaller than both.
 
-    TVM's operator takes an index that is as large as the source, and as the data in all axes but one.
+    TVM's operator requires an index as large as the source, and as large as the data in all axes but one.
     """
     axis %= len(x.ty.shape)
     wanted = list(index.ty.shape)
@@ -159,10 +160,10 @@ def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source
             source = emit(R.strided_slice(source, [at], [0], [extent]))
     for at, extent in enumerate(wanted):
         if at != axis and not same(x.ty.shape[at], extent):
-            part = emit(R.strided_slice(x, [at], [0], [extent]))
-            part = _scattered(emit, part, axis, index, source, how)
+            inner = emit(R.strided_slice(x, [at], [0], [extent]))
+            inner = _scattered(emit, inner, axis, index, source, how)
             rest = emit(R.strided_slice(x, [at], [extent], [x.ty.shape[at]]))
-            return emit(R.concat([part, rest], axis=at))
+            return emit(R.concat([inner, rest], axis=at))
     return emit(R.scatter_elements(x, index, source, axis=axis, reduction=how))
 
 
@@ -195,7 +196,7 @@ def _scatter_add(node: Any, importer: Any) -> Any:
 def _scatter_reduce(node: Any, importer: Any) -> Any:
     """(input, axis, index, source, reduction, include_self=True).
 
-    Without ``include_self`` an element that gets something does not count itself.
+    Without ``include_self`` an element that receives values does not count itself.
     """
     emit, x, axis, index = _operands(node, importer)
     source, reduction = importer.env[node.args[3]], node.args[4]
@@ -219,7 +220,7 @@ def _scatter_reduce(node: Any, importer: Any) -> Any:
 
 
 def _neutral(reduction: str, dtype: str) -> float:
-    """What a reduction may start from without a change to its result."""
+    """Return the neutral element of a reduction."""
     if reduction in ("sum", "mean"):
         return 0
     if reduction == "prod":
@@ -232,14 +233,14 @@ def _neutral(reduction: str, dtype: str) -> float:
 
 
 def _unfold(node: Any, importer: Any) -> Any:
-    """(input, axis, size, step) -> windows along an axis, their elements in a last axis."""
+    """(input, axis, size, step) -> windows along an axis, with their elements in a new last axis."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     axis, size, step = (int(number) for number in node.args[1:4])
     axis %= len(x.ty.shape)
     count = (x.ty.shape[axis] - size) // step + 1
     begins = emit(R.expand_dims(emit(R.arange(0, count * step, step, "int64")), [1]))
-    places = emit(R.add(begins, relax.const(np.arange(size), "int64")))
-    found = emit(R.take(x, places, axis, mode="fast"))
-    rank = len(found.ty.shape)
+    positions = emit(R.add(begins, relax.const(np.arange(size), "int64")))
+    windows = emit(R.take(x, positions, axis, mode="fast"))
+    rank = len(windows.ty.shape)
     order = [at for at in range(rank) if at != axis + 1] + [axis + 1]
-    return found if axis + 1 == rank - 1 else emit(R.permute_dims(found, order))
+    return windows if axis + 1 == rank - 1 else emit(R.permute_dims(windows, order))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's pooling for TVM's importer, which leaves out what it has no word for.
+"""PyTorch's pooling for TVM's importer, which misreads some of its options.
 
-It ignores ``divisor_override`` and has zeros in the place of the indices of maxima; and with ``ceil_mode`` TVM has
-windows that begin behind the input, which PyTorch does not have.
+It ignores ``divisor_override``, and returns zeros for the indices of maxima. With ``ceil_mode`` TVM has windows
+that begin behind the input, which PyTorch does not have.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .core import Converter, argument, results_read
 AVERAGES = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 MAXIMA = {1: R.nn.max_pool1d, 2: R.nn.max_pool2d, 3: R.nn.max_pool3d}
 LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-"""By the number of axes that windows move along."""
+"""Operators and layouts by the number of axes along which windows move."""
 
 
 def pooling_converters() -> dict[str, Converter]:
-    """Converters for ``from_exported_program(program, custom_convert_map=...)``."""
+    """Return the converters of pooling, for ``from_exported_program(program, custom_convert_map=...)``."""
     return {
         **{f"avg_pool{axes}d.default": partial(_average, axes) for axes in AVERAGES},
         **{f"max_pool{axes}d.default": partial(_maximum, axes, False) for axes in MAXIMA},
@@ -36,7 +36,7 @@ def pooling_converters() -> dict[str, Converter]:
 
 
 class _Windows:
-    """Where windows of a node (input, kernel, stride, padding...) begin, and the input with a batch."""
+    """The windows of a node (input, kernel, stride, padding...), and the input with a batch axis."""
 
     def __init__(self, axes: int, node: Any, importer: Any):
         self.emit = importer.block_builder.emit
@@ -56,13 +56,13 @@ class _Windows:
         return isinstance(node.meta["val"], (tuple, list))
 
     def _each(self, given: Any) -> list[int]:
-        """Return one number for each axis, of one or as many."""
+        """Return one number for each axis, from a single number or a sequence."""
         numbers = list(given) if isinstance(given, Sequence) else [given]
         return [int(number) for number in (numbers * self.axes if len(numbers) == 1 else numbers)]
 
     def pooled(self, operator: Any, ceil: bool, **how: Any) -> Any:
-        """What an operator of TVM's gives, without the windows that PyTorch does not have."""
-        found = self.emit(
+        """Return the result of a TVM operator, without the windows that PyTorch does not have."""
+        pooled = self.emit(
             operator(
                 self.x,
                 self.kernel,
@@ -73,18 +73,18 @@ class _Windows:
                 **how,
             )
         )
-        given = [int_value(extent) for extent in list(found.ty.shape)[2:]]
+        given = [int_value(extent) for extent in list(pooled.ty.shape)[2:]]
         for at, (extent, wanted) in enumerate(zip(given, self.wanted)):
             if isinstance(extent, int) and isinstance(wanted, int) and extent > wanted:
-                found = self.emit(R.strided_slice(found, [at + 2], [0], [wanted]))
-        return found
+                pooled = self.emit(R.strided_slice(pooled, [at + 2], [0], [wanted]))
+        return pooled
 
-    def as_given(self, found: Any) -> Any:
-        """Return a result with a batch where the input had one."""
-        return found if self.has_batch else self.emit(R.squeeze(found, [0]))
+    def as_given(self, result: Any) -> Any:
+        """Return a result with a batch axis only if the input had one."""
+        return result if self.has_batch else self.emit(R.squeeze(result, [0]))
 
     def extents(self) -> list[int] | None:
-        """Of the input, along the axes of windows; None where one is symbolic."""
+        """Return the input's extents along the axes of windows, or None if one is symbolic."""
         known = [int_value(extent) for extent in list(self.x.ty.shape)[2:]]
         return None if None in known else [int(extent or 0) for extent in known]
 
@@ -95,17 +95,17 @@ def _average(axes: int, node: Any, importer: Any) -> Any:
     ceil = bool(argument(node, 4, "ceil_mode", False))
     border = bool(argument(node, 5, "count_include_pad", True))
     divisor = argument(node, 6, "divisor_override", None)
-    found = windows.pooled(AVERAGES[axes], ceil, count_include_pad=border or divisor is not None)
+    average = windows.pooled(AVERAGES[axes], ceil, count_include_pad=border or divisor is not None)
     if divisor is None:
-        return windows.as_given(found)
+        return windows.as_given(average)
     counted = _counted(windows) / divisor
     return windows.as_given(
-        windows.emit(R.multiply(found, relax.const(counted.astype(str(found.ty.dtype.dtype)))))
+        windows.emit(R.multiply(average, relax.const(counted.astype(str(average.ty.dtype.dtype)))))
     )
 
 
 def _counted(windows: _Windows) -> np.ndarray:
-    """Return how many elements TVM divides the sum of each window by: those up to the end of the border."""
+    """Return the number of elements by which TVM divides the sum of each window: those up to the end of the border."""
     extents = windows.extents()
     if extents is None:
         return np.asarray(float(math.prod(windows.kernel)))
@@ -118,29 +118,29 @@ def _counted(windows: _Windows) -> np.ndarray:
 
 
 def _maximum(axes: int, with_indices: bool, node: Any, importer: Any) -> Any:
-    """(input, kernel, stride, padding, dilation, ceil_mode) -> maxima, or (maxima, where they are in the image)."""
+    """(input, kernel, stride, padding, dilation, ceil_mode) -> maxima, or (maxima, their indices in the image)."""
     windows = _Windows(axes, node, importer)
     dilation = windows._each(argument(node, 4, "dilation", 1))
     ceil = bool(argument(node, 5, "ceil_mode", False))
-    found = windows.as_given(windows.pooled(MAXIMA[axes], ceil, dilation=dilation))
+    maxima = windows.as_given(windows.pooled(MAXIMA[axes], ceil, dilation=dilation))
     if not with_indices:
-        return found
+        return maxima
     if 1 not in results_read(node):
-        return relax.Tuple([found])
+        return relax.Tuple([maxima])
     extents = windows.extents()
     if axes != 2 or extents is None:
         raise ValueError("indices of maxima are imported of images of two dimensions and fixed sizes only")
-    return relax.Tuple([found, windows.as_given(_places_of_maxima(windows, extents, dilation))])
+    return relax.Tuple([maxima, windows.as_given(_places_of_maxima(windows, extents, dilation))])
 
 
 def _places_of_maxima(windows: _Windows, extents: list[int], dilation: list[int]) -> Any:
-    """Where in the image, row after row, the first maximum of each window is."""
-    emit, places = windows.emit, []
+    """Return the row-major index in the image of the first maximum of each window."""
+    emit, positions = windows.emit, []
     for at in range(2):
         begins = np.arange(windows.wanted[at]) * windows.stride[at] - windows.padding[at]
-        places.append(begins[:, None] + np.arange(windows.kernel[at]) * dilation[at])
-    inside = [(p >= 0) & (p < extent) for p, extent in zip(places, extents)]
-    seen = _gathered(windows.x, [p.clip(0, extent - 1) for p, extent in zip(places, extents)], emit)
+        positions.append(begins[:, None] + np.arange(windows.kernel[at]) * dilation[at])
+    inside = [(p >= 0) & (p < extent) for p, extent in zip(positions, extents)]
+    seen = _gathered(windows.x, [p.clip(0, extent - 1) for p, extent in zip(positions, extents)], emit)
     there = inside[0][:, None, :, None] & inside[1][None, :, None, :]
     dtype = str(seen.ty.dtype.dtype)
     if not there.all():
@@ -152,23 +152,23 @@ def _places_of_maxima(windows: _Windows, extents: list[int], dilation: list[int]
     within = (np.arange(windows.kernel[0])[:, None] * dilation[0] * extents[1]) + (
         np.arange(windows.kernel[1]) * dilation[1]
     )
-    begins = places[0][:, :1] * extents[1] + places[1][:, 0]
+    begins = positions[0][:, :1] * extents[1] + positions[1][:, 0]
     moved = emit(R.take(relax.const(within.reshape(-1).astype("int64")), first, 0, mode="fast"))
     return emit(R.add(moved, relax.const(begins.astype("int64"))))
 
 
-def _gathered(x: Any, places: list[np.ndarray], emit: Any) -> Any:
-    """Windows of images: <N, C, H, W> at places of rows and columns, [count, kernel] each.
+def _gathered(x: Any, positions: list[np.ndarray], emit: Any) -> Any:
+    """Return windows of images <N, C, H, W> at positions of rows and columns, [count, kernel] each.
 
-    The result has <N, C, rows, columns, kernel, kernel>.
+    The result is <N, C, rows, columns, kernel, kernel>.
     """
-    rows, columns = (relax.const(p.astype("int64")) for p in places)
+    rows, columns = (relax.const(p.astype("int64")) for p in positions)
     tall = emit(R.take(x, rows, 2, mode="fast"))
     return emit(R.permute_dims(emit(R.take(tall, columns, 4, mode="fast")), [0, 1, 2, 4, 3, 5]))
 
 
 def _adaptive_maximum(node: Any, importer: Any) -> Any:
-    """(input, size of the result) -> (maxima, indices), these where nobody reads them."""
+    """(input, size of the result) -> (maxima, indices). The indices must have no readers."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     if 1 in results_read(node):
         raise ValueError("adaptive_max_pool2d is imported without its indices")
@@ -177,13 +177,13 @@ def _adaptive_maximum(node: Any, importer: Any) -> Any:
     extents = [int_value(extent) for extent in list(x.ty.shape)[2:]]
     if None in extents:
         raise ValueError("adaptive_max_pool2d is imported at fixed sizes of the image only")
-    places = [_parts(int(extent or 0), int(count)) for extent, count in zip(extents, node.args[1])]
-    found = emit(R.max(_gathered(x, places, emit), [4, 5]))
-    return relax.Tuple([found if has_batch else emit(R.squeeze(found, [0]))])
+    positions = [_parts(int(extent or 0), int(count)) for extent, count in zip(extents, node.args[1])]
+    maxima = emit(R.max(_gathered(x, positions, emit), [4, 5]))
+    return relax.Tuple([maxima if has_batch else emit(R.squeeze(maxima, [0]))])
 
 
 def _parts(extent: int, count: int) -> np.ndarray:
-    """Return the places of each part, [count, longest]: shorter parts have their last place several times."""
+    """Return the positions of each part, [count, longest]. Shorter parts repeat their last position."""
     begins = np.arange(count) * extent // count
     ends = -(-(np.arange(count) + 1) * extent // count)
     longest = int((ends - begins).max())

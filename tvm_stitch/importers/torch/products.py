@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's products, convolutions and batch norms of other types than float32 for TVM's importer.
+"""PyTorch's products, convolutions and batch norms in other types than float32 for TVM's importer.
 
-It makes float32 of every product and convolution, whatever its operands are, and then adds a bias of their own type to
-it, which TVM refuses: a model of half types, and one of float64, is not imported. Here what half types give is summed
-in float32, bias included, and rounded once.
+The importer converts every product and convolution to float32, whatever its operands are. It then adds a bias in
+the operands' type, which TVM rejects. So it imports no model of half types or float64. Here results of half types
+are summed in float32, bias included, and rounded once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CONVOLUTIONS = {
     "conv_transpose2d.input": "_conv_transpose2d",
     "convolution.default": "_convolution",
 }
-"""Of PyTorch's operators (input, weight, bias...) the method of TVM's importer."""
+"""The methods of TVM's importer for PyTorch's operators (input, weight, bias...)."""
 BATCH_NORMS = ("_native_batch_norm_legit_no_training.default", "batch_norm.default")
 
 
 def product_converters() -> dict[str, Converter]:
-    """Converters for them, by the names of PyTorch's operators."""
+    """Return the converters of products, by the names of PyTorch's operators."""
     return {
         **dict.fromkeys(("bmm.default", "matmul.default", "mm.default", "mv.default"), _product),
         **dict.fromkeys(("addmm.default", "addmv.default", "baddbmm.default"), _added_product),
@@ -51,7 +51,7 @@ def _cast(x: Any, dtype: str, importer: Any) -> Any:
 
 
 def _summed(left: Any, right: Any, dtype: str, importer: Any) -> Any:
-    """Return a product in the type in which operands of ``dtype`` are added up."""
+    """Return a product in the type in which products of ``dtype`` are summed."""
     wide = "float32" if dtype in HALVES else dtype
     return importer.block_builder.emit(R.matmul(left, right, out_dtype=wide))
 
@@ -67,22 +67,22 @@ def _added_product(node: Any, importer: Any) -> Any:
     """(addend, left, right, beta=1, alpha=1) -> beta * addend + alpha * left @ right."""
     emit, dtype = importer.block_builder.emit, _type_of(node)
     addend, left, right = (importer.env[arg] for arg in node.args[:3])
-    found = _summed(left, right, dtype, importer)
-    wide = str(found.ty.dtype.dtype)
+    total = _summed(left, right, dtype, importer)
+    wide = str(total.ty.dtype.dtype)
     beta, alpha = (argument(node, at, name, 1) for at, name in ((3, "beta"), (4, "alpha")))
     if alpha != 1:
-        found = emit(R.multiply(relax.const(alpha, wide), found))
-    if beta != 0:  # then PyTorch does not look at the addend, which may be NaN
+        total = emit(R.multiply(relax.const(alpha, wide), total))
+    if beta != 0:  # with beta 0 PyTorch ignores the addend, which may be NaN
         addend = _cast(addend, wide, importer)
         if beta != 1:
             addend = emit(R.multiply(relax.const(beta, wide), addend))
-        found = emit(R.add(addend, found))
-    return _cast(found, dtype, importer)
+        total = emit(R.add(addend, total))
+    return _cast(total, dtype, importer)
 
 
 @contextmanager
 def _in_float32(nodes: Sequence[Any], importer: Any) -> Iterator[None]:
-    """The importer's tensors of some nodes in float32 for a while."""
+    """Convert the importer's tensors of some nodes to float32 in this context."""
     before = {node: importer.env[node] for node in nodes if node is not None}
     importer.env.update({node: _cast(x, "float32", importer) for node, x in before.items()})
     try:
@@ -94,15 +94,15 @@ def _in_float32(nodes: Sequence[Any], importer: Any) -> Iterator[None]:
 def _convolution(own: str, node: Any, importer: Any) -> Any:
     """(input, weight, bias=None, ...)."""
     with _in_float32([argument(node, 2, "bias", None)], importer):
-        found = getattr(importer, own)(node)
-    return _cast(found, _type_of(node), importer)
+        result = getattr(importer, own)(node)
+    return _cast(result, _type_of(node), importer)
 
 
 def _batch_norm(node: Any, importer: Any) -> Any:
-    """(input, weight or None, bias or None, running mean, running variance, ...), with statistics of the model's."""
+    """(input, weight or None, bias or None, running mean, running variance, ...), with the model's statistics."""
     with _in_float32(node.args[:5], importer):
-        found = importer._batch_norm_legit_no_training(node)
+        result = importer._batch_norm_legit_no_training(node)
     dtype = _type_of(node)
-    if isinstance(found, relax.Tuple):
-        return relax.Tuple([_cast(found.fields[0], dtype, importer), *found.fields[1:]])
-    return _cast(found, dtype, importer)
+    if isinstance(result, relax.Tuple):
+        return relax.Tuple([_cast(result.fields[0], dtype, importer), *result.fields[1:]])
+    return _cast(result, dtype, importer)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's resizing of images (``interpolate``) for TVM's importer, which places nearest pixels elsewhere.
+"""PyTorch's resizing of images (``interpolate``) for TVM's importer, which samples at other positions.
 
-It asks TVM for the pixel nearest to the middle of a new one, where PyTorch takes the one below its corner; it takes the
-ratio of both sizes where PyTorch takes the factor that was given (of 7 pixels and 1.5 not 0.7, but 1 / 1.5); and it
-leaves out the filter of ``antialias=True``.
+For nearest pixels it asks TVM for the pixel nearest to the middle of a new one. PyTorch takes the pixel below the
+new one's corner. The importer uses the ratio of both sizes, but PyTorch uses the given factor. For 7 pixels and a
+factor of 1.5 that is 0.7 instead of 1 / 1.5. It also ignores the filter of ``antialias=True``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Filter = Callable[[np.ndarray], np.ndarray]
 
 
 def resizing_converters() -> dict[str, Converter]:
-    """Converters for ``from_exported_program(program, custom_convert_map=...)``."""
+    """Return the converters of resizing, for ``from_exported_program(program, custom_convert_map=...)``."""
     return {
         "_upsample_bicubic2d_aa.default": lambda node, importer: _smoothed(node, importer, _cubic, 4),
         "_upsample_bilinear2d_aa.default": lambda node, importer: _smoothed(node, importer, _triangle, 2),
@@ -32,7 +32,7 @@ def resizing_converters() -> dict[str, Converter]:
 
 
 def _sizes(node: Any, importer: Any) -> tuple[list[int], list[int]] | None:
-    """Height and width before and after; None where they are symbolic."""
+    """Return height and width before and after, or None if one is symbolic."""
     before = [int_value(extent) for extent in list(importer.env[node.args[0]].ty.shape)[-2:]]
     after = [extent if isinstance(extent, int) else None for extent in node.meta["val"].shape[-2:]]
     if None in before or None in after:
@@ -40,10 +40,10 @@ def _sizes(node: Any, importer: Any) -> tuple[list[int], list[int]] | None:
     return [int(extent or 0) for extent in before], [int(extent or 0) for extent in after]
 
 
-def _taken(x: Any, axis: int, places: np.ndarray, emit: Callable[[Any], Any]) -> Any:
-    if np.array_equal(places, np.arange(int(x.ty.shape[axis]))):
+def _taken(x: Any, axis: int, positions: np.ndarray, emit: Callable[[Any], Any]) -> Any:
+    if np.array_equal(positions, np.arange(int(x.ty.shape[axis]))):
         return x
-    return emit(R.take(x, relax.const(places.astype("int64")), axis, mode="fast"))
+    return emit(R.take(x, relax.const(positions.astype("int64")), axis, mode="fast"))
 
 
 def _nearest(node: Any, importer: Any) -> Any:
@@ -54,10 +54,10 @@ def _nearest(node: Any, importer: Any) -> Any:
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     for at, (old, new) in enumerate(zip(*sizes)):
         scale = np.float32(1.0 / factors[at] if factors else old / new)
-        places = np.floor(np.arange(new, dtype="float32") * scale).astype("int64").clip(max=old - 1)
-        if new == 2 * old or new == old:  # for which PyTorch uses no floats
-            places = np.arange(new) * old // new
-        x = _taken(x, at + 2, places, emit)
+        positions = np.floor(np.arange(new, dtype="float32") * scale).astype("int64").clip(max=old - 1)
+        if new == 2 * old or new == old:  # PyTorch uses no floats for these
+            positions = np.arange(new) * old // new
+        x = _taken(x, at + 2, positions, emit)
     return x
 
 
@@ -83,7 +83,9 @@ def _bilinear(node: Any, importer: Any) -> Any:
 
 
 def _is_ratio(sizes: tuple[list[int], list[int]], factors: Any, corners: bool) -> bool:
-    """Whether new pixels are as far apart as both sizes say, which TVM divides by (less one, between corners)."""
+    """Return whether the distance of new pixels is the ratio of both sizes, as TVM assumes (less one, between
+    corners).
+    """
     if corners:
         return 1 not in sizes[1]
     return not factors or all(factor * old == new for factor, old, new in zip(factors, *sizes))
@@ -107,7 +109,7 @@ def _smoothed(node: Any, importer: Any, weigh: Filter, width: int) -> Any:
 def _weights(
     old: int, new: int, corners: bool, factor: float | None, weigh: Filter, width: int
 ) -> np.ndarray:
-    """What each pixel counts for each new one, [new, old]."""
+    """Return the weight of each pixel for each new one, [new, old]."""
     scale = (1.0 / factor) if factor else old / new
     if corners:
         scale = (old - 1) / (new - 1) if new > 1 else 0.0
@@ -118,9 +120,9 @@ def _weights(
     end = np.minimum((middles + reach + 0.5).astype("int64"), old)
     pixels = np.arange(old)
     counted = (pixels >= first[:, None]) & (pixels < end[:, None])
-    found = np.where(counted, weigh(np.abs((pixels - middles[:, None] + 0.5) / stretch)), 0.0)
-    total = found.sum(1, keepdims=True)
-    return found / np.where(total == 0.0, 1.0, total)
+    weights = np.where(counted, weigh(np.abs((pixels - middles[:, None] + 0.5) / stretch)), 0.0)
+    total = weights.sum(1, keepdims=True)
+    return weights / np.where(total == 0.0, 1.0, total)
 
 
 def _triangle(distance: np.ndarray) -> np.ndarray:
@@ -128,7 +130,7 @@ def _triangle(distance: np.ndarray) -> np.ndarray:
 
 
 def _cubic(distance: np.ndarray) -> np.ndarray:
-    """Return the cubic convolution of PyTorch's antialiased resizing (and Pillow's): its parameter is -0.5."""
+    """Return the cubic convolution of PyTorch's antialiased resizing (and Pillow's), with parameter -0.5."""
     a, x = -0.5, distance
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     far = (((x - 5.0) * x + 8.0) * x - 4.0) * a

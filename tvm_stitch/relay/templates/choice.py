@@ -91,15 +91,15 @@ class Templates:
         return self._checked(self._plain.of_function(func, name), constant)
 
     def _checked(self, graph: StitchGraph, constant: Sequence[bool]) -> StitchGraph:
-        found = anchor_of(graph)
+        anchor = anchor_of(graph)
         if self.instead:
             raise Refusal(self.instead)
-        if found.kind in self.config.of_tvm:
+        if anchor.kind in self.config.of_tvm:
             raise Refusal("TVM's schedules are asked for")
-        if found.dtypes != {"float32"}:
+        if anchor.dtypes != {"float32"}:
             raise Refusal("only float32 has a template")
-        _check_places(found, self.choices)
-        if isinstance(found.product, Convolution) and not constant[graph.inputs.index(found.weight)]:
+        _check_places(anchor, self.choices)
+        if isinstance(anchor.product, Convolution) and not constant[graph.inputs.index(anchor.weight)]:
             raise Refusal("the weight of the convolution is no constant: bind it by params")
         self.served.add(graph)
         return graph
@@ -115,9 +115,9 @@ class Templates:
         return graph in self.served
 
 
-def _check_places(found: Anchored, choices: Choices) -> None:
+def _check_places(anchor: Anchored, choices: Choices) -> None:
     """Raise a Refusal for a convolution that reads a large weight for few positions."""
-    product = found.product
+    product = anchor.product
     if not isinstance(product, Convolution) or product.is_depthwise:
         return
     positions = math.prod(window.outputs for window in product.windows)

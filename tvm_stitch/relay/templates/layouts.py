@@ -55,9 +55,9 @@ def tophub_marked() -> Iterator[None]:
 
     @functools.wraps(before)
     def context(*args: Any, **kwargs: Any) -> Any:
-        made = before(*args, **kwargs)
-        setattr(made, TOPHUB, True)
-        return made
+        opened = before(*args, **kwargs)
+        setattr(opened, TOPHUB, True)
+        return opened
 
     with replaced(autotvm.tophub, context=context):
         yield

@@ -98,13 +98,15 @@ class _Maker:
         key = exact_key(func), constant
         if self.known.get(key) is None and scope not in self.owner.declined:
             self.known[key] = self._made(func, scope, constant)
-        made = self.known.get(key)
-        if made is None:
+        external = self.known.get(key)
+        if external is None:
             return call
         args = list(call.args)
-        if made.packs:
-            args[made.weight] = self.weights.of(args[made.weight], made.found.product, made.tiles.columns)
-        return relay.Call(made.function, args, None, None, call.span)
+        if external.packs:
+            args[external.weight] = self.weights.of(
+                args[external.weight], external.found.product, external.tiles.columns
+            )
+        return relay.Call(external.function, args, None, None, call.span)
 
     def _alike(self, func: Any) -> Any:
         """Return the function over types that equal functions share as one object."""
@@ -120,7 +122,7 @@ class _Maker:
         name = fresh(f"{owner.prefix}_{first}", self.names, "{}_{}")
         check()
         try:
-            made, kernel = self._kernel(func, constant, name)
+            external, kernel = self._kernel(func, constant, name)
             if owner.build:
                 build(kernel, owner.target)
         except Exception as err:  # a fault here or in TVM must not cost the user a working model
@@ -129,25 +131,25 @@ class _Maker:
             owner.refused[scope] = first
             return None
         self.names.add(name)
-        owner.computed[name] = told(made.tiles, made.packs)
-        return made
+        owner.computed[name] = told(external.tiles, external.packs)
+        return external
 
     def _kernel(self, func: Any, constant: tuple[bool, ...], name: str) -> tuple[_Made, Any]:
         """Return the replacement of a function, and its kernel."""
         lowered, graph = read_function(func, tvm.target.Target(GENERIC), name)
-        found = anchored(graph)
-        product, tiles = found.product, tiles_of(self.owner.target, self.device.choices, found.product)
+        anchor = anchored(graph)
+        product, tiles = anchor.product, tiles_of(self.owner.target, self.device.choices, anchor.product)
         buffers = [lowered.buffer_map[param] for param in lowered.params]
-        position = [buffer.same_as(found.weight.buffer) for buffer in buffers].index(True)
-        packs, panels = constant[position] and found.takes_packed, None
+        position = [buffer.same_as(anchor.weight.buffer) for buffer in buffers].index(True)
+        packs, panels = constant[position] and anchor.takes_packed, None
         if packs:
             shape = packed_shape(product, tiles.columns)
-            panels = tvm.tir.decl_buffer(shape, "float32", f"{found.weight.name}_packed")
+            panels = tvm.tir.decl_buffer(shape, "float32", f"{anchor.weight.name}_packed")
             param = relay.Var(func.params[position].name_hint, relay.TensorType(shape, "float32"))
             weight = unpacked(param, product, tiles.columns)
             params = [*func.params[:position], param, *func.params[position + 1 :]]
             func = relay.Function(params, relay.bind(func.body, {func.params[position]: weight}))
-        kernel = emit_anchored(lowered, found, tiles, panels, self.device, self.owner.config)
+        kernel = emit_anchored(lowered, anchor, tiles, panels, self.device, self.owner.config)
         kernel = kernel.with_attr("global_symbol", name)
-        made = external_function(func, kernel, self.owner.target)
-        return _Made(made, found, tiles, position, packs), kernel
+        external = external_function(func, kernel, self.owner.target)
+        return _Made(external, anchor, tiles, position, packs), kernel

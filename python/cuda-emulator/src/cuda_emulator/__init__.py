@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs generated CUDA kernels on the CPU, one fiber per thread, and reports what a GPU would not forgive."""
+"""Run generated CUDA kernels on the CPU, one fiber per thread, and report faults that a GPU may hide."""
 
 from .launch import EmulatedRun, Launch, Options, run_kernel
 from .reports import KINDS, Report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the emulator's runtime and kernels with g++, and keeps the results in a cache folder."""
+"""Compile the emulator's runtime and kernels with g++, and keep the results in a cache folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KERNEL_FLAGS = (
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",
     "--param=tsan-distinguish-volatile=1",
-    # The runtime has the hooks: the sanitizer's own library must not be linked.
+    # The runtime has the hooks, so the sanitizer's own library must not be linked.
     "-nostdlib",
 )
 
@@ -44,10 +44,10 @@ def _runtime_hash() -> str:
 
 @functools.cache
 def load_runtime() -> tuple[ctypes.CDLL, Path]:
-    """Compiles the runtime if needed and loads it. Returns it and its path."""
+    """Compile the runtime if needed, load it, and return it with its path."""
     path = cache_folder() / RUNTIME_NAME.format(_runtime_hash())
     if not path.exists():
-        # Kernels find the runtime by this name among what the process has loaded, wherever it was loaded from.
+        # Kernels find the runtime by this name among the loaded libraries, wherever it was loaded from.
         flags = [*RUNTIME_FLAGS, f"-Wl,-soname,{path.name}"]
         compile_whole([*flags, *(str(p) for p in sorted(RUNTIME.glob("*.cc")))], path)
     lib = ctypes.CDLL(str(check_own_file(path)))
@@ -64,9 +64,10 @@ def load_runtime() -> tuple[ctypes.CDLL, Path]:
 
 @functools.lru_cache(maxsize=256)
 def load_kernels(prepared_text: str, opt_level: str = "-O0") -> ctypes.CDLL:
-    """Compiles C++ from prepare_source in one go, or finds it in the cache, and loads it.
+    """Compile C++ from prepare_source in one go, or find it in the cache, and load it.
 
-    Raises RuntimeError with the compiler's messages if it does not compile.
+    Raises:
+        RuntimeError: with the compiler's messages if it does not compile.
     """
     runtime, runtime_path = load_runtime()
     key = hashlib.sha256(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What host code asks of the emulated device while it runs: to launch kernels, and what the device is like."""
+"""The emulated device's functions for host code: to launch kernels, and to query the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .memory import copy_bytes, owns
 from .tensors import CUDA, address_of, dtype_of, itemsize_of, nbytes_of, shape_of
 
 PREFIX = "cuda_emulator_"
-"""Kernels are looked up by name among all global functions: a prefix keeps them apart from those."""
+"""Prefix of kernels' names. Kernels are looked up among all global functions, and the prefix avoids collisions."""
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _EXISTS, _THREADS, _WARP, _MULTIPROCESSORS = 0, 1, 2, 7  # DeviceAttrKind
@@ -28,9 +28,12 @@ _DYNAMIC_SHARED = ("tirx.use_dyn_shared_memory", "tir.use_dyn_shared_memory")
 class DeviceCalls:
     """The emulated device as the host code of one run sees it: its launches and findings.
 
-    sources: the CUDA C of each device module.
-    kernels: of each kernel (with PREFIX, where the run needs it) what its launch arguments mean; they follow its own.
-    extra_blocks: of a kernel, clusters to launch beyond what the host code asks for.
+    Attributes:
+        sources: the CUDA C of each device module.
+        kernels: for each kernel (with PREFIX, if the run needs it) the meaning of its launch arguments, which
+            follow the
+            kernel's own arguments.
+        extra_blocks: for a kernel, clusters to launch beyond those of the host code.
     """
 
     def __init__(
@@ -57,12 +60,12 @@ class DeviceCalls:
         self.producer: dict[int, tuple[str, str]] = {}  # address -> kernel and parameter that last took it
 
     def abort(self, message: str) -> RuntimeError:
-        """What to raise when the run cannot go on for a fault that is reported."""
+        """Return the exception to raise if the run cannot go on because of a reported fault."""
         self.aborted = True
         return RuntimeError(message)
 
     def launch(self, kernel: str, *args: Any) -> None:
-        """Runs one kernel; `args` are its own arguments, then those of the launch."""
+        """Run one kernel. ``args`` are its own arguments, then those of the launch."""
         params = self.launch_parameters[kernel]
         name = kernel.removeprefix(PREFIX)
         module = self.modules[name]
@@ -99,7 +102,7 @@ class DeviceCalls:
             raise self.abort(f"{name} was given up")
 
     def collect_tensor(self, result: Any) -> None:
-        """Copies an output to the host; elements never written are a finding."""
+        """Copy an output to the host. Elements never written are a finding."""
         shape, dtype = shape_of(result), dtype_of(result)
         nbytes, address = nbytes_of(result), address_of(result)
         data = copy_bytes(address, nbytes)
@@ -109,7 +112,7 @@ class DeviceCalls:
             self.run.reports.extend(check_written(address, nbytes, itemsize_of(dtype), kernel, name))
 
     def device_attribute(self, device_type: int, device: int, kind: int) -> int | None:
-        """What host code asks of the emulated device, one of DeviceAttrKind."""
+        """Return an attribute of the emulated device, one of DeviceAttrKind."""
         if (device_type, device) != (CUDA, 0):
             raise ValueError(
                 f"host code asks for device {device} of type {device_type}, there is CUDA device 0"
@@ -121,7 +124,7 @@ class DeviceCalls:
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """NumPy's dtype of TVM's name."""
+    """Return NumPy's dtype for TVM's name."""
     if dtype == "bfloat16":
         import ml_dtypes
 

@@ -20,14 +20,14 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled kernels, which only this user may write.
+    """Return the folder of compiled kernels. Only this user may write to it.
 
-    It is $CUDA_EMULATOR_CACHE_DIR, else one below the user's cache folder. Where the latter cannot be used, a warning
-    says why, and a temporary one serves this process.
+    It is $CUDA_EMULATOR_CACHE_DIR, else a folder below the user's cache folder. If the latter cannot be used, a
+    warning gives the reason, and a temporary folder serves this process.
 
     Raises:
         PermissionError: if $CUDA_EMULATOR_CACHE_DIR names a folder that others may write.
-        OSError: if it names one that cannot be made.
+        OSError: if $CUDA_EMULATOR_CACHE_DIR names a folder that cannot be created.
     """
     if named := os.environ.get(CACHE):
         return _private(Path(named))
@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _temporary(why: str) -> Path:
-    """Return a folder that lasts as long as this process."""
+    """Return a folder that is removed when this process ends."""
     warnings.warn(f"compiled kernels are not kept: {why}; {CACHE} names another folder", stacklevel=3)
     folder = tempfile.mkdtemp(prefix="cuda_emulator-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -48,38 +48,38 @@ def _temporary(why: str) -> Path:
 
 
 def _private(path: Path) -> Path:
-    """The folder, made (mode 700) if it is missing, once nobody else can write into it or put another in its place.
+    """Return the folder's real path if nobody else can write to it or replace it. Create it (mode 700) if missing.
 
-    The path is followed to where it leads; what counts are the folders there. Those above belong to this user or to
-    root, and only those with the sticky bit may be written by others.
+    Symbolic links are followed, and the folders at the real path count. The folders above belong to this user or to
+    root. Others may write to them only with the sticky bit.
     """
     real = Path(os.path.realpath(path))
     for folder in reversed([p for p in (real, *real.parents) if not os.path.lexists(p)]):
-        folder.mkdir(mode=0o700, exist_ok=True)  # another process may be faster; what it made is judged below
+        folder.mkdir(mode=0o700, exist_ok=True)  # another process may be faster: its folder is checked below
     for folder in (real, *real.parents):
-        found, above = os.lstat(folder), folder != real
-        if found.st_uid != os.geteuid() and not (above and found.st_uid == 0):
-            raise PermissionError(f"{path} is not private: {folder} belongs to user {found.st_uid}")
-        if found.st_mode & _OTHERS_WRITE and not (above and found.st_mode & stat.S_ISVTX):
+        status, above = os.lstat(folder), folder != real
+        if status.st_uid != os.geteuid() and not (above and status.st_uid == 0):
+            raise PermissionError(f"{path} is not private: {folder} belongs to user {status.st_uid}")
+        if status.st_mode & _OTHERS_WRITE and not (above and status.st_mode & stat.S_ISVTX):
             raise PermissionError(f"{path} is not private: {folder} may be written by others")
     return real
 
 
 def check_own_file(path: Path) -> Path:
-    """Return the path of a regular file that this user alone may write.
+    """Return the path of a regular file that only this user may write.
 
     Raises:
-        PermissionError: if it is anything else, a symbolic link for example.
+        PermissionError: if it is anything else, for example a symbolic link.
     """
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         raise PermissionError(f"{path} is not a regular file that only user {os.geteuid()} writes")
     return path
 
 
 @functools.cache
 def compiler() -> tuple[str, str]:
-    """Path and version of the C++ compiler ($CXX or g++).
+    """Return the path and the version of the C++ compiler ($CXX or g++).
 
     Raises:
         RuntimeError: if there is none.
@@ -97,14 +97,14 @@ def compiler() -> tuple[str, str]:
 
 
 def compile_whole(arguments: Sequence[str], output: Path) -> None:
-    """Compile; the output appears at once and whole, so that processes may share the cache.
+    """Run the compiler. Its output appears at once and complete, so that processes may share the cache.
 
     Args:
-        arguments: the compiler's, all but the output.
-        output: a path in a folder that is private.
+        arguments: the compiler's arguments without the output.
+        output: a path in a private folder.
 
     Raises:
-        RuntimeError: if it does not compile, with what the compiler says.
+        RuntimeError: if it does not compile, with the compiler's message.
     """
     with tempfile.NamedTemporaryFile(
         dir=output.parent, prefix=output.stem, suffix=".tmp", delete=False

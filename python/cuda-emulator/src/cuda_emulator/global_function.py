@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that a TVM with Relay looks up by name, in the place of those that were registered before."""
+"""Temporarily replace functions that a TVM with Relay looks up by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tvm
 
 @contextmanager
 def registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, ``name`` is ``function``; then what it was before, or nothing."""
+    """Register ``function`` as ``name`` in this context, then restore the former function, or none."""
     before = tvm.get_global_func(name, allow_missing=True)
     tvm.register_func(name, function, override=True)
     try:

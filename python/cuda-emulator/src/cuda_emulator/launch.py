@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches one compiled kernel in the emulator."""
+"""Launch one compiled kernel in the emulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .reports import Report, ReportRecord
 from .source import PreparedSource, prepare_source
 
 Extent = tuple[int, int, int]
-# Threads times characters of a kernel's text beyond which "auto" optimises: a second at -O0, more with loops.
+# Threads times characters of a kernel's text beyond which "auto" optimises. It means a second at -O0, more with
+# loops.
 _LARGE = 100_000_000
 
 
@@ -34,14 +35,14 @@ class Launch:
 
 @dataclass
 class EmulatedRun:
-    """What came of a run: the outputs on the host, every launch in order, and all findings."""
+    """The result of a run: the outputs on the host, every launch in order, and all findings."""
 
     outputs: list[np.ndarray] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
     def check(self) -> EmulatedRun:
-        """Returns itself; raises AssertionError listing the findings if there are any."""
+        """Return the run itself, or raise an AssertionError that lists the findings if there are any."""
         if self.reports:
             shown = "\n".join(str(r) for r in self.reports[:20])
             raise AssertionError(f"the emulator found {len(self.reports)} faults:\n{shown}")
@@ -50,21 +51,24 @@ class EmulatedRun:
 
 @dataclass(frozen=True)
 class Options:
-    """How to run kernels.
+    """Options of running kernels.
 
-    seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
-    poison: fill memory that nobody wrote with 0xFF bytes (NaN), else with zeros.
-    strict_rewrite: also report a thread that writes an output element of its own twice, and a value of scratch that is
-        overwritten before anyone read it, as when two live buffers share memory.
-    strict_shuffle: also report __shfl_up/down_sync from an inactive lane (trees do, and drop it).
-    volatile_sync: lanes of a warp make accesses of volatile memory in lock step, which older kernels rely on.
-    max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
-    resident_blocks: how many blocks of a kernel the device holds at once, a number or a function of the launch; a
-        cooperative launch of more is refused and reported, as by a driver. None: no such limit.
-    multiprocessors: how many of them host code is told that the device has.
-    opt_level: of the C++ compiler, for kernels: "-O0" compiles fastest and drops no access, "-O1" runs large
-        launches three times as fast but drops stores that the same thread overwrites; "auto" takes -O1
-        for large launches only.
+    Attributes:
+        seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
+        poison: fill memory that nobody wrote with 0xFF bytes (NaN), else with zeros.
+        strict_rewrite: also report a thread that writes an output element twice. Also report a value of scratch
+            that is
+            overwritten before anyone read it, as if two live buffers share memory.
+        strict_shuffle: also report __shfl_up/down_sync from an inactive lane (trees read it, and drop the value).
+        volatile_sync: lanes of a warp access volatile memory in lock step, which older kernels rely on.
+        max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
+        resident_blocks: number of blocks of a kernel that the device holds at once, or a function of the launch. A
+            larger cooperative launch is rejected and reported, as by a driver. None: no such limit.
+        multiprocessors: number of the device's multiprocessors for host code.
+        opt_level: optimisation level of the C++ compiler for kernels. "-O0" compiles fastest and drops no access.
+            "-O1"
+            runs large launches three times as fast, but drops stores that the same thread overwrites. "auto" takes
+            "-O1" for large launches only.
     """
 
     seed: int = 0
@@ -134,11 +138,13 @@ class KernelModule:
         return "-O1" if threads * self.prepared.lengths[launch.name] > _LARGE else "-O0"
 
     def parameters(self, name: str, opt_level: str = "-O0") -> list[tuple[str, str, int]]:
-        """(name, kind, size) of each parameter: kind is 'p', 'i', 'u', 'f', 'h' or 'b', size in bytes.
+        """Return (name, kind, size) of each parameter. The kind is 'p', 'i', 'u', 'f', 'h' or 'b', the size in
+        bytes.
 
-        The size of a pointer is that of what it points to.
+        The size of a pointer is that of its target.
 
-        Raises KeyError if there is no such kernel.
+        Raises:
+            KeyError: if there is no such kernel.
         """
         names = self.prepared.kernels[name]
         kinds = ctypes.create_string_buffer(len(names) + 1)
@@ -154,9 +160,10 @@ class KernelModule:
         args: Sequence[ArrayArgument | int | float | bool | np.generic],
         options: Options,
     ) -> tuple[bool, list[Report]]:
-        """Runs one launch. Returns whether all threads ended, and the findings.
+        """Run one launch. Return whether all threads ended, and the findings.
 
-        Raises TypeError on wrong arguments.
+        Raises:
+            TypeError: on wrong arguments.
         """
         runtime, _ = load_runtime()
         if refused := _too_large(launch, options):
@@ -242,7 +249,7 @@ def _scalar_bits(value: int | float | bool | np.generic, kind: str, size: int) -
 
 
 def extent(value: int | Sequence[int]) -> Extent:
-    """(x, y, z) of an int or of up to three ints."""
+    """Return (x, y, z) from an int or up to three ints."""
     parts = [value] if isinstance(value, int) else list(value)
     if not 1 <= len(parts) <= 3:
         raise ValueError(f"an extent has one to three dimensions, got {value}")
@@ -264,13 +271,16 @@ def run_kernel(
     scratch: Sequence[int] = (),
     options: Options | None = None,
 ) -> EmulatedRun:
-    """Runs one kernel of a CUDA source.
+    """Run one kernel of a CUDA source.
 
-    args: one numpy array per pointer parameter and a number per scalar; they are not modified.
-    written: indices of output arrays; they hold nothing at the start; one thread must write each element.
-    inout: indices of arrays that are inputs and outputs; rewriting their elements is not reported.
-    scratch: indices of arrays that hold nothing at the start, and may be rewritten.
-    The outputs of the run are those of `written`, then of `inout`, in the order given.
+    Args:
+        args: one NumPy array per pointer parameter and a number per scalar. They are not modified.
+        written: indices of output arrays. They hold nothing at the start, and one thread must write each element.
+        inout: indices of arrays that are inputs and outputs. Rewriting their elements is not reported.
+        scratch: indices of arrays that hold nothing at the start, and may be rewritten.
+
+    Returns:
+        The run. Its outputs are those of ``written``, then of ``inout``, in the given order.
     """
     options = options or Options()
     module = KernelModule(cuda_source)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowers a Relax module for CUDA as TVM does, into what the emulator runs: host code, CUDA C, bytecode."""
+"""Lower a Relax module for CUDA as TVM does, into the emulator's input: host code, CUDA C, bytecode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from .calls import PREFIX
 
 WORKSPACE = "tvm_stitch.workspace"
-"""The attribute by which PrimFuncs of tvm_stitch say how many of their last parameters are scratch."""
+"""Attribute of tvm_stitch's PrimFuncs with the number of their last parameters that are scratch."""
 CALL = "cuda_emulator.call"
 ALLOC_STORAGE = "cuda_emulator.alloc_storage"
 ALLOC_TENSOR = "cuda_emulator.alloc_tensor"
@@ -25,11 +25,15 @@ ALLOC_TENSOR = "cuda_emulator.alloc_tensor"
 class Lowered:
     """A lowered module.
 
-    executable: the Relax functions; host: the PrimFuncs' host code, if any; source: the CUDA C.
-    kernels: of each kernel (with PREFIX) what its launch arguments mean; they follow its own arguments.
-    host_functions: names of PrimFuncs that run on the host only.
-    workspace: how many of a PrimFunc's last parameters are scratch, where there are any.
-    extra_blocks: of a kernel (with PREFIX), clusters to launch beyond what the host code asks for (to try detectors).
+    Attributes:
+        executable: the Relax functions.
+        host: the PrimFuncs' host code, if any.
+        source: the CUDA C.
+        kernels: for each kernel (with PREFIX) the meaning of its launch arguments, which follow its own arguments.
+        host_functions: names of PrimFuncs that run on the host only.
+        workspace: number of a PrimFunc's last parameters that are scratch, if there are any.
+        extra_blocks: for a kernel (with PREFIX), clusters to launch beyond those of the host code (to test
+            detectors).
     """
 
     executable: VMExecutable
@@ -55,7 +59,7 @@ class _Redirect(PyExprMutator):
         self.mod = mod
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
-        """Visits a call."""
+        """Return the redirected call."""
         op = call.op
         if isinstance(op, tvm.ir.GlobalVar) and isinstance(self.mod[op], tirx.PrimFunc):
             return self._packed(CALL, [tvm.ir.StringImm(op.name_hint), *call.args], call)
@@ -82,11 +86,16 @@ def lower(
     tir_pipeline: str | None = None,
     workspace: str = WORKSPACE,
 ) -> Lowered:
-    """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU is needed.
+    """Run the Relax pipeline, TVM's TIR pipeline for CUDA, and both code generators. No GPU is needed.
 
-    relax_pipeline and tir_pipeline are those of tvm.compile; None takes TVM's own for the target.
-    workspace: an attribute of PrimFuncs that says how many of their last parameters are scratch.
-    Raises ValueError if the module needs external libraries.
+    Args:
+        mod: the module.
+        target: a CUDA target with a host.
+        relax_pipeline, tir_pipeline: those of tvm.compile. None selects TVM's pipelines for the target.
+        workspace: an attribute of PrimFuncs with the number of their last parameters that are scratch.
+
+    Raises:
+        ValueError: if the module needs external libraries.
     """
     with _without_graphs(), target:
         mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
@@ -127,7 +136,7 @@ def lower(
 
 
 def _without_graphs() -> tvm.transform.PassContext:
-    """Return the current pass context, without CUDA graphs: captured calls would not reach the emulator."""
+    """Return the current pass context without CUDA graphs, because captured calls would not reach the emulator."""
     now = tvm.transform.PassContext.current()
     return tvm.transform.PassContext(
         opt_level=now.opt_level,
@@ -149,7 +158,7 @@ def _prefixed(mod: tvm.IRModule) -> tvm.IRModule:
 def _split(
     mod: tvm.IRModule, target: tvm.target.Target, tir_pipeline: str | None
 ) -> tuple[tvm.IRModule, dict[tvm.target.Target, tvm.IRModule]]:
-    """What tirx.build does before it generates code."""
+    """Return host and device modules, as tirx.build makes them before it generates code."""
     mod = tirx.transform.BindTarget(target)(mod)
     chosen = tirx.get_tir_pipeline(tir_pipeline) if tir_pipeline else tirx.get_default_tir_pipeline(target)
     pipeline, finalize_host, finalize_device = chosen

@@ -14,10 +14,14 @@ POISON = 0xFF  # NaN in every float format, -1 in every integer format
 
 
 class DeviceBuffer:
-    """Bytes of device memory. `data` is a writable uint8 array of them, which keeps them alive."""
+    """Bytes of device memory. ``data`` is a writable uint8 array of them, which keeps them alive."""
 
     def __init__(self, nbytes: int, itemsize: int = 1, poison: bool = True) -> None:
-        """Allocates memory that nobody wrote. Raises MemoryError if the emulator has no room left."""
+        """Allocate memory that nobody wrote.
+
+        Raises:
+            MemoryError: if the emulator has no room left.
+        """
         lib, _ = load_runtime()
         self.address: int = lib.emu_alloc(nbytes, itemsize, POISON if poison else 0)
         if not self.address:
@@ -53,7 +57,7 @@ def owns(address: int) -> bool:
 
 
 def mark(address: int, nbytes: int, written: bool) -> None:
-    """Makes bytes count as written, or as never written."""
+    """Mark bytes as written, or as never written."""
     load_runtime()[0].emu_mark(address, nbytes, int(written))
 
 

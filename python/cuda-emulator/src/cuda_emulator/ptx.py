@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites inline PTX of a kernel into calls of the emulator's runtime."""
+"""Rewrite inline PTX of a kernel into calls of the emulator's runtime."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 def rewrite_ptx(source: str) -> str:
-    """Replaces every inline assembly statement; lines keep their numbers.
+    """Replace every inline assembly statement. Lines keep their numbers.
 
     An instruction that is not emulated becomes a call that reports "unsupported" when a thread reaches it.
     """
@@ -73,7 +73,7 @@ def _in_directive(source: str, at: int) -> bool:
 
 
 def _closing(source: str, at: int) -> int:
-    """Index of the parenthesis that closes the one before `at`; strings are skipped."""
+    """Return the index of the parenthesis that closes the one before ``at``. Strings are skipped."""
     depth = 1
     while at < len(source):
         if source[at] == '"':
@@ -90,7 +90,7 @@ def _closing(source: str, at: int) -> int:
 
 
 def _sections(statement: str) -> list[str]:
-    """Splits at colons that stand outside parentheses and strings (`::` counts as two)."""
+    """Split at colons outside of parentheses and strings (``::`` counts as two)."""
     sections, start, depth, at = [], 0, 0, 0
     while at < len(statement):
         char = statement[at]
@@ -187,7 +187,7 @@ def _translate(statement: str) -> str:
         text,
     ):
         numbers = m.groups()[1:]
-        if numbers[:4] == numbers[10:]:  # in place: the only form that generated code has
+        if numbers[:4] == numbers[10:]:  # in place: the only form in generated code
             kind = {"f16": "half", "bf16": "bf16"}[m[1]]
             return f"emu::multiply_add<emu::{kind}_to_float>(__LINE__, {listed(*numbers[:10])})"
     if m := re.fullmatch(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a whole Relax function compiled for CUDA: kernels in the emulator, everything else as TVM runs it."""
+"""Run a whole Relax function compiled for CUDA: kernels in the emulator, everything else in TVM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Session(DeviceCalls):
     def __init__(self, lowered: Lowered, options: Options, rewritable: Sequence[str]) -> None:
         super().__init__([lowered.source], lowered.kernels, options, rewritable, lowered.extra_blocks)
         self.lowered = lowered
-        self.buffers: dict[int, DeviceBuffer] = {}  # by address; storage that tensors are cut from
+        self.buffers: dict[int, DeviceBuffer] = {}  # by address: storage that tensors are cut from
         self.copies: dict[
             int, tuple[Any, tvm.runtime.Tensor]
         ] = {}  # constants: the original and its device copy
@@ -41,7 +41,7 @@ class _Session(DeviceCalls):
         return device_tensor(buffer, shape, dtype)
 
     def alloc_storage(self, shape: Any) -> tvm.runtime.Tensor:
-        """Memory for tensors, in bytes."""
+        """Return memory for tensors, in bytes."""
         nbytes = int(shape[0])
         buffer = DeviceBuffer(nbytes, 4, self.options.poison)
         self.buffers[buffer.address] = buffer
@@ -50,7 +50,7 @@ class _Session(DeviceCalls):
     def alloc_tensor(
         self, storage: tvm.runtime.Tensor, offset: int, shape: Any, dtype: Any
     ) -> tvm.runtime.Tensor:
-        """Return a tensor in a storage; what was there before counts as gone."""
+        """Return a tensor in a storage. The former contents count as gone."""
         buffer = self.buffers[address_of(storage)]
         tensor = device_tensor(buffer, [int(e) for e in shape], str(dtype), int(offset))
         nbytes = nbytes_of(tensor)
@@ -63,7 +63,7 @@ class _Session(DeviceCalls):
         return tensor
 
     def call(self, name: str, *args: Any) -> None:
-        """Runs the host code of a PrimFunc."""
+        """Run the host code of a PrimFunc."""
         assert self.lowered.host is not None
         function = self.lowered.host[PREFIX + name]
         if name in self.lowered.host_functions:
@@ -104,7 +104,7 @@ class _Session(DeviceCalls):
         return self.copies[address][1]
 
     def collect(self, result: Any) -> None:
-        """Copies the outputs to the host; those never written are a finding."""
+        """Copy the outputs to the host. Elements never written are a finding."""
         if isinstance(result, tvm.runtime.Tensor):
             self.collect_tensor(result)
         elif isinstance(result, tvm_ffi.Shape):
@@ -137,14 +137,14 @@ def _alloc_tensor(storage: Any, offset: int, shape: Any, dtype: Any) -> Any:
 
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
-    """:func:`_install`, in one thread at a time."""
+    """Run :func:`_install` in one thread at a time."""
     with _turn, _install(session):
         yield
 
 
 @contextmanager
 def _install(session: _Session) -> Iterator[None]:
-    """Makes the session's kernels global functions, and lets host code choose and ask a device that is not there."""
+    """Make the session's kernels global functions, and let host code select and query a device that is not there."""
     replaced = {
         "__tvm_set_device": lambda *_: None,
         "runtime.GetDeviceAttr": lambda *args: _sessions[-1].device_attribute(*map(int, args)),
@@ -180,17 +180,21 @@ def run_cuda(
     options: Options | None = None,
     tir_pipeline: str | None = None,
 ) -> EmulatedRun:
-    """Compiles a Relax module for CUDA and runs one of its functions without a GPU.
+    """Compile a Relax module for CUDA and run one of its functions without a GPU.
 
-    mod: the module before lowering.
-    inputs: numpy arrays (ml_dtypes.bfloat16 for bfloat16), numbers, tuples for shapes, lists for tuples.
-    target: default sm_90 with an llvm host; relax_pipeline: default relax.get_default_pipeline(target);
-    tir_pipeline: as in tvm.compile.
-    seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
-    poison: memory that nobody wrote holds NaN.
-    rewritable: patterns of names of kernel parameters whose elements may be rewritten (workspace always may).
-    options: the rest; its seed and poison are not used.
-    After a launch that was given up the outputs are missing and the reports say why.
+    After a launch that was given up, the outputs are missing and the reports give the reason.
+
+    Args:
+        mod: the module before lowering.
+        inputs: NumPy arrays (ml_dtypes.bfloat16 for bfloat16), numbers, tuples for shapes, lists for tuples.
+        target: the target (default: sm_90 with an llvm host).
+        func: the function.
+        relax_pipeline: the pipeline (default: relax.get_default_pipeline(target)).
+        seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
+        poison: memory that nobody wrote holds NaN.
+        rewritable: patterns of names of kernel parameters whose elements may be rewritten (workspace always may).
+        options: other options. Its seed and poison are not used.
+        tir_pipeline: as in tvm.compile.
     """
     return run_lowered(
         lower(mod, target or default_target(), relax_pipeline, tir_pipeline),
@@ -212,7 +216,7 @@ def run_lowered(
     rewritable: Sequence[str] = (),
     options: Options | None = None,
 ) -> EmulatedRun:
-    """run_cuda for a module that was lowered before, to run it at several sizes."""
+    """Run :func:`run_cuda` on a module that was lowered before, for example at several sizes."""
     base = options or Options()
     merged = Options(**{**base.__dict__, "seed": seed, "poison": poison})
     session = _Session(lowered, merged, rewritable)
@@ -221,7 +225,7 @@ def run_lowered(
         try:
             session.collect(machine[func](*(_convert(session, value) for value in inputs)))
         except Exception:
-            # The type of what a callback raises is lost on its way through the virtual machine.
+            # The type of a callback's exception is lost on its way through the virtual machine.
             if not session.aborted:
                 raise
             session.run.outputs.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Relay module built for CUDA: kernels in the emulator, host code as llvm compiled it, graphs node by node."""
+"""Run a Relay module built for CUDA: kernels in the emulator, host code as compiled by llvm, graphs node by node."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class _Session(DeviceCalls):
         return self._tensor(buffer, shape, dtype)
 
     def new_output(self, shape: Sequence[int], dtype: str) -> Any:
-        """Return a tensor in memory of its own that nobody wrote."""
+        """Return a tensor in new memory that nobody wrote."""
         itemsize = itemsize_of(dtype)
         return self._tensor(
             DeviceBuffer(int(np.prod(shape)) * itemsize, itemsize, self.options.poison), shape, dtype
         )
 
     def view(self, tensor: Any, shape: Sequence[int], dtype: str) -> Any:
-        """Return the memory of a tensor in another shape."""
+        """Return a tensor of another shape or dtype over a tensor's memory."""
         return device_tensor(self.buffers[address_of(tensor)], shape, dtype)
 
     def _tensor(self, buffer: DeviceBuffer, shape: Sequence[int], dtype: str) -> Any:
@@ -53,7 +53,7 @@ class _Session(DeviceCalls):
         return device_tensor(buffer, shape, dtype)
 
     def call(self, name: str, tensors: Sequence[Any]) -> None:
-        """Runs the host code of a PrimFunc."""
+        """Run the host code of a PrimFunc."""
         host = next((h for h in self.lowered.hosts if h.implements_function(name)), None)
         if host is None:
             raise NotImplementedError(
@@ -64,7 +64,7 @@ class _Session(DeviceCalls):
         host[name](*tensors)
 
     def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
-        """Device memory for the running PrimFunc; it holds nothing."""
+        """Return empty device memory for the running PrimFunc."""
         buffer = DeviceBuffer(int(nbytes), int(itemsize), self.options.poison)
         self.workspaces.append(buffer)
         self.scratch.add(buffer.address)
@@ -78,7 +78,7 @@ _turn = threading.RLock()  # kernels are global functions by name: one thread ru
 
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
-    """Makes the session's kernels global functions, and lets host code choose and ask a device that is not there."""
+    """Make the session's kernels global functions, and let host code select and query a device that is not there."""
     functions = {
         "__tvm_set_device": lambda *_: None,
         "runtime.GetDeviceAttr": lambda *args: _sessions[-1].device_attribute(*map(int, args)),
@@ -107,25 +107,26 @@ def run_relay_cuda(
     rewritable: Sequence[str] = (),
     options: Options | None = None,
 ) -> EmulatedRun:
-    """Builds a Relay module for CUDA and runs it without a GPU.
+    """Build a Relay module for CUDA and run it without a GPU.
+
+    After a launch that was given up, the outputs are missing and the reports give the reason.
 
     Args:
-        mod: the module; its ``main`` has static shapes.
+        mod: the module. Its ``main`` has static shapes.
         inputs: NumPy arrays (ml_dtypes.bfloat16 for bfloat16), by name, or in the order of ``main``'s parameters
             without those in ``params``.
         params: constants, as for ``relay.build``.
-        target: default sm_90 with an llvm host.
-        build: what to call in the place of ``relay.build``, with module, target and params.
+        target: the target (default: sm_90 with an llvm host).
+        build: called instead of ``relay.build``, with module, target and params.
         seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
         poison: memory that nobody wrote holds NaN.
         rewritable: patterns of names of kernel parameters whose elements may be rewritten (workspaces always may).
-        options: the rest; its seed and poison are not used.
-
-    After a launch that was given up the outputs are missing and the reports say why.
+        options: other options. Its seed and poison are not used.
 
     Raises:
-        ValueError: for inputs that are missing or unknown, of another size than the graph's, or a library with
-            external functions.
+        ValueError: for missing or unknown inputs, inputs of another size than the graph's, or a library with
+            external
+            functions.
     """
     lowered = lower_relay(mod, target, params, build)
     return run_relay_lowered(lowered, inputs, seed, poison, rewritable, options)
@@ -139,7 +140,9 @@ def run_relay_lowered(
     rewritable: Sequence[str] = (),
     options: Options | None = None,
 ) -> EmulatedRun:
-    """run_relay_cuda for a module that was lowered before. Every tensor of the graph has memory of its own."""
+    """Run :func:`run_relay_cuda` on a module that was lowered before. Every tensor of the graph has separate
+    memory.
+    """
     assert lowered.graph is not None, "a PrimFunc is run by run_prim_func"
     named = _named(lowered, inputs)
     with _running(lowered, seed, poison, rewritable, options) as session:
@@ -161,9 +164,9 @@ def run_relay_lowered(
             if name in (_NOP, _COPY):
                 entries[first] = session.view(args[0], shapes[first], dtypes[first])
                 continue
-            made = range(first, first + int(node["attrs"]["num_outputs"]))
-            entries.update((e, session.new_output(shapes[e], dtypes[e])) for e in made)
-            session.call(name, [*args, *(entries[e] for e in made)])
+            results = range(first, first + int(node["attrs"]["num_outputs"]))
+            entries.update((e, session.new_output(shapes[e], dtypes[e])) for e in results)
+            session.call(name, [*args, *(entries[e] for e in results)])
         for n, index, *_ in graph["heads"]:
             session.collect_tensor(entries[graph["node_row_ptr"][n] + index])
     return session.run
@@ -178,7 +181,7 @@ def run_prim_func(
     rewritable: Sequence[str] = (),
     options: Options | None = None,
 ) -> EmulatedRun:
-    """Builds a scheduled PrimFunc for CUDA and runs it; parameters after the inputs are outputs, of static shapes."""
+    """Build a scheduled PrimFunc for CUDA and run it. Parameters after the inputs are outputs, of static shapes."""
     return run_lowered_prim_func(
         lower_prim_func(func, target), func, inputs, seed, poison, rewritable, options
     )
@@ -193,7 +196,7 @@ def run_lowered_prim_func(
     rewritable: Sequence[str] = (),
     options: Options | None = None,
 ) -> EmulatedRun:
-    """run_prim_func for a function that was lowered before."""
+    """Run :func:`run_prim_func` on a function that was lowered before."""
     buffers = [func.buffer_map[p] for p in func.params]
     with _running(lowered, seed, poison, rewritable, options) as session:
         tensors = []
@@ -213,7 +216,7 @@ def run_lowered_prim_func(
 def _running(
     lowered: RelayLowered, seed: int, poison: bool, rewritable: Sequence[str], options: Options | None
 ) -> Iterator[_Session]:
-    """A session in which a fault that is reported ends the run, without outputs."""
+    """Provide a session in which a reported fault ends the run, without outputs."""
     base = options or Options()
     session = _Session(lowered, Options(**{**base.__dict__, "seed": seed, "poison": poison}), rewritable)
     with _installed(session):

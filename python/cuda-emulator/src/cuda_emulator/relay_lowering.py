@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a Relay module or a PrimFunc for CUDA into what the emulator runs: host code, CUDA C, the graph."""
+"""Build a Relay module or a PrimFunc for CUDA into the emulator's input: host code, CUDA C, the graph."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
 COMPILE = "tvm_callback_cuda_compile"
 
 Build = Callable[[Any, Any, Any], Any]
-"""Compiles (module, target, params) as ``relay.build`` does, and returns what it returns."""
+"""Compiles (module, target, params) and returns the result, like ``relay.build``."""
 
 
 @dataclass
 class RelayLowered:
     """A module built for CUDA whose kernels are not compiled.
 
-    hosts: the PrimFuncs' host code, which looks kernels up among all global functions.
-    sources: the CUDA C of each device module.
-    kernels: of each kernel what its launch arguments mean; they follow its own arguments.
-    graph: the graph executor's JSON, for a Relay module; params: its constants. inputs: names of the other inputs.
-    extra_blocks: of a kernel, blocks to launch beyond what the host code asks for (to try detectors).
+    Attributes:
+        hosts: the PrimFuncs' host code, which looks kernels up among all global functions.
+        sources: the CUDA C of each device module.
+        kernels: for each kernel the meaning of its launch arguments, which follow its own arguments.
+        graph: the graph executor's JSON, for a Relay module.
+        params: its constants.
+        inputs: names of the other inputs.
+        extra_blocks: for a kernel, blocks to launch beyond those of the host code (to test detectors).
     """
 
     hosts: tuple[Any, ...]
@@ -56,19 +59,20 @@ def default_target() -> Any:
 
 
 def build_stock(mod: Any, target: Any, params: Any = None) -> Any:
-    """TVM's own compilation."""
+    """Return the result of TVM's own compilation."""
     from tvm import relay
 
     return relay.build(mod, target=target, params=params)
 
 
 def lower_relay(mod: Any, target: Any = None, params: Any = None, build: Build | None = None) -> RelayLowered:
-    """Build a Relay module, with ``build`` in place of ``relay.build``, for the emulator. No GPU, no nvcc is needed.
+    """Build a Relay module for the emulator, with ``build`` in place of ``relay.build``. Neither GPU nor nvcc is
+    needed.
 
-    The pass context that is current stays in effect; ``build`` must not enter another.
+    The current pass context stays in effect. ``build`` must not enter another.
 
     Raises:
-        ValueError: for a module that calls external libraries, or when ``build`` enters a pass context of its own.
+        ValueError: for a module that calls external libraries, or if ``build`` enters another pass context.
         NotImplementedError: for a graph on several devices.
     """
     with emulated_build() as seen:
@@ -102,9 +106,10 @@ def lower_prim_func(func: Any, target: Any = None, name: str = "main") -> RelayL
 
 @contextmanager
 def emulated_build() -> Iterator[list[str]]:
-    """While active, CUDA modules are built without being compiled, and host code takes its workspaces from us.
+    """Build CUDA modules without compiling them in this context. Host code takes its workspaces from the emulator.
 
-    Gives the names of the functions that were built like that, as they come.
+    Yields:
+        The names of the functions that were built so, as they come.
     """
     seen: list[str] = []
     now = tvm.transform.PassContext.current()
@@ -122,18 +127,18 @@ def emulated_build() -> Iterator[list[str]]:
 
 
 def _is_default(context: Any) -> bool:
-    """Return whether nobody asked for this context: then optimise as is usual."""
+    """Return whether the context is TVM's default, so that the usual optimisation level applies."""
     return int(context.opt_level) == 2 and not context.config and not context.disabled_pass
 
 
 def _emulated_workspaces(seen: list[str]) -> Any:
-    """Device memory that host code allocates around kernels comes from a global function of the emulator."""
+    """Return a pass that takes device memory around kernels from a global function of the emulator."""
 
     def visit(node: Any) -> Any:
         if isinstance(node, tir.AttrStmt):
             return (
                 node if node.attr_key == "thread_extent" else None
-            )  # nothing below: that is the kernel's own
+            )  # nothing below, which belongs to the kernel
         return None
 
     def replace(node: Any) -> Any:
@@ -168,17 +173,17 @@ def _emulated_workspaces(seen: list[str]) -> Any:
 def _taken_apart(
     library: Any,
 ) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Host code without its device modules, the CUDA C, and the kernels' launch parameters."""
+    """Return host code without its device modules, the CUDA C, and the kernels' launch parameters."""
     hosts: list[Any] = []
     sources: list[str] = []
     kernels: dict[str, tuple[str, ...]] = {}
     for module in _all_modules(library):
         if module.type_key == "cuda":
-            source, found = _read_device(module)
-            if twice := set(found) & set(kernels):
+            source, launch_parameters = _read_device(module)
+            if twice := set(launch_parameters) & set(kernels):
                 raise ValueError(f"the library has two kernels of the name {', '.join(twice)}")
             sources.append(source)
-            kernels.update(found)
+            kernels.update(launch_parameters)
         elif module.type_key == "llvm":
             hosts.append(module)
         elif module.type_key not in ("const_loader", "metadata", "metadata_module"):
@@ -191,14 +196,14 @@ def _taken_apart(
 
 
 def _all_modules(library: Any) -> Sequence[Any]:
-    found = [library]
-    for module in found:
-        found.extend(module.imported_modules)
-    return found
+    modules = [library]
+    for module in modules:
+        modules.extend(module.imported_modules)
+    return modules
 
 
 def _read_device(module: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """Return the source of a CUDA module, and what it knows of its kernels."""
+    """Return the source of a CUDA module, and its kernels' launch parameters."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cu"
         module.save(str(path))

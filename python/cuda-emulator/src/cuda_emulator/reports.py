@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the emulator found wrong in a launch."""
+"""Faults that the emulator found in a launch."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
 
-# The order is that of ReportKind in runtime/emulator.h; the host finds "unwritten" after the last launch.
+# The order is that of ReportKind in runtime/emulator.h. The host finds "unwritten" after the last launch.
 KINDS = (
     "out-of-bounds",
     "uninitialized-read",
@@ -26,10 +26,10 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Report:
-    """One finding. `kind` is one of KINDS.
+    """One finding. ``kind`` is one of KINDS.
 
-    `array` names the kernel parameter or shared array ("" if none), `offset` is in elements; `block` and
-    `thread` are (x, y, z) of the thread that noticed; `count` is how often the launch met it.
+    ``array`` names the kernel parameter or shared array ("" if none), and ``offset`` is in elements. ``block`` and
+    ``thread`` are (x, y, z) of the thread that noticed. ``count`` is the number of times that the launch met it.
     """
 
     kind: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the CUDA C of a module into C++ that g++ compiles for the emulator."""
+"""Turn the CUDA C of a module into C++ that g++ compiles for the emulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .ptx import rewrite_ptx
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# Headers of CUDA's C++ library have no suffix; ours stand beside the others.
+# Headers of CUDA's C++ library have no suffix. The emulator's lie in the folder of the other headers.
 _LIBRARY_HEADER = re.compile(r"#include <cuda/([\w/]+)>")
 _QUALIFIERS = r"(?:\s|void\b|__\w+__\s*\([^()]*(?:\([^()]*\)[^()]*)*\))*"
 _KERNEL = re.compile(
@@ -22,7 +22,9 @@ _SHARED = re.compile(
     + r"\s*)?(?P<type>[A-Za-z_][\w:\s<>,]*?[\w>])\s+(?P<name>[A-Za-z_]\w*)\s*"
     r"(?P<dims>(?:\[[^\]]*\]\s*)*);"
 )
-_GRID_BARRIER = "CUDA_EMULATOR_GRID_BARRIER"  # a macro of emu_cuda.h, for code to take for its own barrier
+_GRID_BARRIER = (
+    "CUDA_EMULATOR_GRID_BARRIER"  # a macro of emu_cuda.h, by which code can replace its own barrier
+)
 _ITS_NAMES = re.compile(rf"#define\s+(\w+)[^\n]*\b{_GRID_BARRIER}\b")
 _BUILTINS = (
     " const uint3 threadIdx = emu_thread_idx(), blockIdx = emu_block_idx(), blockDim = emu_block_dim(),"
@@ -34,7 +36,7 @@ _BUILTINS = (
 class PreparedSource:
     """C++ text, and for each kernel the names of its parameters in order and the length of its text.
 
-    resident: kernels that wait for their whole grid although they are not launched cooperatively.
+    ``resident`` are kernels that wait for their whole grid although they are not launched cooperatively.
     """
 
     text: str
@@ -44,11 +46,13 @@ class PreparedSource:
 
 
 def prepare_source(cuda_source: str) -> PreparedSource:
-    """Rewrites shared arrays, built-in variables and inline PTX, and adds an entry per kernel; lines stay.
+    """Rewrite shared arrays, built-in variables and inline PTX, and add an entry per kernel. Lines keep their
+    numbers.
 
-    Raises ValueError if the source has no kernel or uses __shared__ in a way that is not understood.
+    Raises:
+        ValueError: if the source has no kernel, or a declaration of __shared__ is not understood.
     """
-    # Comments go first (newlines stay), so that nothing below is found inside one.
+    # Comments go first (newlines stay), so that no pattern matches inside one.
     text = _COMMENT.sub(lambda m: " " + "\n" * m[0].count("\n"), cuda_source)
     text = rewrite_ptx(_LIBRARY_HEADER.sub(lambda m: f'#include "cuda_{m[1].replace("/", "_")}.h"', text))
     kernels: dict[str, tuple[str, ...]] = {}
@@ -78,7 +82,7 @@ def prepare_source(cuda_source: str) -> PreparedSource:
 
 
 def _share(text: str, kernel_starts: list[int]) -> str:
-    """Replaces shared array declarations. Numbers count per kernel, after device functions'; 0 is dynamic."""
+    """Replace shared array declarations. Numbers count per kernel, after those of device functions. 0 is dynamic."""
     first = kernel_starts[0] if kernel_starts else len(text)
     helpers = sum(1 for m in _SHARED.finditer(text) if m.start() < first)
     counts: dict[int, int] = {}

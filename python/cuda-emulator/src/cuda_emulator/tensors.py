@@ -13,7 +13,7 @@ import tvm
 from .memory import DeviceBuffer
 
 HAS_RELAY = find_spec(f"{tvm.__name__}.relay") is not None
-"""True for the TVMs before 0.20, whose runtime has NDArrays and whose functions are registered otherwise."""
+"""True for TVMs before 0.20, whose runtime has NDArrays and another registry of functions."""
 
 CUDA = 2
 """DLDeviceType of the device that tensors claim to be on."""
@@ -56,7 +56,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class _Exporter:
-    """What from_dlpack of the newer TVMs wants to see."""
+    """The interface that from_dlpack of newer TVMs expects."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule
@@ -124,13 +124,13 @@ def dtype_of(tensor: Any) -> str:
 
 
 def itemsize_of(dtype: str) -> int:
-    """Bytes of an element."""
+    """Return the bytes of an element."""
     kind = tvm.DataType(dtype)
     return max(1, (kind.bits * kind.lanes + 7) // 8)
 
 
 def nbytes_of(tensor: Any) -> int:
-    """Bytes of a compact tensor."""
+    """Return the bytes of a compact tensor."""
     count = 1
     for extent in tensor.shape:
         count *= int(extent)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and loads a TVM that still has Relay, so that ``import tvm`` works with no variables set by hand.
+"""Find and load a TVM that still has Relay, so that ``import tvm`` works without manual settings.
 
-This module is imported whenever an interpreter starts (see ``_hook``): it imports nothing itself.
+This module is imported whenever an interpreter starts (see ``_hook``), so it imports nothing itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Public names on first use."""
+    """Import a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

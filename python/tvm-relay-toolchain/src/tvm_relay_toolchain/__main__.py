@@ -30,16 +30,16 @@ print("a CUDA device answers" if tvm.cuda().exist else "no CUDA device")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; returns the exit code: 0 when TVM imports, 1 when something it needs is missing."""
+    """Print the report. Return the exit code: 0 if TVM imports, 1 if something that it needs is missing."""
     parser = argparse.ArgumentParser(prog="tvm-relay-toolchain", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["doctor"], default="doctor", help="to report")
     parser.add_argument("--version", action="version", version=__version__)
     parser.parse_args(arguments)
 
-    found = status()
-    for line in describe(found):
+    state = status()
+    for line in describe(state):
         print(line)
-    if not found.ok:
+    if not state.ok:
         return 1
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True)
     if probe.returncode != 0:
@@ -49,40 +49,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def describe(found: Status) -> list[str]:
+def describe(state: Status) -> list[str]:
     """Return the report, line by line."""
     lines = []
 
     def line(what: str, text: str) -> None:
         lines.append(f"{what:14}{text}")
 
-    if found.tvm is None:
+    if state.tvm is None:
         line("TVM", "none")
     else:
         origin = {
             "wheel": "carried in the bitblas wheel",
             "path": "importable without this package",
             "environment": "named by TVM_HOME or TVM_LIBRARY_PATH",
-        }[found.tvm.origin]
-        relay = "with Relay" if found.tvm.has_relay else "without Relay"
-        line("TVM", f"{found.tvm.version} {relay}, {origin}: {found.tvm.package}")
+        }[state.tvm.origin]
+        relay = "with Relay" if state.tvm.has_relay else "without Relay"
+        line("TVM", f"{state.tvm.version} {relay}, {origin}: {state.tvm.package}")
     line(
         "import hook",
-        "installed" if found.hook else "not installed: call tvm_relay_toolchain.activate() first",
+        "installed" if state.hook else "not installed: call tvm_relay_toolchain.activate() first",
     )
-    for soname, library in found.cuda.items():
+    for soname, library in state.cuda.items():
         line(soname.split(".")[0], str(library.path) if library else "none")
-    if found.driver is None:
+    if state.driver is None:
         line("libcuda", "no NVIDIA driver; a stand-in is written when TVM is imported")
     else:
-        line("libcuda", f"{'no NVIDIA driver; stand-in ' if found.driver.is_stub else ''}{found.driver.path}")
-    nvrtc = found.cuda["libnvrtc.so.12"]
+        line("libcuda", f"{'no NVIDIA driver; stand-in ' if state.driver.is_stub else ''}{state.driver.path}")
+    nvrtc = state.cuda["libnvrtc.so.12"]
     line(
         "CUDA compiler",
-        f"nvcc {found.nvcc[1]}, {found.nvcc[0]}" if found.nvcc else "NVRTC" if nvrtc else "none",
+        f"nvcc {state.nvcc[1]}, {state.nvcc[0]}" if state.nvcc else "NVRTC" if nvrtc else "none",
     )
-    line("packages", ", ".join(f"{name} {version or 'missing'}" for name, version in found.packages.items()))
-    for problem in found.problems:
+    line("packages", ", ".join(f"{name} {version or 'missing'}" for name, version in state.packages.items()))
+    for problem in state.problems:
         line("error" if problem.fatal else "note", f"{problem.what}\n{'':14}-> {problem.remedy}")
     return lines
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The import hook: a finder for the name ``tvm`` alone, installed when an interpreter starts.
 
-A ``.pth`` file beside the package runs ``install``, in worker processes too. It must stay cheap: nothing is searched or
-loaded before someone asks for ``tvm``.
+A ``.pth`` file next to the package runs ``install``, in worker processes too. It must stay cheap: nothing is
+searched or loaded before someone imports ``tvm``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 at_startup = False
-"""True when the ``.pth`` file ran: every process of this Python then finds TVM by itself."""
+"""True if the ``.pth`` file ran. Every process of this Python then finds TVM by itself."""
 
 
 class TvmFinder:
     """Meta-path finder that answers only for the top-level package ``tvm``."""
 
     of_toolchain = True
-    """What tells it from the finders of others, without an import of this module."""
+    """Distinguishes it from other finders, without an import of this module."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -39,8 +39,8 @@ class TvmFinder:
 def install(startup: bool = False) -> None:
     """Put the finder in front of the others, once.
 
-    In front, because a TVM that others find may be the very one whose libraries must be loaded first; any other TVM
-    they find is theirs to load.
+    It comes first because another finder may find this package's TVM, whose libraries must be loaded first. Any
+    other TVM is left to the other finders.
     """
     global at_startup
     at_startup = at_startup or startup

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``activate``: make sure that ``import tvm`` gives a TVM with Relay, or say why it cannot."""
+"""``activate``: make sure that ``import tvm`` gives a TVM with Relay, or explain why it cannot."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .report import Status, status
 def activate(*, force: bool = False) -> Status:
     """Make ``import tvm`` give a TVM with Relay, in this process and in its children.
 
-    Where this package is installed, ``import tvm`` alone does the same; call this where it is merely on ``sys.path``,
-    to be sure before importing, or to hide another TVM. TVM itself is not imported.
+    If this package is installed, ``import tvm`` alone does the same. Call this function if the package is merely on
+    ``sys.path``, to check before importing, or to hide another TVM. TVM itself is not imported.
 
     Args:
-        force: take the wheel's TVM even where another one is installed, which it hides with a warning.
+        force: use the wheel's TVM even if another one is installed, which it hides with a warning.
 
     Raises:
-        ToolchainError: when there is no TVM with Relay, a library is missing, or another TVM is imported already.
+        ToolchainError: if there is no TVM with Relay, a library is missing, or another TVM is imported already.
     """
     if "tvm" in sys.modules:
         _check_imported(force)
@@ -51,7 +51,7 @@ def activate(*, force: bool = False) -> Status:
 
 
 def _check_imported(force: bool) -> None:
-    """Raise unless the TVM that is imported already is one that ``activate`` could have chosen."""
+    """Raise a ToolchainError unless ``activate`` could have chosen the TVM that is imported already."""
     imported = locate.TvmInstall(Path(str(sys.modules["tvm"].__file__)).parent, "path")
     wheel = locate.bundled()
     if not imported.has_relay or (force and not imported.same(wheel)):

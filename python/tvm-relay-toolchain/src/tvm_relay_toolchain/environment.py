@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker processes of Ansor and MetaSchedule need: they inherit nothing but the environment."""
+"""The environment of worker processes of Ansor and MetaSchedule, which inherit nothing else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from . import libraries, locate
 def export(tvm: locate.TvmInstall, driver: libraries.Library, hooked: bool) -> None:
     """Set the variables with which child processes find the wheel's TVM.
 
-    Where the import hook runs in every process of this Python (``hooked``), they find it as this one does, and nothing
-    is set that a child with another Python, and another TVM, could stumble over.
+    If the import hook runs in every process of this Python (``hooked``), they find it like this process. Then
+    nothing is set, because it could disturb a child with another Python and another TVM.
     """
-    # AutoTVM looks up schedules on the network otherwise, and retries for minutes where there is none.
+    # Otherwise AutoTVM looks up schedules on the network, and retries for minutes without one.
     os.environ.setdefault("TOPHUB_LOCATION", "NONE")
     if hooked and not locate.forced:
         return
@@ -32,6 +32,6 @@ def export(tvm: locate.TvmInstall, driver: libraries.Library, hooked: bool) -> N
 
 
 def _add(variable: str, folder: str, first: bool = False) -> None:
-    """Add a folder to a variable that lists folders: last, so that what the user set there goes first, or first."""
+    """Add a folder to a variable that lists folders: last, so that the user's folders take precedence, or first."""
     folders = [f for f in os.environ.get(variable, "").split(os.pathsep) if f and f != folder]
     os.environ[variable] = os.pathsep.join([folder, *folders] if first else [*folders, folder])

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 
 class ToolchainError(ImportError):
-    """No usable TVM with Relay, or a library it needs is missing; the message says how to get it.
+    """No usable TVM with Relay, or a library that it needs, was found. The message says how to get it.
 
-    An ImportError, since ``import tvm`` raises it: guards such as ``pytest.importorskip`` see what they expect.
+    It is an ImportError, because ``import tvm`` raises it, and guards such as ``pytest.importorskip`` expect one.
     """
 
     def __init__(self, message: str) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA libraries that the wheel's libtvm.so is linked to: found, and loaded before it.
+"""Find the CUDA libraries to which the wheel's libtvm.so is linked, and load them before it.
 
-The dynamic loader takes a library that is loaded already for any other of the same soname, so nothing needs to be on
+The dynamic loader takes a loaded library for any other of the same soname, so nothing needs to be on
 ``LD_LIBRARY_PATH``.
 """
 
@@ -21,7 +21,7 @@ CUDA_LIBRARIES = {
     "libcudart.so.12": ("cuda_runtime", "nvidia-cuda-runtime-cu12==12.4.127"),
     "libnvrtc.so.12": ("cuda_nvrtc", "nvidia-cuda-nvrtc-cu12==12.4.127"),
 }
-"""Soname: its folder in NVIDIA's wheels, and pip's requirement that brings it."""
+"""By soname: the folder in NVIDIA's wheels, and pip's requirement that installs it."""
 
 _RTLD_DI_LINKMAP = 2
 
@@ -31,7 +31,7 @@ class Library:
     """A shared library in this process.
 
     Attributes:
-        soname: the name under which it is known to the dynamic loader.
+        soname: its name for the dynamic loader.
         path: its file.
         is_stub: True for the stand-in of the driver (see ``stub``).
     """
@@ -58,7 +58,7 @@ def path_of(library: ctypes.CDLL) -> Path:
 
 
 def in_wheels(soname: str) -> Path | None:
-    """Where NVIDIA's wheels have a library."""
+    """Return the path of a library in NVIDIA's wheels, or None."""
     spec = PathFinder.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / CUDA_LIBRARIES[soname][0] / "lib" / soname
@@ -87,7 +87,7 @@ def load(soname: str) -> Library | None:
 
 
 def load_driver() -> Library | None:
-    """Load the driver's library the way any program would, None where there is no driver."""
+    """Load the driver's library like any program would, or return None if there is no driver."""
     try:
         driver = ctypes.CDLL(DRIVER, os.RTLD_NOW | os.RTLD_GLOBAL)
     except OSError:
@@ -96,10 +96,10 @@ def load_driver() -> Library | None:
 
 
 def preload() -> Library:
-    """Load all that the wheel's libtvm.so needs of CUDA; returns the driver's library, or its stub.
+    """Load the CUDA libraries that the wheel's libtvm.so needs. Return the driver's library, or its stub.
 
     Raises:
-        ToolchainError: when the CUDA runtime or NVRTC is nowhere, or no stub can be made.
+        ToolchainError: if the CUDA runtime or NVRTC is missing, or no stub can be created.
     """
     for soname, (_, requirement) in CUDA_LIBRARIES.items():
         if load(soname) is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing the TVM that was chosen: libraries first, then the package itself."""
+"""Import the chosen TVM: libraries first, then the package itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .errors import ToolchainError
 
 
 class WheelTvmLoader(SourceFileLoader):
-    """Loads ``tvm/__init__.py`` of the wheel after the libraries it is linked to.
+    """Loads ``tvm/__init__.py`` of the wheel after the libraries to which it is linked.
 
-    The work waits for the import itself: ``importlib.util.find_spec("tvm")`` changes nothing.
+    The work is done by the import itself: ``importlib.util.find_spec("tvm")`` changes nothing.
     """
 
     def __init__(self, tvm: locate.TvmInstall, hooked: bool) -> None:
@@ -25,7 +25,7 @@ class WheelTvmLoader(SourceFileLoader):
         """Prepare the process and run the module.
 
         Raises:
-            ToolchainError: when a shared library is missing.
+            ToolchainError: if a shared library is missing.
         """
         prepare(self._tvm, self._hooked)
         try:
@@ -39,14 +39,14 @@ class WheelTvmLoader(SourceFileLoader):
 
 
 def prepare(tvm: locate.TvmInstall, hooked: bool) -> None:
-    """Load the libraries that the wheel's TVM is linked to and set what its worker processes need.
+    """Load the libraries to which the wheel's TVM is linked, and set the environment of its worker processes.
 
     Args:
-        tvm: the wheel's.
+        tvm: the wheel's TVM.
         hooked: whether the import hook runs in every process of this Python.
 
     Raises:
-        ToolchainError: when a CUDA library is missing.
+        ToolchainError: if a CUDA library is missing.
     """
     driver = libraries.preload()
     environment.export(tvm, driver, hooked)
@@ -54,9 +54,9 @@ def prepare(tvm: locate.TvmInstall, hooked: bool) -> None:
 
 
 def tvm_spec(hooked: bool) -> ModuleSpec | None:
-    """Return the spec of the chosen TVM; None when there is none, or when it is no business of this package.
+    """Return the spec of the chosen TVM, or None if there is none, or if other finders are to load it.
 
-    ``hooked`` tells whether the import hook runs in every process of this Python.
+    ``hooked`` says whether the import hook runs in every process of this Python.
     """
     tvm = locate.choose()
     if tvm is None:

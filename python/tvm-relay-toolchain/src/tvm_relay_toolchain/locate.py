@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TVM ``import tvm`` shall mean. Searches files only: nothing is imported or loaded."""
+"""Choose the TVM for ``import tvm``. This searches files only: nothing is imported or loaded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class TvmInstall:
 
     Attributes:
         package: the folder of the Python package ``tvm``.
-        origin: ``"wheel"`` (carried in bitblas), ``"path"`` (importable as it is) or ``"environment"`` (by ``TVM_HOME``
-            or ``TVM_LIBRARY_PATH``).
+        origin: ``"wheel"`` (carried in bitblas), ``"path"`` (importable without this package) or ``"environment"``
+            (by
+            ``TVM_HOME`` or ``TVM_LIBRARY_PATH``).
     """
 
     package: Path
@@ -32,19 +33,19 @@ class TvmInstall:
 
     @property
     def has_relay(self) -> bool:
-        """True when the package has Relay."""
+        """True if the package has Relay."""
         return (self.package / "relay" / "__init__.py").is_file()
 
     @property
     def version(self) -> str:
-        """TVM's version as its sources state it, ``"unknown"`` if they do not."""
+        """TVM's version according to its sources, or ``"unknown"``."""
         for source in ("_ffi/libinfo.py", "libinfo.py", "version.py", "_version.py"):
             try:
                 text = (self.package / source).read_text(encoding="utf-8")
             except OSError:
                 continue
-            if found := re.search(r'^(?:__version__|version)\b[^=\n]*= *["\']([^"\']+)', text, re.M):
-                return found[1]
+            if match := re.search(r'^(?:__version__|version)\b[^=\n]*= *["\']([^"\']+)', text, re.M):
+                return match[1]
         return "unknown"
 
     @property
@@ -54,7 +55,7 @@ class TvmInstall:
 
     @property
     def library_dir(self) -> Path:
-        """Where a source tree's build leaves libtvm.so."""
+        """The folder of libtvm.so in a build of a source tree."""
         return self.package.parent.parent / "build"
 
     def same(self, other: TvmInstall | None) -> bool:
@@ -73,7 +74,9 @@ def bundled() -> TvmInstall | None:
 
 
 def other_spec() -> ModuleSpec | None:
-    """What ``import tvm`` would find without this package; a folder without ``__init__.py`` does not count."""
+    """Return the spec that ``import tvm`` would find without this package. A folder without ``__init__.py`` does
+    not count.
+    """
     for finder in sys.meta_path:
         if getattr(finder, "of_toolchain", False) or not hasattr(finder, "find_spec"):
             continue
@@ -97,9 +100,9 @@ def from_environment() -> TvmInstall | None:
     if library := os.environ.get("TVM_LIBRARY_PATH"):
         roots.append(Path(library).parent)
     for root in roots:
-        found = TvmInstall(root / "python" / "tvm", "environment")
-        if found.has_relay:
-            return found
+        install = TvmInstall(root / "python" / "tvm", "environment")
+        if install.has_relay:
+            return install
     return None
 
 
@@ -108,7 +111,7 @@ def choose() -> TvmInstall | None:
     wheel = bundled()
     if forced:
         return wheel
-    for found in (importable(), from_environment()):
-        if found is not None and not found.same(wheel):
-            return found
+    for install in (importable(), from_environment()):
+        if install is not None and not install.same(wheel):
+            return install
     return wheel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``status``: what there is of the Relay-era toolchain, and what is missing."""
+"""``status``: the parts of the Relay toolchain that were found, and those that are missing."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ REQUIRED = {
     "tornado": "tornado",
     "typing_extensions": "typing_extensions",
 }
-"""Distributions that TVM imports, and pip's requirement for each. Without cloudpickle every measurement fails;
-setuptools has the distutils that Python 3.12 dropped."""
+"""Distributions that TVM imports, with pip's requirement for each.
+
+Without cloudpickle every measurement fails. setuptools has the distutils that Python 3.12 dropped.
+"""
 
 OPTIONAL = {
     "xgboost": ("xgboost-cpu", "the learned cost models of Ansor and AutoTVM"),
     "onnx": ("onnx", "relay.frontend.from_onnx"),
 }
-"""Package, pip's requirement, and what needs it."""
+"""Packages, with pip's requirement and the feature that needs each."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something missing or unfit, what to do about it, and whether ``import tvm`` fails for it."""
+    """Something missing or unsuitable, the remedy, and whether ``import tvm`` fails because of it."""
 
     what: str
     remedy: str
@@ -44,16 +46,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Status:
-    """What was found.
+    """The state of the toolchain.
 
     Attributes:
-        tvm: the TVM that ``import tvm`` gives, None if none.
-        hook: True when every process of this Python finds it by itself.
-        cuda: the CUDA libraries by soname (runtime and NVRTC); None for a missing one.
-        driver: the driver's library or, once loaded, its stub; None where there is no driver.
-        nvcc: path and release of nvcc, None without one.
-        packages: version of each Python package that matters, None for a missing one.
-        problems: what is missing.
+        tvm: the TVM that ``import tvm`` gives, or None.
+        hook: whether every process of this Python finds it by itself.
+        cuda: the CUDA libraries by soname (runtime and NVRTC). None for a missing one.
+        driver: the driver's library or, once loaded, its stub. None without a driver.
+        nvcc: path and release of nvcc, or None.
+        packages: version of each relevant Python package. None for a missing one.
+        problems: the missing parts.
     """
 
     tvm: locate.TvmInstall | None
@@ -66,12 +68,12 @@ class Status:
 
     @property
     def ok(self) -> bool:
-        """True when nothing stands in the way of ``import tvm`` and of its worker processes."""
+        """True if nothing prevents ``import tvm`` and its worker processes."""
         return not any(problem.fatal for problem in self.problems)
 
 
 def status() -> Status:
-    """Look at the toolchain. The CUDA libraries are loaded for it, TVM is not."""
+    """Examine the toolchain. This loads the CUDA libraries, but not TVM."""
     tvm = locate.choose()
     cuda = {soname: libraries.load(soname) for soname in libraries.CUDA_LIBRARIES}
     packages = {name: _version(name) for name in (*REQUIRED, "xgboost", "onnx")}
@@ -92,27 +94,27 @@ def _problems(
     cuda: dict[str, libraries.Library | None],
     packages: dict[str, str | None],
 ) -> list[Problem]:
-    """Return all that is missing, the worst first."""
-    found = []
+    """Return all missing parts, the worst first."""
+    problems = []
     if tvm is None:
-        found.append(Problem("no TVM with Relay", f"pip install --no-deps {locate.WHEEL}"))
+        problems.append(Problem("no TVM with Relay", f"pip install --no-deps {locate.WHEEL}"))
     elif not tvm.has_relay:
         remedy = "give the TVM with Relay an environment of its own, or call tvm_relay_toolchain.activate(force=True)"
-        found.append(Problem(f"TVM {tvm.version} in {tvm.package} has no Relay", remedy))
+        problems.append(Problem(f"TVM {tvm.version} in {tvm.package} has no Relay", remedy))
     for soname, library in cuda.items():
         if library is None:
             needed = tvm is None or tvm.origin == "wheel"
             remedy = f"pip install {libraries.CUDA_LIBRARIES[soname][1]}"
-            found.append(Problem(f"no {soname}", remedy, fatal=needed))
+            problems.append(Problem(f"no {soname}", remedy, fatal=needed))
     for name, requirement in REQUIRED.items():
         if packages[name] is None:
-            found.append(Problem(f"no {name}", f"pip install {requirement}"))
+            problems.append(Problem(f"no {name}", f"pip install {requirement}"))
     for name, (requirement, use) in OPTIONAL.items():
         if packages[name] is None:
-            found.append(
+            problems.append(
                 Problem(f"no {name}: {use} will not work", f"pip install {requirement}", fatal=False)
             )
-    return found
+    return problems
 
 
 def _version(distribution: str) -> str | None:
@@ -124,7 +126,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _nvcc() -> tuple[str, str] | None:
-    """Path and release of the nvcc on PATH."""
+    """Return the path and the release of the nvcc on PATH, or None."""
     path = shutil.which("nvcc")
     if path is None:
         return None

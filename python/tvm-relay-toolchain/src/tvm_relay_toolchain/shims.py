@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What newer releases of other packages dropped, and TVMs with Relay still import: given back under the old name."""
+"""Restore names that newer releases of other packages dropped, and that TVMs with Relay still import."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 
 
 def apply() -> None:
-    """Install every shim of this module, once. None imports the package that it serves."""
+    """Install every shim of this module, once. None of them imports the package that it serves."""
     if not any(isinstance(finder, OnnxMappingFinder) for finder in sys.meta_path):
-        # Last: an onnx that has the module itself is asked first.
+        # It comes last, so that an onnx that has the module itself takes precedence.
         sys.meta_path.append(OnnxMappingFinder())
 
 
 class OnnxMappingFinder(Loader):
     """Meta-path finder and loader of ``onnx.mapping``, which onnx 1.19 dropped.
 
-    ``relay.frontend.from_onnx`` looks up the dtypes of tensors and casts in its table; the same knowledge is in
+    ``relay.frontend.from_onnx`` looks up the dtypes of tensors and casts in its table. The same data are in
     ``onnx.helper.tensor_dtype_to_np_dtype`` now.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of ``onnx.mapping``, where onnx has none; None for any other name."""
+        """Return the spec of ``onnx.mapping``, or None for any other name."""
         return ModuleSpec(name, self, origin="tvm_relay_toolchain") if name == "onnx.mapping" else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return an ordinary module."""
+        """Return None, for an ordinary module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -45,7 +45,7 @@ class OnnxMappingFinder(Loader):
                 continue
             try:
                 dtypes[element_type] = helper.tensor_dtype_to_np_dtype(element_type)
-            except KeyError:  # an element type that no dtype stands for: not in the table, as it used to be
+            except KeyError:  # an element type without a dtype: not in the table, as it used to be
                 continue
         back: dict[Any, int] = {}
         for element_type, dtype in dtypes.items():

@@ -2,7 +2,8 @@
 """A stand-in for the NVIDIA driver's libcuda.so.1, for machines without a driver, written without a compiler.
 
 The wheel's libtvm.so is linked to libcuda.so.1 and does not load without it. The stand-in is a minimal ELF shared
-object whose every function returns CUDA_ERROR_NO_DEVICE; a real driver is always preferred (see ``libraries``).
+object. Each of its functions returns CUDA_ERROR_NO_DEVICE. A real driver always takes precedence (see
+``libraries``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .errors import ToolchainError
 
 SONAME = "libcuda.so.1"
 MARKER = "tvm_relay_toolchain_stub"
-"""A function that only the stand-in has, to tell it from a driver."""
+"""A function that only the stand-in has, which distinguishes it from a driver."""
 
 FUNCTIONS = (
     "cuDeviceGetName",
@@ -46,10 +47,10 @@ _temporary: tempfile.TemporaryDirectory[str] | None = None
 def image() -> bytes:
     """Return the bytes of the shared object (ELF64, x86-64).
 
-    Page 0 holds headers, symbols and code (readable, executable), page 1 the dynamic section (writable: the loader of
-    older C libraries relocates it in place).
+    Page 0 holds headers, symbols and code (readable, executable). Page 1 holds the dynamic section (writable,
+    because the loader of older C libraries relocates it in place).
     """
-    # mov eax, CUDA_ERROR_NO_DEVICE; ret
+    # The code is "mov eax, CUDA_ERROR_NO_DEVICE" and "ret".
     code = b"\xb8" + struct.pack("<I", CUDA_ERROR_NO_DEVICE) + b"\xc3"
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in (SONAME, *FUNCTIONS))
     symbol_count = 1 + len(FUNCTIONS)
@@ -66,7 +67,7 @@ def image() -> bytes:
     symbols = bytes(_SYM)
     for name in FUNCTIONS:
         offset = strings.index(b"\0" + name.encode() + b"\0") + 1
-        # Global function, default visibility, in an arbitrary defined section; all share the one body.
+        # A global function of default visibility in an arbitrary defined section. All share the same body.
         symbols += struct.pack("<IBBHQQ", offset, 0x12, 0, 1, code_at, len(code))
     dynamic = b"".join(
         struct.pack("<QQ", tag, value)
@@ -90,7 +91,7 @@ def image() -> bytes:
     header += segment(_PT_LOAD, _R | _X, 0, code_end, _PAGE)
     header += segment(_PT_LOAD, _R | _W, _PAGE, len(dynamic), _PAGE)
     header += segment(_PT_DYNAMIC, _R | _W, _PAGE, len(dynamic), 8)
-    # Without this one the loader would make the stack executable, which hardened systems refuse.
+    # Otherwise the loader would make the stack executable, which hardened systems reject.
     header += segment(_PT_GNU_STACK, _R | _W, 0, 0, 16)
     page = header + symbols + struct.pack(f"<{len(hash_words)}I", *hash_words) + strings
     return page.ljust(code_at, b"\0") + code.ljust(_PAGE - code_at, b"\0") + dynamic
@@ -103,9 +104,10 @@ def cache_dir() -> Path:
 
 
 def ensure() -> Path:
-    """Return the path of the stand-in, written if it is not there as it should be.
+    """Return the path of the stand-in. Write it if it is missing or wrong.
 
-    It lies in the user's cache folder; where that cannot be written, in a temporary one until the process ends.
+    It lies in the user's cache folder. If that cannot be written, it lies in a temporary folder until the process
+    ends.
 
     Raises:
         ToolchainError: on another processor than x86-64.
@@ -126,7 +128,7 @@ def ensure() -> Path:
 
 
 def _write(folder: Path, content: bytes) -> Path:
-    """Put the stand-in into a folder, whole or not at all; a file that is right already is left alone."""
+    """Write the stand-in into a folder, completely or not at all. A correct file stays."""
     path = folder / SONAME
     try:
         if path.read_bytes() == content:
