@@ -36,10 +36,10 @@ from tvm import relax
 
 from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan import in_block
-from tvm_stitch.plan.candidate import Candidate
 from tvm_stitch.plan.gpu.mapping import ColumnMapping, RowMapping, Storage
 from tvm_stitch.plan.gpu.tile import kept_in_shared, read_again_from_cache
 from tvm_stitch.plan.iteration.loops import Keep, schedule
+from tvm_stitch.plan.rows.candidate import Candidate
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.pipeline import pipeline
 

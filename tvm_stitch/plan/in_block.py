@@ -11,7 +11,6 @@ from ..graph.dtype import carried_dtype
 from ..graph.extent import Extent
 from ..graph.ir import Operator, StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
-from .candidate import Candidate
 from .cpu.tile import choose_cpu_mapping
 from .finalise import finalised
 from .gpu.early_loads import with_early_loads
@@ -22,6 +21,7 @@ from .iteration.alignment import Alignment, Misaligned, align
 from .iteration.loops import LoopNest, schedule
 from .iteration.rescaled import rescaled_sums
 from .kernel import Crossing, KernelPlan, Scratch, Stage
+from .rows.candidate import Candidate
 from .shared_memory import with_layout
 from .slices import partial_tensor, whole
 from .strategies import async_copies, online, persistent, split, transposed_loads

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cost.choices import Choices
+from ...cost.products import elapsed, step_cost
 from ...graph.extent import product
 from ..convolution import Convolution
 from .tiles import (
     Tiles,
     cores_of,
-    elapsed,
     has_rows_outside,
     most_rows,
-    step_cost,
     tasks_of,
     tile_rows_for,
     vectors_of,

@@ -19,6 +19,7 @@ from itertools import product
 from typing import Any
 
 from ...cost.choices import Choices
+from ...cost.products import elapsed, step_cost
 from ...graph.extent import Extent
 from ...target import has_feature
 from ..attention import Attention
@@ -157,20 +158,6 @@ def has_rows_outside(
     return by_rows <= by_panels
 
 
-def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
-    """Return the time of tasks times the number of cores that compute them: the mean over numbers of cores.
-
-    Args:
-        tasks: number of tasks.
-        cost: time of a whole task.
-        busy: average work of a task, as a share of a whole one.
-        cores: numbers of cores.
-    """
-    # A single core has no whole rounds to fill.
-    rounds = [-(-tasks // number) * number if number > 1 else 0 for number in cores]
-    return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)
-
-
 def cores_of(target: Any, choices: Choices, most: int | None = None) -> tuple[int, ...]:
     """Return numbers of cores to keep busy: the target's if known. ``most`` limits them to the amount of work."""
     known = target.attrs.get("num-cores")
@@ -208,11 +195,6 @@ def tile_rows_for(most: int, rows: int, vectors: int, choices: Choices) -> int:
         range(1, max(1, min(most, rows)) + 1),
         key=lambda tile: (step_cost(tile, rows, vectors, choices), -tile),
     )
-
-
-def step_cost(tile: int, rows: int, vectors: int, choices: Choices) -> int:
-    """Return the cost of a step of the reduction, over all tiles of ``rows`` rows. The last tile may overlap."""
-    return -(-rows // tile) * (max(tile * vectors, choices.sum_vectors_in_flight) + choices.step_overhead)
 
 
 def lanes_of(target: Any) -> int:

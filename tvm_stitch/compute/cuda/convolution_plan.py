@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...cost.convolutions import TiledSums, tiled_sum_cycles
 from ...device import DeviceModel
 from ...support.failures import Refusal
 
@@ -180,36 +181,19 @@ def _computed(c: ImageConvolution, plan: ConvolutionPlan) -> int:
 
 
 def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
-    """Return the estimated cycles: full rounds of resident blocks, and a last round of the remaining ones."""
-    tile = plan.tile
-    choices = device.choices
-    measured = {tuple(shape): share for *shape, share in choices.convolution_efficiency}
-    efficiency = measured.get((tile.rows, tile.places, tile.slices), choices.convolution_usual_efficiency)
-    step = tile.slices * tile.rows * tile.places * DEPTH / device.choices.convolution_lanes / efficiency
-    full, rest = divmod(-(-_tiles(c, plan) * plan.splits // device.sms), plan.resident)
-
-    def wave(blocks: int) -> float:
-        return (
-            device.choices.convolution_block_cycles
-            + _rounds(c, plan) * max(device.choices.convolution_step_cycles, blocks * step)
-            if blocks
-            else 0.0
-        )
-
-    return full * wave(plan.resident) + wave(rest) + _sums(c, plan, device)
-
-
-def _sums(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
-    """Return the cycles in which splits are added up."""
-    if plan.splits == 1:
-        return 0.0
-    if are_clusters(_tiles(c, plan), plan.splits, device):
-        return device.choices.convolution_cluster_cycles
-    results = 4 * c.images * c.groups * c.outputs * math.prod(c.places)
-    return (
-        device.choices.convolution_apart_cycles
-        + plan.splits * results / device.choices.convolution_bytes_per_cycle
+    """Return the estimated cycles of a plan."""
+    tile, tiles = plan.tile, _tiles(c, plan)
+    work = TiledSums(
+        (tile.rows, tile.places, tile.slices),
+        DEPTH,
+        tiles,
+        _rounds(c, plan),
+        plan.resident,
+        plan.splits,
+        plan.splits > 1 and are_clusters(tiles, plan.splits, device),
+        4 * c.images * c.groups * c.outputs * math.prod(c.places),
     )
+    return tiled_sum_cycles(work, device)
 
 
 def are_clusters(tiles: int, splits: int, device: DeviceModel) -> bool:

@@ -27,12 +27,12 @@ from ...cost.choices import Choices
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import as_expr
-from ..candidate import Candidate, excess_seconds, once_seconds
 from ..gpu.mapping import RowMapping
 from ..gpu.occupancy import blocks_in_shared
 from ..gpu.tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
+from ..rows.candidate import Candidate, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:

@@ -15,12 +15,12 @@ from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr
-from ..candidate import Candidate, excess_seconds, once_seconds
 from ..gpu.mapping import ColumnMapping, RowMapping, Storage
 from ..gpu.tile import vector_length, words_of
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from ..iteration.rescaled import rescaled_sums
+from ..rows.candidate import Candidate, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:

@@ -22,7 +22,6 @@ from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
-from ..candidate import Candidate, once_seconds
 from ..gpu.mapping import CrossBlockReduction, RowMapping
 from ..gpu.occupancy import OPT_IN_BYTES, blocks_in_shared
 from ..gpu.patches import PIECE_BYTES, crossed_bytes, pieces
@@ -30,7 +29,8 @@ from ..gpu.tile import partial_bytes, tile_words
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import rows_vectorizable
 from ..iteration.loops import Leaf, LoopNest, is_streamed
-from ..transposed_rows import Room, transposed_rows
+from ..rows.candidate import Candidate, once_seconds
+from ..rows.transposed import Room, transposed_rows
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:

@@ -18,7 +18,6 @@ from ...cost.rows import RowWork, row_seconds
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, static_extent
-from ..candidate import Candidate, are_static, excess_seconds, once_seconds, row_traffic
 from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from ..gpu.occupancy import MAX_REGISTERS, blocks_per_sm
 from ..gpu.tile import (
@@ -35,6 +34,7 @@ from ..gpu.tile import (
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from ..iteration.rescaled import exchanged_levels, with_fewest_exchanges
+from ..rows.candidate import Candidate, are_static, excess_seconds, once_seconds, row_traffic
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.extent import ByExtent
-from ..candidate import Candidate, once_seconds
 from ..gpu.mapping import ColumnMapping, RowMapping
 from ..gpu.patches import crossed_bytes
 from ..gpu.tile import MOST_BLOCKS, vector_length
 from ..iteration.alignment import Alignment
-from ..transposed_rows import Room, TransposedRows, transposed_rows
+from ..rows.candidate import Candidate, once_seconds
+from ..rows.transposed import Room, TransposedRows, transposed_rows
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:

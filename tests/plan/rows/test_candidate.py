@@ -15,8 +15,8 @@ from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan import in_block
-from tvm_stitch.plan.candidate import Candidate
 from tvm_stitch.plan.iteration.alignment import Alignment, Misaligned, align
+from tvm_stitch.plan.rows.candidate import Candidate
 from tvm_stitch.plan.strategies import split
 
 CONFIG = StitchConfig()

@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..device import DeviceModel
-from ..graph.dtype import item_bytes
-from ..graph.extent import ByExtent
-from .gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping
-from .gpu.occupancy import blocks_in_shared
-from .gpu.patches import crossed_bytes
-from .gpu.tile import partial_bytes, tile_words, vector_length
-from .iteration.alignment import Alignment
-from .iteration.loops import Leaf, LoopNest, schedule
-from .iteration.transposed import is_transposed, may_be_transposed, row_alignments
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import ByExtent
+from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping
+from ..gpu.occupancy import blocks_in_shared
+from ..gpu.patches import crossed_bytes
+from ..gpu.tile import partial_bytes, tile_words, vector_length
+from ..iteration.alignment import Alignment
+from ..iteration.loops import Leaf, LoopNest, schedule
+from ..iteration.transposed import is_transposed, may_be_transposed, row_alignments
 
 
 @dataclass(frozen=True, eq=False)

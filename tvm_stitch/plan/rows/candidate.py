@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..cost.rows import copy_seconds
-from ..device import DeviceModel
-from ..graph.dtype import item_bytes
-from ..graph.extent import static_extent
-from .gpu.mapping import RowMapping
-from .gpu.uncoalesced import excess_bytes
-from .iteration.alignment import Alignment
-from .iteration.loops import LoopNest, is_streamed
+from ...cost.rows import copy_seconds
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import static_extent
+from ..gpu.mapping import RowMapping
+from ..gpu.uncoalesced import excess_bytes
+from ..iteration.alignment import Alignment
+from ..iteration.loops import LoopNest, is_streamed
 
 
 @dataclass(frozen=True, eq=False)
