@@ -21,6 +21,9 @@ import tvm
 
 from ..codegen.gpu.grid_barrier import GRID_BARRIER
 from ..codegen.gpu.launch_bounds import RESIDENT_BLOCKS
+from ..repairs.relay.array_alignment import aligned_arrays
+from ..repairs.relay.constant_addresses import without_constant_addresses
+from ..repairs.relay.half_functions import own_half_functions
 from ..repairs.tir.device_math import FUNCTIONS as MATH
 from ..repairs.tir.device_math import device_name
 from ..repairs.tir.nan_extrema import FUNCTIONS
@@ -33,15 +36,12 @@ POSTPROC = "tvm_callback_cuda_postproc"
 COMPILE = "tvm_callback_cuda_compile"
 DEFAULT_ARCH = "sm_90"
 
-_HALF_MATH = re.compile(r"^CUDA_UNSUPPORTED_HALF_MATH_(?:UNARY|BINARY)\((\w+),", re.MULTILINE)
 _NOTE = re.compile(
     r"^[ \t]*static_assert\([^\n]*\""
     + re.escape(RESIDENT_BLOCKS).replace(r"\{\}", r"(\d+)")
     + r"\"\);[ \t]*\n",
     re.MULTILINE,
 )
-_CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
-_ARRAY = re.compile(r"^([ \t]+(?:__shared__ )?)((?:\w+ )+\w+\[(?!1\])\d+\];)", re.MULTILINE)
 _FIRST_KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
 _KERNEL = re.compile(r"__launch_bounds__\(\d+\)\s+(\w+)\s*\([^;{]*\)\s*\{")
 _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
@@ -69,7 +69,7 @@ def fix_source(code: str, target: Any = None) -> str:
         target: the target. It is not used, but part of TVM's callback.
     """
     del target
-    fixed = _bound(_ARRAY.sub(r"\1__align__(16) \2", _constants(_own_half_math(code))))
+    fixed = _bound(aligned_arrays(without_constant_addresses(own_half_functions(code))))
     math = {device_name(call): source for call, source in MATH.items()}
     for name, function in {**FUNCTIONS, **math, NEGATED: FUNCTION, GRID_BARRIER: BARRIER}.items():
         fixed = defined(fixed, name, function)
@@ -85,18 +85,6 @@ def defined(code: str, name: str, function: str) -> str:
     first = _FIRST_KERNEL.search(code)
     assert first is not None, "a call without a kernel"
     return code[: first.start()] + function + code[first.start() :]
-
-
-def _own_half_math(code: str) -> str:
-    names = [name for name in dict.fromkeys(_HALF_MATH.findall(code)) if not name.startswith("tvm_stitch_")]
-    if not names:
-        return code
-    return re.sub(rf"\b({'|'.join(names)})\b", r"tvm_stitch_\1", code)
-
-
-def _constants(code: str) -> str:
-    convert = {"float": "__int_as_float", "double": "__longlong_as_double"}
-    return _CONSTANT_BITS.sub(lambda m: f"{convert[m[1]]}({m[2]})", code)
 
 
 def _bound(code: str) -> str:
