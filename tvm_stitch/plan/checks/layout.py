@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph.dtype import carried_dtype, item_bytes
-from .gpu.mapping import CrossBlockReduction
-from .gpu.occupancy import OPT_IN_BYTES
-from .iteration.loops import Leaf
-from .kernel import KernelPlan, Stage
-from .layout import ClusterSlots, CopiedPatch, LoadedPatch, SharedBuffer
+from ...graph.dtype import carried_dtype, item_bytes
+from ..gpu.mapping import CrossBlockReduction
+from ..gpu.occupancy import OPT_IN_BYTES
+from ..iteration.loops import Leaf
+from ..kernel import KernelPlan, Stage
+from ..layout import ClusterSlots, CopiedPatch, LoadedPatch, SharedBuffer
 
 
 def layout_problems(plan: KernelPlan) -> Iterator[str]:

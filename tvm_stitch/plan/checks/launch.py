@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph.extent import static_extent
-from .cpu.tile import CpuMapping, Lanes
-from .gpu.mapping import CrossBlockReduction, RowMapping, Storage
-from .gpu.occupancy import MAX_REGISTERS, OPT_IN_BYTES, blocks_per_sm
-from .iteration.loops import LoopNest
-from .kernel import KernelPlan, Stage
-from .shared_memory import shared_bytes, shared_parts
+from ...graph.extent import static_extent
+from ..cpu.tile import CpuMapping, Lanes
+from ..gpu.mapping import CrossBlockReduction, RowMapping, Storage
+from ..gpu.occupancy import MAX_REGISTERS, OPT_IN_BYTES, blocks_per_sm
+from ..iteration.loops import LoopNest
+from ..kernel import KernelPlan, Stage
+from ..shared_memory import shared_bytes, shared_parts
 
 
 def launch_problems(plan: KernelPlan) -> Iterator[str]:
