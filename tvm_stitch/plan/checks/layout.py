@@ -39,7 +39,7 @@ def _of_stage(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         yield from _loaded(stage, leaf, patch)
     for leaf, copied in layout.copied_patches.items():
         yield from _copied(stage, leaf, copied)
-    if lost := set(m.crossed) - layout.loaded_patches.keys() - layout.copied_patches.keys():
+    if lost := set(m.transposed) - layout.loaded_patches.keys() - layout.copied_patches.keys():
         yield f"{len(lost)} transposed inputs have no patch"
     if m.shared:
         kept = {*stage.schedule.kept_values, *stage.schedule.kept_loads}

@@ -26,9 +26,9 @@ def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
     if min(moved.read, moved.written) < plan.device.choices.caches_filled * device.l2_bytes:
         return plan
     # What patches turn is loaded element by element, or copied by instructions without a policy.
-    turned = stage.row_mapping.crossed
+    transposed = stage.row_mapping.transposed
     loads = dict.fromkeys(
-        leaf for p in stage.schedule.passes for leaf in _streamed(stage, p) if leaf not in turned
+        leaf for p in stage.schedule.passes for leaf in _streamed(stage, p) if leaf not in transposed
     )
     if not loads:
         return plan

@@ -59,8 +59,8 @@ class RowMapping:
 
     ``copied``: what is kept of inputs in shared memory is copied there in the background, without registers.
 
-    ``crossed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows of
-    them row by row fastest, and turns them in shared memory.
+    ``transposed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows
+    of them with neighbouring threads at neighbouring rows, and transposes them in shared memory.
 
     ``workers`` are blocks, or clusters of ``row_splits`` blocks, that stay and take groups of rows in turn, every
     ``workers``-th (up to ``tasks`` each); they copy the next group's patches in the background meanwhile (0: every
@@ -77,7 +77,7 @@ class RowMapping:
     exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
     copied: bool = False
-    crossed: tuple[Leaf, ...] = ()
+    transposed: tuple[Leaf, ...] = ()
     workers: int = 0
 
     @property
@@ -119,7 +119,7 @@ class RowMapping:
 
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
-        turned = [tensor.name for tensor, _ in self.crossed]
+        transposed = [tensor.name for tensor, _ in self.transposed]
         return {
             "threads a row": self.threads,
             "rows a block": self.rows_per_block,
@@ -131,7 +131,7 @@ class RowMapping:
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
             **({"loads": "copied in the background"} if self.copied else {}),
-            **({"turned in shared memory": turned} if turned else {}),
+            **({"turned in shared memory": transposed} if transposed else {}),
             **({"workers that take rows in turn": self.workers} if self.workers else {}),
         }
 

@@ -47,7 +47,7 @@ class RowMemory(RowPosition):
         if tile is None:
             tile = self.input_tile(leaf, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
-        if leaf in self.mapping.crossed:
+        if leaf in self.mapping.transposed:
             load_transposed(self, leaf, p.columns, tile)
             return
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
