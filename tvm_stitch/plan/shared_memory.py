@@ -144,7 +144,7 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
         )
     if not m.shared:
         return found
-    copied = dict(_copies(stage)) if m.copied else {}
+    copied = dict(_copies(stage)) if m.async_copies else {}
     staged = dict(_staged(stage, copied))
     if copied:
         first = next(iter(copied))

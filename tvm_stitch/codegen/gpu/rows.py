@@ -60,7 +60,7 @@ class RowEmitter(SweepEmitter):
             if self.stage.l2_resident:
                 self.l2_resident = residency_policy()
             if self.mapping.shared:
-                self.copied = begin_copies(self)
+                self.async_copies = begin_copies(self)
                 self._allocate_stage()
             self.exchange = self.make_exchange(row)
             self._load_early()

@@ -32,7 +32,7 @@ def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
     )
     if not loads:
         return plan
-    if not stage.row_mapping.copied and _words(stage) > plan.device.choices.l2_resident_words:
+    if not stage.row_mapping.async_copies and _words(stage) > plan.device.choices.l2_resident_words:
         return plan
     return replace(plan, phases=((replace(stage, l2_resident=tuple(loads)),),))
 

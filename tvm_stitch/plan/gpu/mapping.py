@@ -57,7 +57,7 @@ class RowMapping:
     the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
 
-    ``copied``: what is kept of inputs in shared memory is copied there in the background, without registers.
+    ``async_copies``: cp.async stages the inputs that stay in shared memory, without registers.
 
     ``transposed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows
     of them with neighbouring threads at neighbouring rows, and transposes them in shared memory.
@@ -76,7 +76,7 @@ class RowMapping:
     row_splits: int = 1
     exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
-    copied: bool = False
+    async_copies: bool = False
     transposed: tuple[Leaf, ...] = ()
     workers: int = 0
 
@@ -130,7 +130,7 @@ class RowMapping:
             "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
-            **({"loads": "copied in the background"} if self.copied else {}),
+            **({"loads": "copied in the background"} if self.async_copies else {}),
             **({"turned in shared memory": transposed} if transposed else {}),
             **({"workers that take rows in turn": self.workers} if self.workers else {}),
         }
