@@ -62,5 +62,5 @@ def test_padding_where_the_runtime_would_not_ask() -> None:
 def test_a_patch_takes_the_place_of_the_last() -> None:
     made = transposed((1500, 1024), (1500, 1024))
     m = made.stage.row_mapping
-    assert len(m.crossed) == 2
+    assert len(m.transposed) == 2
     assert shared_parts(made)[1] == m.rows_per_block * (m.block_columns(1500) + 1) * 4

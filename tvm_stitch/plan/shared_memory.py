@@ -18,7 +18,7 @@ from .gpu.occupancy import OPT_IN_BYTES
 from .gpu.patches import (
     copied_at_once,
     copies,
-    crossed_together,
+    patch_bytes_at_once,
     patch_elements,
     pieces,
     pitch,
@@ -55,7 +55,7 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
             static, partial_bytes(stage.schedule, m, stage.rescaled), m.block // 32 * _words(scalars)
         )
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
-        dynamic = max(dynamic, staged, _slots_bytes(stage), crossed_together(stage.schedule, m))
+        dynamic = max(dynamic, staged, _slots_bytes(stage), patch_bytes_at_once(stage.schedule, m))
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
@@ -130,19 +130,21 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
     m, sched = stage.row_mapping, stage.schedule
     found = StageLayout(slots=cluster_slots(stage))
     if m.workers:
-        patches = {leaf: _copied_patch(stage, leaf) for leaf in m.crossed}
+        patches = {leaf: _copied_patch(stage, leaf) for leaf in m.transposed}
         columns = {
             leaf: SharedBuffer(f"{leaf[0].name}_kept", m.block_columns(leaf[1].columns), leaf[0].dtype)
             for leaf in shared_columns(sched, m)
         }
-        patch = patches[m.crossed[0]]
-        patches[m.crossed[0]] = replace(patch, buffer=replace(patch.buffer, unused=unused))
+        patch = patches[m.transposed[0]]
+        patches[m.transposed[0]] = replace(patch, buffer=replace(patch.buffer, unused=unused))
         return replace(found, copied_patches=patches, shared_columns=columns)
-    if m.crossed:  # each patch uses the memory of the one before: the largest must have the padding
-        return replace(found, loaded_patches={leaf: _loaded_patch(stage, leaf, unused) for leaf in m.crossed})
+    if m.transposed:  # each patch uses the memory of the one before: the largest must have the padding
+        return replace(
+            found, loaded_patches={leaf: _loaded_patch(stage, leaf, unused) for leaf in m.transposed}
+        )
     if not m.shared:
         return found
-    copied = dict(_copies(stage)) if m.copied else {}
+    copied = dict(_copies(stage)) if m.async_copies else {}
     staged = dict(_staged(stage, copied))
     if copied:
         first = next(iter(copied))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that a plan may become a kernel, on the plan itself.
 
-Order: values, totals of blocks and reductions of a row are there before they are read. Groups: see ``verify_groups``.
-Memory: each output is written once, and scratch never holds two values at once. Launch: blocks that wait for each other
-are resident, and rows, columns and partial results are all taken care of. The checks work out again, from stages, loops
-and tasks, the planner's decisions; they share no code with it.
+Order: values, totals of blocks and reductions of a row are there before they are read. Memory: each output is written
+once, scratch never holds two values at once, and all partial results are combined. ``checks`` has those of groups, of
+the launch and of shared memory. The checks work out again, from stages, loops and tasks, the planner's decisions; they
+share no code with it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from ..graph.dtype import compute_dtype
 from ..graph.extent import product, static_extent
 from ..graph.ir import Operator, Tensor
+from .checks.groups import group_problems
+from .checks.launch import launch_problems
+from .checks.layout import layout_problems
 from .gpu.mapping import CrossBlockReduction
 from .gpu.reuse import loaded_tile
 from .iteration.alignment import Key
 from .kernel import KernelPlan, Stage
-from .verify_groups import group_problems
-from .verify_launch import launch_problems
-from .verify_layout import layout_problems
 
 
 class WrongPlan(AssertionError):

@@ -108,7 +108,7 @@ def test_half_types(shape: tuple[int, ...]) -> None:
 def test_several_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     change_choices(monkeypatch, transposed_splits=(4,))
     mapping = checked(two_inputs, ((256, 160), "float32"), ((256, 160), "float32"))
-    assert mapping.workers == 2 and len(mapping.crossed) == 2
+    assert mapping.workers == 2 and len(mapping.transposed) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bool", "int8"])

@@ -50,7 +50,7 @@ def test_what_is_turned_is_loaded_without_a_policy() -> None:
         return [R.permute_dims(x, [1, 0])]
 
     stage = plan(build(turned, ((16_384, 4096), F32)), H200).stage
-    assert stage.row_mapping.crossed and stage.l2_resident == ()
+    assert stage.row_mapping.transposed and stage.l2_resident == ()
 
 
 def test_what_writes_little_leaves_the_cache_alone() -> None:

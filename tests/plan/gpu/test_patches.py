@@ -40,7 +40,7 @@ def test_places_differ_and_stay_in_their_vector(rows: int, vector: int, item: in
 def test_banks(shape: tuple[int, int, int], ways: int) -> None:
     """Threads of a warp read one element each: of eight lanes of four rows, or of sixteen lanes of two."""
     m = plan_in_block(graph(build(normalized, (shape, "float32"))), H200).stage.row_mapping
-    (leaf,) = m.crossed
+    (leaf,) = m.transposed
     layout, ((_, spread),) = pieces(m, leaf), m.columns.items()
     for v in range(spread.vector):
         words = {

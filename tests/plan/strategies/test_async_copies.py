@@ -70,7 +70,7 @@ def mapping(*args: Any, **kwargs: Any) -> RowMapping:
 def test_rows_that_are_copied(body: Callable[..., Any], columns: int, splits: int, threads: int) -> None:
     plan = made(body, columns)
     m = plan.stage.row_mapping
-    assert m.copied and m.storage is Storage.SHARED and (m.row_splits, m.threads) == (splits, threads)
+    assert m.async_copies and m.storage is Storage.SHARED and (m.row_splits, m.threads) == (splits, threads)
     assert 3 * (shared_bytes(plan) + H200.shared_reserved) <= H200.shared_per_sm
     moved = traffic(plan)
     assert moved.read + moved.written == moved.least
@@ -83,35 +83,38 @@ def test_rows_that_are_copied(body: Callable[..., Any], columns: int, splits: in
 )
 def test_shorter_rows_stay_in_registers(body: Callable[..., Any], columns: int, dtype: str) -> None:
     m = mapping(body, columns, dtype)
-    assert m.storage is Storage.REGISTERS and not m.copied
+    assert m.storage is Storage.REGISTERS and not m.async_copies
 
 
 @pytest.mark.parametrize("columns", [4096, 16384])
 def test_rows_of_float32_are_copied_where_they_are_not_written(columns: int) -> None:
-    assert mapping(log_sum, columns, F32).copied and not mapping(softmax, columns, F32).copied
+    assert mapping(log_sum, columns, F32).async_copies and not mapping(softmax, columns, F32).async_copies
 
 
 @pytest.mark.parametrize("device", [GPUS["t4"], replace(H200, background_copies=False)])
 def test_devices_without_the_instruction(device: DeviceModel) -> None:
-    assert not mapping(softmax, 65536, device=device).copied
+    assert not mapping(softmax, 65536, device=device).async_copies
 
 
 def test_without_clusters_a_row_has_one_block() -> None:
     off = StitchConfig(clusters=False)
-    assert mapping(softmax, 32768, config=off).copied and mapping(softmax, 16384, device=GPUS["a100"]).copied
+    assert (
+        mapping(softmax, 32768, config=off).async_copies
+        and mapping(softmax, 16384, device=GPUS["a100"]).async_copies
+    )
     alone = mapping(softmax, 65536, config=off)
     assert (alone.row_splits, alone.threads) == (1, 1024)  # there is no room for three such blocks
 
 
 def test_few_rows_are_split_over_the_device() -> None:
     """Blocks that have no others beside them hide nothing."""
-    assert not mapping(softmax, 32768, rows=H200.sms).copied
+    assert not mapping(softmax, 32768, rows=H200.sms).async_copies
 
 
 def test_a_plan_that_keeps_what_has_no_place_is_named() -> None:
     plan = made(softmax, 65536)
     stage = replace(
-        plan.stage, mapping=replace(plan.stage.row_mapping, storage=Storage.NOWHERE, copied=False)
+        plan.stage, mapping=replace(plan.stage.row_mapping, storage=Storage.NOWHERE, async_copies=False)
     )
     assert any("nowhere" in line for line in problems(replace(plan, phases=((stage,),))))
 

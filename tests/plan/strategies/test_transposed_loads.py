@@ -40,7 +40,7 @@ def normalized(emit: Any, x: Any) -> Any:
 def test_rows_of_a_block(shape: tuple[int, int, int], rows: int, splits: int) -> None:
     made = plan_in_block(graph(build(normalized, (shape, "float32"))), H200)
     m = made.stage.row_mapping
-    assert m.crossed and (m.rows_per_block, m.row_splits) == (rows, splits)
+    assert m.transposed and (m.rows_per_block, m.row_splits) == (rows, splits)
     assert (m.exchange is CrossBlockReduction.CLUSTER) == (splits > 1)
     held = m.blocks_per_sm * (shared_bytes(made) + H200.shared_reserved)
     assert m.blocks_per_sm >= 2 and held <= H200.shared_per_sm
@@ -57,7 +57,7 @@ def test_rows_of_a_block(shape: tuple[int, int, int], rows: int, splits: int) ->
 )
 def test_without_clusters_rows_are_whole(plan: Callable[[Any], Any]) -> None:
     m = plan(graph(build(normalized, ((1, 4096, 4096), "float32")))).stage.row_mapping
-    assert m.crossed and (m.rows_per_block, m.row_splits) == (8, 1)
+    assert m.transposed and (m.rows_per_block, m.row_splits) == (8, 1)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_without_clusters_rows_are_whole(plan: Callable[[Any], Any]) -> None:
 def test_which_axes_are_rows(shape: tuple[int, ...], axes: list[int], rows: int, chunks: int) -> None:
     made = plan_in_block(graph(build(lambda _emit, x: R.permute_dims(x, axes), (shape, "float32"))), H200)
     domain, m = made.stage.alignment.domain, made.stage.row_mapping
-    assert m.crossed and domain.rows == rows
+    assert m.transposed and domain.rows == rows
     assert [mapped.chunks for mapped in m.columns.values()] == [chunks]
 
 
@@ -80,4 +80,4 @@ def test_axes_that_keep_the_last_one_are_no_matter() -> None:
     made = plan_in_block(
         graph(build(lambda _emit, x: R.permute_dims(x, [0, 2, 1, 3]), (shape, "float32"))), H200
     )
-    assert not made.stage.row_mapping.crossed
+    assert not made.stage.row_mapping.transposed

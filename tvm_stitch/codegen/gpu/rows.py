@@ -60,11 +60,11 @@ class RowEmitter(SweepEmitter):
             if self.stage.l2_resident:
                 self.l2_resident = residency_policy()
             if self.mapping.shared:
-                self.copied = begin_copies(self)
+                self.async_copies = begin_copies(self)
                 self._allocate_stage()
             self.exchange = self.make_exchange(row)
             self._load_early()
-            if self.exchange is not None and (self.mapping.shared or self.mapping.crossed):
+            if self.exchange is not None and (self.mapping.shared or self.mapping.transposed):
                 self.exchange.meet()  # block barriers stand among accesses to staged values and patches
             wait_for_copies(self)
             for passes in self.stage.levels:

@@ -52,7 +52,7 @@ class SweepEmitter(RowMemory):
         if tile is None or self.element is None:
             return None
         leaf = (access.tensor, point)
-        whole = (self._streamed(leaf) and leaf not in self.copied) or leaf in self.resident
+        whole = (self._streamed(leaf) and leaf not in self.async_copies) or leaf in self.resident
         element = self.element if whole else self.lane_element
         assert element is not None
         if tile in self.pairs:
@@ -191,7 +191,7 @@ class SweepEmitter(RowMemory):
         return partials
 
     def _is_fresh(self, leaf: Leaf) -> bool:
-        return leaf not in self.load_tiles and leaf not in self.copied and self._streamed(leaf)
+        return leaf not in self.load_tiles and leaf not in self.async_copies and self._streamed(leaf)
 
     # -- tiles ---------------------------------------------------------------------------------------------------
     def _kept_tile(self, cm: ColumnMapping, key: Key) -> Buffer:

@@ -44,7 +44,7 @@ def with_early_loads(stage: Stage, device: DeviceModel) -> Stage:
 
 def _late(sched: LoopNest, mapping: RowMapping) -> Iterator[Leaf]:
     """The inputs that are read behind a reduction alone, and whole in one step of a thread."""
-    reduced, seen = False, set(mapping.crossed)
+    reduced, seen = False, set(mapping.transposed)
     for p in sched.passes:
         for leaf in p.loads:
             if reduced and leaf not in seen and leaf[0].dtype != "bool" and mapping.of(p.columns).steps == 1:

@@ -26,13 +26,13 @@ def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
     if min(moved.read, moved.written) < plan.device.choices.caches_filled * device.l2_bytes:
         return plan
     # What patches turn is loaded element by element, or copied by instructions without a policy.
-    turned = stage.row_mapping.crossed
+    transposed = stage.row_mapping.transposed
     loads = dict.fromkeys(
-        leaf for p in stage.schedule.passes for leaf in _streamed(stage, p) if leaf not in turned
+        leaf for p in stage.schedule.passes for leaf in _streamed(stage, p) if leaf not in transposed
     )
     if not loads:
         return plan
-    if not stage.row_mapping.copied and _words(stage) > plan.device.choices.l2_resident_words:
+    if not stage.row_mapping.async_copies and _words(stage) > plan.device.choices.l2_resident_words:
         return plan
     return replace(plan, phases=((replace(stage, l2_resident=tuple(loads)),),))
 

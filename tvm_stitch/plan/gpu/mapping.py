@@ -57,10 +57,10 @@ class RowMapping:
     the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
 
-    ``copied``: what is kept of inputs in shared memory is copied there in the background, without registers.
+    ``async_copies``: cp.async stages the inputs that stay in shared memory, without registers.
 
-    ``crossed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows of
-    them row by row fastest, and turns them in shared memory.
+    ``transposed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows
+    of them with neighbouring threads at neighbouring rows, and transposes them in shared memory.
 
     ``workers`` are blocks, or clusters of ``row_splits`` blocks, that stay and take groups of rows in turn, every
     ``workers``-th (up to ``tasks`` each); they copy the next group's patches in the background meanwhile (0: every
@@ -76,8 +76,8 @@ class RowMapping:
     row_splits: int = 1
     exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
-    copied: bool = False
-    crossed: tuple[Leaf, ...] = ()
+    async_copies: bool = False
+    transposed: tuple[Leaf, ...] = ()
     workers: int = 0
 
     @property
@@ -119,7 +119,7 @@ class RowMapping:
 
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
-        turned = [tensor.name for tensor, _ in self.crossed]
+        transposed = [tensor.name for tensor, _ in self.transposed]
         return {
             "threads a row": self.threads,
             "rows a block": self.rows_per_block,
@@ -130,8 +130,8 @@ class RowMapping:
             "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
-            **({"loads": "copied in the background"} if self.copied else {}),
-            **({"turned in shared memory": turned} if turned else {}),
+            **({"loads": "copied in the background"} if self.async_copies else {}),
+            **({"turned in shared memory": transposed} if transposed else {}),
             **({"workers that take rows in turn": self.workers} if self.workers else {}),
         }
 

@@ -54,22 +54,22 @@ def copies(mapping: RowMapping, leaf: Leaf) -> int:
     return -(-mapping.block_columns(leaf[1].columns) // copied_at_once(mapping, leaf))
 
 
-def crossed_bytes(sched: LoopNest, mapping: RowMapping) -> int:
+def patch_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Return the bytes of a block's patches and of the columns that a persistent block keeps."""
     columns = shared_columns(sched, mapping)
     kept = sum(mapping.block_columns(at.columns) * item_bytes(t.dtype) for t, at in columns)
     return sum(_patches(sched, mapping)) + kept
 
 
-def crossed_together(sched: LoopNest, mapping: RowMapping) -> int:
+def patch_bytes_at_once(sched: LoopNest, mapping: RowMapping) -> int:
     """Return the bytes of patches in use at once: a patch that threads load uses the memory of the one before."""
-    return crossed_bytes(sched, mapping) if mapping.workers else max(_patches(sched, mapping), default=0)
+    return patch_bytes(sched, mapping) if mapping.workers else max(_patches(sched, mapping), default=0)
 
 
 def _patches(sched: LoopNest, mapping: RowMapping) -> list[int]:
     """Bytes of each patch."""
     loaded = {leaf for p in sched.passes for leaf in p.loads}
-    leaves = [leaf for leaf in mapping.crossed if leaf in loaded]
+    leaves = [leaf for leaf in mapping.transposed if leaf in loaded]
     return [patch_elements(mapping, leaf) * item_bytes(leaf[0].dtype) for leaf in leaves]
 
 

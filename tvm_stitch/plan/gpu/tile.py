@@ -251,7 +251,7 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
 
     spaces = ByExtent((e, staged(e, m)) for e, m in mapping.columns.items())
     copied = device.background_copies and bool(sched.kept_loads)
-    found = replace(mapping, columns=spaces, storage=Storage.SHARED, copied=copied)
+    found = replace(mapping, columns=spaces, storage=Storage.SHARED, async_copies=copied)
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)

@@ -11,7 +11,7 @@ from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent
 from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping
 from ..gpu.occupancy import blocks_in_shared
-from ..gpu.patches import crossed_bytes
+from ..gpu.patches import patch_bytes
 from ..gpu.tile import partial_bytes, tile_words, vector_length
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Leaf, LoopNest, schedule
@@ -86,7 +86,7 @@ class Room:
             chunks = -(-self.columns // (splits * threads * self.vector))
             spaces = ByExtent([(self.columns, ColumnMapping(self.vector, chunks))])
             mapping = RowMapping(
-                threads, rows, spaces, row_splits=splits, exchange=exchange, crossed=self.leaves
+                threads, rows, spaces, row_splits=splits, exchange=exchange, transposed=self.leaves
             )
             if chunks * self.vector * self.words <= self._tile_limit(mapping):
                 return mapping
@@ -112,7 +112,7 @@ class Room:
         reported, and one block always has enough of them.
         """
         device = self.device
-        shared = crossed_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
+        shared = patch_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
         shared += self.device.choices.shared_slack_bytes
         (spread,) = mapping.columns.values()
         elements = spread.chunks * spread.vector

@@ -24,7 +24,7 @@ from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
 from ..gpu.mapping import CrossBlockReduction, RowMapping
 from ..gpu.occupancy import OPT_IN_BYTES, blocks_in_shared
-from ..gpu.patches import PIECE_BYTES, crossed_bytes, pieces
+from ..gpu.patches import PIECE_BYTES, patch_bytes, pieces
 from ..gpu.tile import partial_bytes, tile_words
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import rows_vectorizable
@@ -74,11 +74,11 @@ def _persistent(
         static = partial_bytes(sched, found) + device.choices.shared_slack_bytes
         fits = (
             static <= OPT_IN_BYTES
-            and blocks_in_shared(device, crossed_bytes(sched, found) + static) >= resident
+            and blocks_in_shared(device, patch_bytes(sched, found) + static) >= resident
         )
         if turns <= device.choices.persistent_most and fits:
             # Last, for it takes proofs, and there are candidates that have nothing else.
-            return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.crossed) else None
+            return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.transposed) else None
     return None
 
 
@@ -88,7 +88,7 @@ def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, d
     if static_extent(columns) < device.choices.persistent_columns * mapping.row_splits:
         return False
     # NVIDIA's compiler converts what half types keep early.
-    half = any(item_bytes(tensor.dtype) == 2 for tensor, _ in mapping.crossed)
+    half = any(item_bytes(tensor.dtype) == 2 for tensor, _ in mapping.transposed)
     tile = spread.chunks * spread.vector * max(tile_words(alignment, sched, columns), float(half))
     own = device.registers_per_sm // (mapping.block * device.choices.persistent_resident)
     return tile + device.choices.persistent_registers <= own
@@ -98,8 +98,8 @@ def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) ->
     """Whether all that rows read of their own are patches, of whole pieces of rows."""
     domain = alignment.domain
     streamed = {leaf for p in sched.passes for leaf in p.loads if is_streamed(domain.rows, leaf)}
-    return streamed == set(mapping.crossed) and all(
-        _has_pieces(alignment, mapping, leaf) for leaf in mapping.crossed
+    return streamed == set(mapping.transposed) and all(
+        _has_pieces(alignment, mapping, leaf) for leaf in mapping.transposed
     )
 
 

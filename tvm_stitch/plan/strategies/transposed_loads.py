@@ -17,7 +17,7 @@ from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.extent import ByExtent
 from ..gpu.mapping import ColumnMapping, RowMapping
-from ..gpu.patches import crossed_bytes
+from ..gpu.patches import patch_bytes
 from ..gpu.tile import MOST_BLOCKS, vector_length
 from ..iteration.alignment import Alignment
 from ..rows.candidate import Candidate, once_seconds
@@ -55,9 +55,9 @@ def _pieces(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
         device.choices.transposed_rows[0],
         ByExtent([(columns, ColumnMapping(vector, chunks))]),
         row_splits=splits,
-        crossed=found.leaves,
+        transposed=found.leaves,
     )
-    fits = crossed_bytes(sched, mapping) <= device.shared_per_sm // 4
+    fits = patch_bytes(sched, mapping) <= device.shared_per_sm // 4
     return mapping if fits and -(-rows // mapping.rows_per_block) * splits <= MOST_BLOCKS else None
 
 

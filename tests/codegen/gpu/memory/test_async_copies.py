@@ -80,7 +80,7 @@ def test_copied_rows(
 ) -> None:
     share(splits, threads)
     mapping, source = checked(body, ((3, columns), dtype), ((columns,), dtype))
-    assert mapping.copied and mapping.row_splits == splits
+    assert mapping.async_copies and mapping.row_splits == splits
     assert "cp.async.cg" in source and "cp.async.wait_all" in source
 
 
@@ -98,7 +98,7 @@ def test_two_inputs_are_kept(share: Callable[[int, int], None]) -> None:
     share(2, 64)
     spec = ((4, 1111), "float32")
     mapping, source = checked(two_inputs, spec, spec)
-    assert mapping.copied and source.count("cp.async.wait_all") == 1
+    assert mapping.async_copies and source.count("cp.async.wait_all") == 1
 
 
 def test_vectors_of_several_copies(share: Callable[[int, int], None]) -> None:
@@ -109,7 +109,7 @@ def test_vectors_of_several_copies(share: Callable[[int, int], None]) -> None:
 
     share(1, 64)
     mapping, _ = checked(body, ((4, 2048), "float16"), ((4, 2048), "float32"))
-    assert mapping.copied and mapping.of(2048).vector == 8
+    assert mapping.async_copies and mapping.of(2048).vector == 8
 
 
 @pytest.mark.parametrize(("device", "copied"), [(GPUS["a100"], True), (GPUS["t4"], False), (H200, True)])
@@ -118,4 +118,4 @@ def test_devices_that_copy(share: Callable[[int, int], None], device: Any, copie
     made = in_block.plan_in_block(
         graph(build(softmax, ((64, 8192), "float32"), ((8192,), "float32"))), device
     )
-    assert made.stage.row_mapping.copied == copied
+    assert made.stage.row_mapping.async_copies == copied

@@ -75,13 +75,13 @@ def checked(body: Callable[..., Any], *specs: Any) -> Any:
 @pytest.mark.parametrize("shape", [(64, 64), (3, 20, 33), (2, 65, 47), (129, 33), (1, 200, 40)], ids=str)
 def test_alone(shape: tuple[int, ...], dtype: str) -> None:
     mapping = checked(alone, (shape, dtype))
-    assert [tensor.name for tensor, _ in mapping.crossed] == ["x0"]
+    assert [tensor.name for tensor, _ in mapping.transposed] == ["x0"]
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (3, 20, 33), (2, 65, 47)], ids=str)
 @pytest.mark.parametrize("body", [between, layer_norm, softmax])
 def test_with_others(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
-    assert len(checked(body, (shape, "float32")).crossed) == 1
+    assert len(checked(body, (shape, "float32")).transposed) == 1
 
 
 @pytest.mark.parametrize("body", [layer_norm, softmax])
@@ -94,7 +94,7 @@ def test_clusters_share_rows(
     change_choices(monkeypatch, transposed_line_bytes=1 << 20)  # no whole rows are good enough
     change_choices(monkeypatch, transposed_splits=(splits,))
     mapping = checked(body, (shape, "float32"))
-    assert (len(mapping.crossed), mapping.row_splits, mapping.rows_per_block) == (1, splits, 32)
+    assert (len(mapping.transposed), mapping.row_splits, mapping.rows_per_block) == (1, splits, 32)
 
 
 @pytest.mark.parametrize("inputs", [1, 2])
@@ -118,7 +118,7 @@ def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest
     assert mismatches(list(run.outputs), evaluate(mod, values), TOLERANCE) == []
     (plan,) = recorder.plans.values()
     static, dynamic = shared_parts(plan)
-    assert len(plan.stage.row_mapping.crossed) == inputs
+    assert len(plan.stage.row_mapping.transposed) == inputs
     assert static + dynamic > OPT_IN_BYTES > dynamic
     assert run.launches[0].shared_bytes == dynamic + plan.shared.padding == OPT_IN_BYTES
 
@@ -126,12 +126,12 @@ def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest
 def test_rows_too_long_for_one_block() -> None:
     """Blocks of a cluster share them, and fewer rows share a block, down to those of a sector."""
     found = [checked(layer_norm, ((columns, 32), "float32")) for columns in (256, 1024, 2048, 8000)]
-    assert all(m.crossed for m in found)
+    assert all(m.transposed for m in found)
     assert [(m.rows_per_block, m.row_splits) for m in found] == [(16, 1), (16, 1), (32, 4), (16, 8)]
 
 
 def test_channels_last() -> None:
-    assert checked(to_channels_last, ((2, 24, 7, 9), "float32")).crossed
+    assert checked(to_channels_last, ((2, 24, 7, 9), "float32")).transposed
 
 
 def to_channels_first(emit: Any, x: Any) -> Any:
@@ -144,7 +144,7 @@ def test_channels_first(shape: tuple[int, ...], dtype: str) -> None:
     """Rows are images' channels, columns all their places."""
     mapping = checked(to_channels_first, (shape, dtype))
     assert (
-        mapping.crossed
+        mapping.transposed
         and mapping.row_splits * mapping.block_columns(shape[1] * shape[2]) >= shape[1] * shape[2]
     )
 
@@ -162,7 +162,7 @@ def test_channels_first_scaled_and_added(shape: tuple[int, ...]) -> None:
         ((channels, 1, 1), "float32"),
         ((images, channels, height, width), "float32"),
     )
-    assert [tensor.name for tensor, _ in checked(body, *specs).crossed] == ["x0"]
+    assert [tensor.name for tensor, _ in checked(body, *specs).transposed] == ["x0"]
 
 
 def test_one_input_of_two_is_turned() -> None:
@@ -170,14 +170,14 @@ def test_one_input_of_two_is_turned() -> None:
         return emit(R.add(turned(emit, x), y))
 
     mapping = checked(body, ((40, 36), "float32"), ((36, 40), "float32"))
-    assert [tensor.name for tensor, _ in mapping.crossed] == ["x0"]
+    assert [tensor.name for tensor, _ in mapping.transposed] == ["x0"]
 
 
 def test_both_inputs_are_turned() -> None:
     def body(emit: Any, x: Any, y: Any) -> Any:
         return emit(R.add(turned(emit, x), turned(emit, y)))
 
-    assert len(checked(body, ((40, 36), "float32"), ((40, 36), "float32")).crossed) == 2
+    assert len(checked(body, ((40, 36), "float32"), ((40, 36), "float32")).transposed) == 2
 
 
 def inner_axis_stays(emit: Any, x: Any) -> Any:
@@ -190,9 +190,9 @@ def few_columns(emit: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize(("body", "shape"), [(inner_axis_stays, (9, 40, 64)), (few_columns, (3, 4000))])
 def test_others_are_read_as_they_lie(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
-    assert not checked(body, (shape, "float32")).crossed
+    assert not checked(body, (shape, "float32")).transposed
 
 
 def test_small_inputs_stay_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     change_choices(monkeypatch, transposed_bytes=1 << 20)
-    assert not checked(alone, ((64, 64), "float32")).crossed
+    assert not checked(alone, ((64, 64), "float32")).transposed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy what a row keeps of its inputs into shared memory in the background (cp.async).
+"""Stage the inputs that a row keeps in shared memory by cp.async.
 
 All of a thread's copies are on their way at once and need no registers, so that several blocks share a multiprocessor
 and hide each other's pauses; a load that goes through registers waits for its data before it is stored. A thread waits
@@ -29,13 +29,13 @@ def begin_copies(emitter: RowMemory) -> dict[Leaf, Buffer]:
 
 def wait_for_copies(emitter: RowMemory) -> None:
     """Wait until the thread's own copies are there."""
-    if emitter.copied:
+    if emitter.async_copies:
         B.evaluate(T.ptx.cp.async_.wait_all())
 
 
 def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, position: Expr) -> None:
     """Read one vector of each input that a pass needs into registers."""
-    for leaf, stage in emitter.copied.items():
+    for leaf, stage in emitter.async_copies.items():
         if leaf not in p.loads:
             continue
         tile = emitter.input_tile(leaf, cm.vector)

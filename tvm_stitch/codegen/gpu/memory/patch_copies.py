@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy the patches of a block's next rows to shared memory in the background, and read its own (see plan/strategies).
+"""Copy the patches of a block's next rows to shared memory by cp.async, and read the patches of its own rows.
 
-Every thread copies pieces of 16 bytes, neighbouring ones with its neighbours, and reads what others have copied: block
-barriers stand between. What all rows share for each column is kept beside the patches.
+Every thread copies pieces of 16 bytes, next to those of its neighbours, and reads pieces that others have copied: block
+barriers separate the two. Inputs that all rows share for each column stay in shared memory next to the patches.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class RowMemory(RowPosition):
         super().__init__(stage, buffers)
         self.load_tiles: dict[Leaf, Buffer] = {}
         self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
-        self.copied: dict[Leaf, Buffer] = {}  # inputs that cp.async stages in shared memory
+        self.async_copies: dict[Leaf, Buffer] = {}  # inputs that cp.async stages in shared memory
         self.pairs: dict[Buffer, Buffer] = {}  # tiles as words of two elements
         self.l2_resident: Expr | None = None  # the cache policy of loads of the stage's l2_resident inputs
 
@@ -47,7 +47,7 @@ class RowMemory(RowPosition):
         if tile is None:
             tile = self.input_tile(leaf, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
-        if leaf in self.mapping.crossed:
+        if leaf in self.mapping.transposed:
             load_transposed(self, leaf, p.columns, tile)
             return
         with B.loop("unroll", cm.chunks, "chunk") as chunk:

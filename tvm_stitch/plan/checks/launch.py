@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph.extent import static_extent
-from .cpu.tile import CpuMapping, Lanes
-from .gpu.mapping import CrossBlockReduction, RowMapping, Storage
-from .gpu.occupancy import MAX_REGISTERS, OPT_IN_BYTES, blocks_per_sm
-from .iteration.loops import LoopNest
-from .kernel import KernelPlan, Stage
-from .shared_memory import shared_bytes, shared_parts
+from ...graph.extent import static_extent
+from ..cpu.tile import CpuMapping, Lanes
+from ..gpu.mapping import CrossBlockReduction, RowMapping, Storage
+from ..gpu.occupancy import MAX_REGISTERS, OPT_IN_BYTES, blocks_per_sm
+from ..iteration.loops import LoopNest
+from ..kernel import KernelPlan, Stage
+from ..shared_memory import shared_bytes, shared_parts
 
 
 def launch_problems(plan: KernelPlan) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         yield f"{len(kept)} of the schedule's values are kept nowhere"
     if m.workers and not (isinstance(rows, int) and _shared_out(rows, m)):
         yield f"{m.workers} workers of up to {m.tasks} groups of {m.rows_per_block} rows for {rows} rows"
-    if m.copied and m.storage is not Storage.SHARED:
+    if m.async_copies and m.storage is not Storage.SHARED:
         yield f"copies in the background where values are {m.storage.value}"
     held = max(1, m.blocks_per_sm)  # without a bound one is certain
     if m.exchange is CrossBlockReduction.GRID and not (

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..graph.ir import Operator
-from .kernel import KernelPlan, Stage
-from .schemes import Scheme
+from ...graph.ir import Operator
+from ..kernel import KernelPlan, Stage
+from ..schemes import Scheme
 
 
 def group_problems(plan: KernelPlan) -> Iterator[str]:

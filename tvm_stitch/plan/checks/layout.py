@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph.dtype import carried_dtype, item_bytes
-from .gpu.mapping import CrossBlockReduction
-from .gpu.occupancy import OPT_IN_BYTES
-from .iteration.loops import Leaf
-from .kernel import KernelPlan, Stage
-from .layout import ClusterSlots, CopiedPatch, LoadedPatch, SharedBuffer
+from ...graph.dtype import carried_dtype, item_bytes
+from ..gpu.mapping import CrossBlockReduction
+from ..gpu.occupancy import OPT_IN_BYTES
+from ..iteration.loops import Leaf
+from ..kernel import KernelPlan, Stage
+from ..layout import ClusterSlots, CopiedPatch, LoadedPatch, SharedBuffer
 
 
 def layout_problems(plan: KernelPlan) -> Iterator[str]:
@@ -39,7 +39,7 @@ def _of_stage(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         yield from _loaded(stage, leaf, patch)
     for leaf, copied in layout.copied_patches.items():
         yield from _copied(stage, leaf, copied)
-    if lost := set(m.crossed) - layout.loaded_patches.keys() - layout.copied_patches.keys():
+    if lost := set(m.transposed) - layout.loaded_patches.keys() - layout.copied_patches.keys():
         yield f"{len(lost)} transposed inputs have no patch"
     if m.shared:
         kept = {*stage.schedule.kept_values, *stage.schedule.kept_loads}
