@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from ..graph.extent import product, same, text_of
 from ..graph.ir import Operator
-from .kernel import KernelPlan, Stage
-from .schemes import Scheme
+from .kernel import KernelPlan, Scheme, Stage
 
 
 def group_problems(plan: KernelPlan) -> Iterator[str]:
