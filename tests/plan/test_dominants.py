@@ -83,3 +83,26 @@ def test_a_preferred_dominant_is_placed_before_the_candidates_that_it_does_not_n
     assert placing_order(found, [found.reduces[0].name]) == placed[::-1]
     needing = graph(build(softmax, ((6, 20), F32)))
     assert placing_order(needing, [needing.reduces[1].name]) == list(roots(needing))
+
+
+def test_without_a_choice_the_first_reduction_says_what_a_row_is() -> None:
+    """Whatever is merged, it dominates its group; an output that comes before it does not."""
+
+    def body(emit: Any, x: Any) -> Any:
+        doubled = emit(R.add(x, x))
+        return [emit(R.exp(doubled)), emit(R.sum(doubled, 1)), emit(R.max(doubled, 1))]
+
+    found = graph(build(body, ((6, 20), F32)))
+    assert [lead.dominant for lead in leads(found)] == found.reduces[:1]
+    assert {op for g in dominant_groups(found) for op in g.members} == set(found.operators)
+
+
+def test_outputs_that_need_no_rows_are_one_row_of_the_last() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        doubled = emit(R.add(x, x))
+        return [emit(R.exp(doubled)), emit(R.negative(doubled))]
+
+    found = graph(build(body, ((6, 20), F32)))
+    (lead,) = leads(found)
+    assert (lead.dominant, lead.flat) == (found.operators[-1], True)
+    assert [g.dominant for g in dominant_groups(found)] == [lead.dominant]

@@ -20,8 +20,7 @@ from tvm_stitch.graph.reader import read
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.finalise import crossing_tensors
 from tvm_stitch.plan.iteration.alignment import Misaligned
-from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.schemes import Scheme
+from tvm_stitch.plan.kernel import KernelPlan, Scheme
 from tvm_stitch.records.describe import describe
 from tvm_stitch.report.report import Report
 from tvm_stitch.target import resolve_target

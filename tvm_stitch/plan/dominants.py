@@ -187,6 +187,9 @@ def leads(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Lead]:
     groups = dominant_groups(graph, preferred)
     order = {op: i for i, op in enumerate(graph.operators)}
     dominants = sorted((g.dominant for g in groups), key=order.__getitem__)
+    best = next((op for op in dominants if op.is_reduce), None)
+    if best is not None and not preferred:
+        return [Lead(best, best.output.size)]
     costly = [op for op in costly_broadcasts(graph) if any(op in g.candidates for g in groups)]
     first = [
         Lead(op, op.output.size) if op.is_reduce or op in costly else Lead(op, flat=True)
@@ -194,7 +197,7 @@ def leads(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Lead]:
         if op.name in preferred
     ]
     if graph.reduces:
-        best = next((op for op in dominants if op.is_reduce), graph.reduces[0])
+        best = best or graph.reduces[0]
         return [*first, Lead(best, best.output.size)]
     values: list[Lead] = []
     for op in costly:
@@ -202,7 +205,9 @@ def leads(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Lead]:
             values.append(Lead(op, op.output.size))
     known = [v for v in values if all(isinstance(quotient(t.size, v.rows), int) for t in graph.outputs)]
     symbolic = [v for v in values if v not in known]
-    return [*first, *known, Lead(graph.outputs[0].producer, flat=True), *symbolic]
+    outputs = {t.producer for t in graph.outputs}
+    last = next((op for op in reversed(graph.operators) if op in outputs), None)
+    return [*first, *known, Lead(last, flat=True), *symbolic]
 
 
 def _needed(graph: StitchGraph) -> list[Operator]:

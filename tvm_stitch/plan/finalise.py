@@ -16,8 +16,7 @@ from ..graph.ir import Operator, Tensor
 from .dominants import Group, by_preference, merge
 from .gpu.mapping import CrossBlockReduction
 from .iteration.domain import Point
-from .kernel import KernelPlan, Stage
-from .schemes import Scheme
+from .kernel import KernelPlan, Scheme, Stage
 from .slices import Slice
 
 

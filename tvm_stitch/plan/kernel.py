@@ -7,6 +7,7 @@ stitch op that stays in its blocks is one phase of one stage, the whole graph.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -22,8 +23,17 @@ from .iteration.alignment import Alignment, Key
 from .iteration.contiguity import access_elements
 from .iteration.loops import Leaf, LoopNest, RowLoop, is_streamed
 from .layout import SharedBuffer, SharedMemory, StageLayout
-from .schemes import Scheme
 from .slices import Slice
+
+
+class Scheme(enum.Enum):
+    """Where an operator's result lives for its consumers (AStitch 3)."""
+
+    INDEPENDENT = "Independent"
+    LOCAL = "Local"
+    REGIONAL = "Regional"
+    CLUSTER = "Cluster"
+    GLOBAL = "Global"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.dominants import Group
-from tvm_stitch.plan.kernel import KernelPlan, Stage
-from tvm_stitch.plan.schemes import Scheme
+from tvm_stitch.plan.iteration.domain import Domain
+from tvm_stitch.plan.kernel import KernelPlan, Scheme, Stage
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
@@ -66,6 +66,12 @@ def elsewhere(plan: KernelPlan) -> KernelPlan:
     return replace(plan, phases=((replace(first[0], slice=found), *first[1:]), *rest))
 
 
+def longer(plan: KernelPlan) -> KernelPlan:
+    first, *rest = plan.phases
+    found = replace(first[0].slice, domain=Domain(4095))
+    return replace(plan, phases=((replace(first[0], slice=found), *first[1:]), *rest))
+
+
 def nowhere(plan: KernelPlan) -> KernelPlan:
     return replace(plan, schemes=dict(list(plan.schemes.items())[1:]))
 
@@ -83,6 +89,7 @@ def regional(plan: KernelPlan) -> KernelPlan:
         (demoted, "which is no candidate of a group"),
         (divided, "which is no candidate of its group"),
         (elsewhere, "has its rows from"),
+        (longer, "has 4095 rows, and its dominant"),
         (nowhere, "has no scheme"),
         (regional, "of another stage, and its scheme is Regional"),
     ],

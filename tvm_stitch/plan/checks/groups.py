@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ...graph.extent import product, same, text_of
 from ...graph.ir import Operator
-from ..kernel import KernelPlan, Stage
-from ..schemes import Scheme
+from ..kernel import KernelPlan, Scheme, Stage
 
 
 def group_problems(plan: KernelPlan) -> Iterator[str]:
@@ -28,9 +28,25 @@ def group_problems(plan: KernelPlan) -> Iterator[str]:
             if stage.groups and stage.slice.dominant not in grouped:
                 name = stage.slice.dominant.name if stage.slice.dominant else "no operator"
                 yield f"{where} has its rows from {name}, which no stage up to there evaluates"
+            yield from _rows(where, stage)
     for v in plan.variants:
         yield from _members(f"a variant of at most {v.longest} columns", v.stage)
     yield from _schemes(plan)
+
+
+def _rows(where: str, stage: Stage) -> Iterator[str]:
+    """A stage has a row for each result of its dominant, or for each element that one result across rows is made of."""
+    found, dominant = stage.slice, stage.slice.dominant
+    if dominant is None or dominant not in found.copies or found.domain.flat:
+        return
+    if dominant in found.cross_row:
+        rows = product(axis.extent for axis in dominant.reduce)
+    elif dominant.is_reduce or dominant not in found.roots:
+        rows = dominant.output.size
+    else:  # an output, whose elements are shared out over rows of any length
+        return
+    if not same(rows, found.domain.rows):
+        yield f"{where} has {text_of(found.domain.rows)} rows, and its dominant {dominant.name} {text_of(rows)}"
 
 
 def _members(where: str, stage: Stage) -> Iterator[str]:
