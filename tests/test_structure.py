@@ -195,6 +195,47 @@ def test_imported_names_are_found() -> None:
     assert not any(map(_is_type, [3, len, ast]))
 
 
+# -- one way to rewrite --------------------------------------------------------------------------------------
+_OWN_MUTATORS = {
+    "relax/layout/permutations.py": "binds a result in another order of axes, and the result itself only if it is read",
+    "relax/precision/crossings.py": "binds values behind a value under its old name, also behind a match_cast",
+    "relax/precision/half.py": "keeps casts as long as they are visible, over blocks and out of branches",
+    "relax/stitch/lift_workspace.py": "refuses each other use of a function, as a value or an argument",
+    "relax/stitch/stitch_ops.py": "puts the bindings of whole blocks into another order",
+    "repairs/legalize/declared_bounds.py": "simplifies shapes, which are no values of variables",
+    "repairs/legalize/empty.py": "replaces constants wherever they are read",
+    "repairs/legalize/fuse_rest.py": "makes and removes match_casts",
+}
+"""Files outside ``relax/rewriting`` with a mutator of their own, and why rules do not do."""
+
+
+def _has_mutator(text: str) -> bool:
+    """Whether a module has a class that is a mutator of TVM's, or decorated as one."""
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    words = [
+        ast.unparse(each).split(".")[-1] for node in classes for each in (*node.bases, *node.decorator_list)
+    ]
+    return not {"PyExprMutator", "ExprMutator", "mutator"}.isdisjoint(words)
+
+
+def test_rules_rewrite_relax_functions() -> None:
+    found = {name.removeprefix("tvm_stitch/") for name, text in _sources() if _has_mutator(text)}
+    assert "relax/rewriting/rules.py" in found
+    assert {n for n in found if not n.startswith(("relax/rewriting/", "relay/"))} == set(_OWN_MUTATORS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class A(relax.PyExprMutator): ...",
+        "@expr_functor.mutator\nclass A(B): ...",
+        "def f():\n  class A(PyExprMutator): ...",
+    ],
+)
+def test_mutators_are_found(text: str) -> None:
+    assert _has_mutator(text) and not _has_mutator("class A(PyExprVisitor): ...")
+
+
 # -- versions of TVM -----------------------------------------------------------------------------------------
 _VERSION_CHECK = re.compile(
     r"HAS_RELAX_TIRX|HAS_TIRX|hasattr\(\s*tvm\b|tvm\.__version__\s*(?:[<>=!.\[]|\bin\b)"

@@ -46,7 +46,7 @@ from .dump import asked_dump
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
 from .layout.pads import SinkPads
-from .layout.permutations import CarriedPermutations
+from .layout.permutations import PropagatePermutations
 from .layout.reshapes import SinkReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
@@ -169,7 +169,7 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
     Row("SinkPads", lambda c: SinkPads(), "Transpose a tensor before its border is added.",
         after={"ConvolutionLayouts.templates": "the conversion stops at pads and leaves transpositions there",
                "ConvolutionLayouts.library": "the conversion stops at pads and leaves transpositions there"}),
-    Row("CarriedPermutations", lambda c: CarriedPermutations(c.device.choices),
+    Row("PropagatePermutations", lambda c: PropagatePermutations(c.device.choices),
         "Choose the order of axes of connected element-wise operators that moves the fewest bytes.",
         after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",
                "ConvolutionLayouts.library": "the conversion carries layouts forwards only",

@@ -18,29 +18,30 @@ from tvm.script import tirx as T
 
 from tests.choices import CHOICES
 from tests.graph.helpers import build
-from tvm_stitch.relax.layout.permutations import PERMUTE, CarriedPermutations, composed, inverse
+from tvm_stitch.relax.layout.permutations import PropagatePermutations, composed, inverse
+from tvm_stitch.relax.rewriting.movement import PERMUTE
 from tvm_stitch.relax.rewriting.operators import operator_name
 
 SCALE = np.arange(4, dtype="float32").reshape(4, 1, 1)
 """Of fewer axes than what it scales."""
 
 
-def carried(mod: tvm.IRModule) -> tvm.IRModule:
+def propagated(mod: tvm.IRModule) -> tvm.IRModule:
     """The module behind the pass, without second names."""
-    passes = [CarriedPermutations(CHOICES), relax.transform.CanonicalizeBindings()]
+    passes = [PropagatePermutations(CHOICES), relax.transform.CanonicalizeBindings()]
     return tvm.transform.Sequential([*passes, relax.transform.DeadCodeElimination()])(mod)
 
 
 def check(before: tvm.IRModule, after: tvm.IRModule) -> None:
-    tvm.ir.assert_structural_equal(carried(before), carried_names(after))
+    tvm.ir.assert_structural_equal(propagated(before), propagated_names(after))
 
 
-def carried_names(mod: tvm.IRModule) -> tvm.IRModule:
+def propagated_names(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.CanonicalizeBindings()(mod)
 
 
 def stays(mod: tvm.IRModule) -> None:
-    tvm.ir.assert_structural_equal(CarriedPermutations(CHOICES)(mod), mod)
+    tvm.ir.assert_structural_equal(PropagatePermutations(CHOICES)(mod), mod)
 
 
 def permutes(mod: tvm.IRModule) -> list[Any]:
@@ -168,8 +169,8 @@ def test_results_keep_their_order() -> None:
             return (d, e)
 
     x, y = (np.random.default_rng(i).standard_normal((3, 4, 5)).astype("float32") for i in (1, 2))
-    assert len(permutes(Before)) == 4 and len(permutes(carried(Before))) == len(permutes(After)) == 1
-    for found, expected in zip(run(carried(Before), x, y), run(After, x, y), strict=True):
+    assert len(permutes(Before)) == 4 and len(permutes(propagated(Before))) == len(permutes(After)) == 1
+    for found, expected in zip(run(propagated(Before), x, y), run(After, x, y), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -265,7 +266,7 @@ def test_a_transposition_that_is_there_is_read() -> None:
         return [R.nn.softmax(a), R.matmul(w, emit(R.permute_dims(x)))]
 
     mod = build(body, ((3, 4), "float32"), ((4, 3), "float32"), ((2, 4), "float32"))
-    assert len(permutes(mod)) == 3 and len(permutes(carried(mod))) == 1
+    assert len(permutes(mod)) == 3 and len(permutes(propagated(mod))) == 1
 
 
 NOTHING = {
@@ -307,9 +308,9 @@ def test_a_value_and_its_transposition_of_equal_extents() -> None:
         return [R.permute_dims(emit(R.nn.relu(b)))]
 
     mod = build(more, ((4, 4), "float32"))
-    assert len(permutes(mod)) == 3 and len(permutes(carried(mod))) == 1
+    assert len(permutes(mod)) == 3 and len(permutes(propagated(mod))) == 1
     x = np.random.default_rng(1).standard_normal((4, 4)).astype("float32")
-    np.testing.assert_array_equal(run(carried(mod), x)[0], run(mod, x)[0])
+    np.testing.assert_array_equal(run(propagated(mod), x)[0], run(mod, x)[0])
 
 
 def test_extents_that_are_not_known() -> None:
@@ -346,7 +347,7 @@ def test_constants_of_every_type(dtype: str) -> None:
         fits = emit(R.equal(emit(R.permute_dims(x)), relax.const(array, dtype)))
         return [R.permute_dims(fits)]
 
-    mod = carried(build(body, ((3, 4), dtype)))
+    mod = propagated(build(body, ((3, 4), dtype)))
     assert not permutes(mod)
     x = array.T.copy()
     x[1] = 0
@@ -360,7 +361,7 @@ def test_conditions() -> None:
         chosen = R.where(relax.const(array), emit(R.permute_dims(x)), relax.const(0.0))
         return [R.permute_dims(emit(chosen))]
 
-    mod = carried(build(body, ((3, 4), "float32")))
+    mod = propagated(build(body, ((3, 4), "float32")))
     assert not permutes(mod)
     x = np.random.default_rng(1).standard_normal((3, 4)).astype("float32")
     np.testing.assert_array_equal(run(mod, x)[0], np.where(array.T, x, 0))
@@ -474,7 +475,7 @@ def test_random_graphs() -> None:
     for seed in range(SEEDS):
         graph = Graph(seed)
         mod, expected = graph.made()
-        after = carried(mod)
+        after = propagated(mod)
         spent, before = bytes_transposed(after), bytes_transposed(mod)
         assert spent <= before, (seed, spent, before)
         fewer += spent < before
@@ -495,7 +496,7 @@ def test_a_transposition_of_a_transposed_constant() -> None:
         return [R.matmul(y, named)]
 
     mod = build(body, ((2, 3, 6, 4), "float32"))
-    after = carried(mod)
+    after = propagated(mod)
     assert len(permutes(after)) < len(permutes(mod))
     x = np.random.default_rng(1).random((2, 3, 6, 4)).astype("float32")
     for each in (mod, after):

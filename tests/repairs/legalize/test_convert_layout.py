@@ -18,7 +18,7 @@ from tvm_stitch.relax.constants.views import ConstantViews
 from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts
 from tvm_stitch.relax.legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
 from tvm_stitch.relax.rewriting.operators import BROADCASTING
-from tvm_stitch.repairs.legalize.convert_layout import CARRIED, converted_where_carried
+from tvm_stitch.repairs.legalize.convert_layout import PROPAGATED, converted_where_propagated
 
 RNG = np.random.default_rng(0)
 CONSTANT = np.random.default_rng(1)
@@ -163,7 +163,7 @@ def test_of_one_axis_and_of_three() -> None:
 
 UNARY = sorted(
     name.removeprefix("relax.")
-    for name in CARRIED - BROADCASTING - CASES.keys() - {"relax.image.resize3d"}
+    for name in PROPAGATED - BROADCASTING - CASES.keys() - {"relax.image.resize3d"}
     if not name.endswith(("1d", "3d", "1d_transpose", "3d_transpose"))
 )
 LOGICAL = ("isfinite", "isinf", "isnan")
@@ -240,5 +240,5 @@ def test_fault() -> None:
 
 
 def test_repair() -> None:
-    assert is_right(lambda mod: converted_where_carried(mod, to_nhwc))
+    assert is_right(lambda mod: converted_where_propagated(mod, to_nhwc))
     assert not is_right(to_nhwc)

@@ -62,8 +62,11 @@ class ConstantViews:
 
 def _view(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:
     call = match.value
-    source, name, shape = call.args[0], operator_name(call), shape_of(call)
-    if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
+    source = call.args[0]
+    if not isinstance(source, tvm.ir.GenericConst):
+        return None
+    name, shape = match.name, shape_of(call)
+    if shape is None or not is_static(shape):
         return None
     array, dtype = source.value, str(call.ty.dtype)
     types = {str(array.dtype), dtype}

@@ -4,7 +4,7 @@
 TVM's ``ConvertLayout`` carries channels innermost through what is between convolutions, so that transpositions remain
 at the ends of a chain: the first one in a template's copy, the last one in its write-back. It stops at operands of
 fewer axes, which therefore get axes of extent 1 first (``full_rank_operands``), and is wrong for some operators,
-which are hidden from it (``carried_layouts``).
+which are hidden from it (``convert_layout``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm import relax
 
 from ...graph.dtype import HALF
 from ...graph.extent import is_number
-from ...repairs.legalize.convert_layout import converted_where_carried
+from ...repairs.legalize.convert_layout import converted_where_propagated
 from ...support.failures import error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..legalize.input_dilation import LAYOUTS as SPREAD_LAYOUTS
@@ -63,7 +63,7 @@ class ConvolutionLayouts:
         try:
             convert = relax.transform.ConvertLayout({}, partial(_wanted, chosen))
             return converted_with_quantization(
-                full_rank_operands(mod), lambda each: converted_where_carried(each, convert)
+                full_rank_operands(mod), lambda each: converted_where_propagated(each, convert)
             )
         except Exception as err:
             reraise_fatal(err)

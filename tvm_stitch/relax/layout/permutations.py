@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CarriedPermutations: element-wise operators between transpositions run in the order that needs the fewest of them.
+"""PropagatePermutations: element-wise operators between transpositions run in the order that needs the fewest of them.
 
 A residual that is added where channels are second, between layers that want them last, is transposed on its way in and
 out at every layer; added where they are last it is not.
 
-``ConvertLayout`` carries a layout forwards only (ConvNeXt has a transposition on either side of every layer). Here
+``ConvertLayout`` propagates a layout forwards only (ConvNeXt has a transposition on either side of every layer). Here
 connected element-wise operators, transpositions between them included, are one group, and each order of axes that
 makes one of its borders free is a candidate; the one in which the fewest bytes are transposed is taken.
 """
@@ -23,18 +23,18 @@ from ...graph.dtype import item_bytes
 from ...graph.extent import product, same_shape
 from ...support.module_pass import module_pass
 from ..rewriting.functions import with_own_functions
+from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import PRODUCTS, operator_name
 from ..rewriting.readers import readers_of
 from ..rewriting.views import permutation, shape_of
 from .quantization import is_elementwise
 
-PERMUTE = "relax.permute_dims"
 Axes = tuple[int, ...]
 """An order: for each axis of what is permuted, the axis of what it is made from."""
 
 
 @module_pass
-class CarriedPermutations:
+class PropagatePermutations:
     """Permute connected element-wise operators as a whole, where fewer bytes are transposed then.
 
     ``add(permute_dims(x), y)``, which is read through the inverse, becomes ``add(x, permute_dims(y))``, if ``y`` is a

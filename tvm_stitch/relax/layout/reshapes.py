@@ -15,7 +15,7 @@ from tvm import relax
 from ...graph.extent import Extent, is_number, same, same_shape
 from ...support.module_pass import module_pass
 from ..quantize.parameters import DEQUANTIZE, QUANTIZE
-from ..rewriting.operators import ELEMENTWISE, PRODUCTS, operator_name
+from ..rewriting.operators import ELEMENTWISE, PRODUCTS
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES, has_elements, shape_of
 from .quantization import is_elementwise
@@ -40,11 +40,10 @@ def _computed_before(match: Match) -> relax.Expr | None:
 
     Notes products' results, and what is element-wise on them, with None; and reshapes of those with what they are of.
     """
-    call, var, notes = match.before, match.var, match.notes
+    call, name, var, notes = match.before, match.name, match.var, match.notes
     shape = shape_of(var)
     if shape is None or not isinstance(match.block, relax.DataflowBlock):
         return None
-    name = operator_name(call)
     if name in RESHAPES:
         (data, *_) = call.args
         if data in notes:

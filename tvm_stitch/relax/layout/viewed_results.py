@@ -7,13 +7,12 @@ linear layer of a PyTorch model.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax, tirx
 
 from ...support.module_pass import module_pass
-from ..rewriting.functions import with_own_functions
+from ..rewriting.functions import own_functions
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import is_call_tir
 
 
@@ -26,15 +25,12 @@ class ViewedResults:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_own_functions(mod, lambda func: _rewritten(mod, func))
+        viewed = set().union(*(_viewed(mod, func) for _, func in own_functions(mod)))
+        rule = Rule("a view costs nothing", _inside, variables=viewed)
+        return apply_rules(mod, [rule], unique_names=True)
 
 
-def _rewritten(mod: tvm.IRModule, func: Any) -> Any:
-    viewed = _viewed(mod, func)
-    return _Mutator(mod, viewed).visit_expr(func) if viewed else func
-
-
-def _viewed(mod: tvm.IRModule, func: Any) -> set[Any]:
+def _viewed(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
     """The results that may be views of what their own block's kernels make."""
     found = set()
     for block in getattr(func.body, "blocks", ()):
@@ -50,7 +46,7 @@ def _viewed(mod: tvm.IRModule, func: Any) -> set[Any]:
     return found
 
 
-def _is_reshape(mod: tvm.IRModule, value: Any) -> bool:
+def _is_reshape(mod: tvm.IRModule, value: relax.Expr) -> bool:
     """Whether a value is the call of a function that moves no element, with one operand and no other argument."""
     if not is_call_tir(value) or len(value.args) > 2 or len(getattr(value.args[1], "fields", ())) != 1:
         return False
@@ -58,15 +54,6 @@ def _is_reshape(mod: tvm.IRModule, value: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(func)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, viewed: set[Any]) -> None:
-        super().__init__(mod)
-        self.viewed = viewed
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        if binding.var not in self.viewed:
-            super().visit_var_binding_(binding)
-            return
-        inner = self.builder_.emit(self.visit_expr(binding.value), binding.var.name)
-        self.set_var_remap(binding.var, self.builder_.emit_output(inner, binding.var.name))
+def _inside(match: Match) -> relax.Expr:
+    """The value, bound in its block."""
+    return match.emit(match.value, match.var.name)

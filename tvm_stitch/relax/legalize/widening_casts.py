@@ -10,8 +10,6 @@ float16 from 0.87 to 0.58 ms on an H100.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -19,8 +17,8 @@ from ...graph.dtype import item_bytes
 from ...support.interrupts import carrying
 from ...support.module_pass import module_pass
 from ..quantize.parameters import is_single
-from ..rewriting.functions import with_own_functions
-from ..rewriting.readers import readers_of
+from ..rewriting.readers import Readers
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import GraphReader, call_args, is_call_tir, view_block
 
 INJECTIVE = 2
@@ -35,53 +33,59 @@ class WideningCasts:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_own_functions(mod, lambda func: _Mutator(mod, readers_of(func)).visit_expr(func))
+        rule = Rule("no kernel writes the wide value", _Casts(mod).given, ("relax.call_tir",))
+        return apply_rules(mod, [rule])
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, readers: dict[Any, list[Any]]):
-        super().__init__()
-        self.mod, self.readers, self.reader = mod, readers, GraphReader(mod)
-        self.casts: dict[Any, Any] = {}
+class _Casts:
+    """The casts of a module that several bindings read."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self.mod, self.reader = mod, GraphReader(mod)
+        self.block: relax.BindingBlock | None = None
+        self.found: set[relax.Var] = set()
 
     @carrying
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def given(self, match: Match) -> relax.Expr | None:
+        """The call of an element-wise function with casts of its own, but for those that it is the first to read."""
+        if match.block is not self.block:
+            self.block = match.block
+            self.found |= self._shared(match.block, match.readers)
+        read = [v for v in self._read_by(match.before) if not match.readers[v][0].var.same_as(match.var)]
+        if not read:
+            return None
+        own = {var: match.emit(match.definition(match.now(var)), var.name) for var in read}
+        fields = zip(match.before.args[1].fields, match.value.args[1].fields, strict=True)
+        args = relax.Tuple([own.get(before, now) for before, now in fields])
+        call = match.value
+        return relax.Call(call.op, [call.args[0], args, *call.args[2:]], call.attrs, call.ty_args)
+
+    def _shared(self, block: relax.BindingBlock, readers: Readers) -> set[relax.Var]:
+        """The casts of a block that several read."""
+        if not isinstance(block, relax.DataflowBlock):
+            return set()
         # Reading what a function computes takes long: only of those that may be such a cast, by their types.
-        view = view_block(relax.DataflowBlock(list(filter(self._may_be_shared, block.bindings))), self.reader)
-        self.casts |= {
-            node.outputs[0]: view.bindings[node].value
-            for node in view.nodes
-            if node.widens and not node.escapes
-        }
-        return super().visit_dataflow_block_(block)
+        bindings = [binding for binding in block.bindings if _may_be_shared(binding, readers)]
+        view = view_block(relax.DataflowBlock(bindings), self.reader)
+        return {node.outputs[0] for node in view.nodes if node.widens and not node.escapes}
 
-    def _may_be_shared(self, binding: Any) -> bool:
-        """Whether several read a call's result, which is wider than the one tensor that it takes beside scalars."""
-        if not is_call_tir(binding.value) or len(self.readers.get(binding.var, ())) < 2:
-            return False
-        tensors, _ = call_args(binding.value)
-        if not tensors or not isinstance(binding.var.ty, relax.TensorType):
-            return False
-        if not all(is_single(tensor) for tensor in tensors[1:]):
-            return False
-        return item_bytes(str(binding.var.ty.dtype)) > item_bytes(str(tensors[0].ty.dtype))
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        own = [var for var in self._read_by(binding) if not self.readers[var][0].same_as(binding)]
-        shared = {var: self.visit_expr(var) for var in own}
-        for var in own:
-            cast = self.builder_.normalize(self.visit_expr(self.casts[var]))
-            self.set_var_remap(var, self.builder_.emit(cast, var.name))
-        super().visit_var_binding_(binding)
-        for var, first in shared.items():
-            self.set_var_remap(var, first)
-
-    def _read_by(self, binding: Any) -> list[Any]:
+    def _read_by(self, call: relax.Call) -> list[relax.Var]:
         """The casts that a call of an element-wise function reads."""
-        if not self.casts or not is_call_tir(binding.value):
+        if not self.found:
             return []
-        attrs = self.mod[binding.value.args[0]].attrs or {}
+        attrs = self.mod[call.args[0]].attrs or {}
         if int(attrs.get("op_pattern", INJECTIVE + 1)) > INJECTIVE:
             return []
-        return [var for var in relax.analysis.free_vars(binding.value) if var in self.casts]
+        return [var for var in relax.analysis.free_vars(call) if var in self.found]
+
+
+def _may_be_shared(binding: relax.Binding, readers: Readers) -> bool:
+    """Whether several read a call's result, which is wider than the one tensor that it takes beside scalars."""
+    if not is_call_tir(binding.value) or len(readers.get(binding.var, ())) < 2:
+        return False
+    tensors, _ = call_args(binding.value)
+    if not tensors or not isinstance(binding.var.ty, relax.TensorType):
+        return False
+    if not all(is_single(tensor) for tensor in tensors[1:]):
+        return False
+    return item_bytes(str(binding.var.ty.dtype)) > item_bytes(str(tensors[0].ty.dtype))

@@ -25,9 +25,8 @@ from ...graph.dtype import BYTES
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass
-from ..rewriting.functions import with_own_functions
 from ..rewriting.operators import has_operators, operator_name
-from ..rewriting.rebound import rebound
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.templates import suits_templates
 from ..rewriting.views import definition, permutation, shape_of
 from .parameters import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor, is_zero
@@ -59,12 +58,17 @@ class QuantizedProducts(ComputePass):
             return mod
         if multiplies_unsigned(self.target) and has_operators(mod, (DEQUANTIZE,)):
             mod = UnsignedQuantization().rewritten(mod)
-        return with_own_functions(mod, self._rewritten)
+        names = (MATMUL, *CONVOLUTIONS)
+        rule = Rule("bytes are multiplied faster than floats", self._integers, names, leaves_unused=True)
+        return apply_rules(mod, [rule])
 
-    def _rewritten(self, func: Any) -> Any:
-        mutator = _Mutator(self, dict(relax.analysis.get_var2val(func).items()))
-        made = mutator.visit_expr(func)
-        return relax.analysis.remove_all_unused(made) if mutator.rewrote_any else func
+    def _integers(self, match: Match) -> relax.Expr | None:
+        """The product of integers that a product is; notes the reason if it stays one of floats."""
+        try:
+            return _Integers(self, match).product()
+        except Refusal as err:
+            self.computed[str(match.var.name)] = f"multiplied as {match.before.ty.dtype}: {err}"
+            return None
 
 
 @dataclass(frozen=True)
@@ -93,29 +97,21 @@ class _Split:
     sums: np.ndarray
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, owner: QuantizedProducts, values: dict[Any, Any]):
-        super().__init__()
-        self.owner, self._definition = owner, partial(definition, values)
-        self.rewrote_any = False
+class _Integers:
+    """A product, as one of integers."""
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        call = binding.value
-        name = operator_name(call)
-        if name != MATMUL and name not in CONVOLUTIONS:
-            super().visit_var_binding_(binding)
-            return
-        try:
-            made = self._product(call) if name == MATMUL else self._convolution(call)
-        except Refusal as err:
-            self.owner.computed[str(binding.var.name)] = f"multiplied as {call.ty.dtype}: {err}"
-            made = None
-        if made is None:
-            super().visit_var_binding_(binding)
-            return
-        self.rewrote_any = True
-        rebound(self, binding.var, made)
+    def __init__(self, owner: QuantizedProducts, match: Match):
+        self.owner, self.match = owner, match
+        self._definition, self._emit = partial(definition, match.values), match.emit
+
+    def product(self) -> relax.Expr | None:
+        """The result of the product, computed of integers; None where its operands are no dequantized integers.
+
+        Raises:
+            Refusal: where they are, and no template takes them.
+        """
+        call = self.match.before
+        return self._product(call) if operator_name(call) == MATMUL else self._convolution(call)
 
     # -- what is multiplied ---------------------------------------------------------------------------------------
     def _data(self, value: Any) -> _Data | None:
@@ -195,18 +191,16 @@ class _Mutator(relax.PyExprMutator):
             return None
         split = _split(weight.integers, (0,))
         x, zero = self._bytes(data, "matmul")
-        sums = self.builder_.emit(R.matmul(x, relax.const(split.bytes), out_dtype="int32"))
+        sums = self._emit(R.matmul(x, relax.const(split.bytes), out_dtype="int32"))
         if split.rest.any():
-            wide = self.builder_.emit(R.astype(x, "int32"))
-            rows = self.builder_.emit(R.sum(wide, -1, keepdims=True))
+            wide = self._emit(R.astype(x, "int32"))
+            rows = self._emit(R.sum(wide, -1, keepdims=True))
             if zero is not None:
-                rows = self.builder_.emit(
-                    R.subtract(rows, self._times(zero, np.asarray(len(weight.integers))))
-                )
-            more = self.builder_.emit(R.multiply(rows, relax.const(split.rest.reshape(-1))))
-            sums = self.builder_.emit(R.add(sums, more))
+                rows = self._emit(R.subtract(rows, self._times(zero, np.asarray(len(weight.integers)))))
+            more = self._emit(R.multiply(rows, relax.const(split.rest.reshape(-1))))
+            sums = self._emit(R.add(sums, more))
         if zero is not None:
-            sums = self.builder_.emit(R.subtract(sums, self._times(zero, split.sums.reshape(-1))))
+            sums = self._emit(R.subtract(sums, self._times(zero, split.sums.reshape(-1))))
         if data.scale is None:
             return sums
         assert weight.scale is not None
@@ -237,7 +231,7 @@ class _Mutator(relax.PyExprMutator):
             for axis, (before, after) in enumerate(zip(padding[:spatial], padding[spatial:])):
                 widths[layout.index(_spatial(layout)[axis])] = before, after
             value = float(array_of(zero).reshape(()))
-            x = self.builder_.emit(R.nn.pad(x, [width for pair in widths for width in pair], pad_value=value))
+            x = self._emit(R.nn.pad(x, [width for pair in widths for width in pair], pad_value=value))
             padding = [0] * len(padding)
         made = CONVOLUTIONS[call.op.name](
             x,
@@ -250,8 +244,8 @@ class _Mutator(relax.PyExprMutator):
             kernel_layout=kernel,
             out_dtype="int32",
         )
-        sums = self.builder_.emit(made)
-        if not suits_templates(made if made.ty is not None else self.builder_.lookup_binding(sums), False):
+        sums = self._emit(made)
+        if not suits_templates(made if made.ty is not None else self.match.definition(sums), False):
             raise Refusal("its images are of symbolic size")
 
         def along_channels(values: np.ndarray) -> np.ndarray:
@@ -260,13 +254,13 @@ class _Mutator(relax.PyExprMutator):
             return values.reshape(shape)
 
         if zero is not None:
-            sums = self.builder_.emit(R.subtract(sums, self._times(zero, along_channels(split.sums))))
+            sums = self._emit(R.subtract(sums, self._times(zero, along_channels(split.sums))))
         scale = weight.scale.reshape(-1)
         return self._scaled(sums, data, along_channels(scale) if scale.size > 1 else scale)
 
     def _bytes(self, data: _Data, kind: str) -> tuple[Any, Any]:
         """The activations and their zero point, an int32 or None, as a template takes them best."""
-        x, dtype = self.visit_expr(data.values), str(data.values.ty.dtype)
+        x, dtype = self.match.now(data.values), str(data.values.ty.dtype)
         unsigned = dtype == "int8" and multiplies_unsigned(self.owner.target)
         self._check(kind, "uint8" if unsigned else dtype)
         zero = data.zero
@@ -274,20 +268,18 @@ class _Mutator(relax.PyExprMutator):
             if is_constant(zero):
                 zero = relax.const(array_of(zero).astype("int32"), "int32")
             else:
-                zero = self.visit_expr(zero)
+                zero = self.match.now(zero)
                 if str(zero.ty.dtype) != "int32":
-                    zero = self.builder_.emit(R.astype(zero, "int32"))
+                    zero = self._emit(R.astype(zero, "int32"))
         if not unsigned:
             return x, zero
-        wide = self.builder_.emit(
-            R.add(self.builder_.emit(R.astype(x, "int16")), relax.const(np.int16(SHIFT)))
-        )
-        shifted = self.builder_.emit(R.astype(wide, "uint8"))
+        wide = self._emit(R.add(self._emit(R.astype(x, "int16")), relax.const(np.int16(SHIFT))))
+        shifted = self._emit(R.astype(wide, "uint8"))
         if zero is None:
             return shifted, relax.const(np.int32(SHIFT))
         if is_constant(zero):
             return shifted, relax.const(array_of(zero) + np.int32(SHIFT))
-        return shifted, self.builder_.emit(R.add(zero, relax.const(np.int32(SHIFT))))
+        return shifted, self._emit(R.add(zero, relax.const(np.int32(SHIFT))))
 
     def _times(self, zero: Any, values: np.ndarray) -> Any:
         """The product of a zero point with constants."""
@@ -295,19 +287,17 @@ class _Mutator(relax.PyExprMutator):
             with np.errstate(over="ignore"):
                 product = array_of(zero).astype("int64") * values.astype("int64")
             return relax.const(product.astype("int32"), "int32")
-        return self.builder_.emit(R.multiply(zero, relax.const(np.asarray(values, "int32"))))
+        return self._emit(R.multiply(zero, relax.const(np.asarray(values, "int32"))))
 
     def _scaled(self, sums: Any, data: _Data, scale: np.ndarray) -> Any:
-        real = self.builder_.emit(R.astype(sums, "float32"))
+        real = self._emit(R.astype(sums, "float32"))
         if is_constant(data.scale):
             product = array_of(data.scale).astype("float32").reshape(()) * scale.astype("float32")
             return R.multiply(real, relax.const(product.reshape(()) if product.size == 1 else product))
-        whole = (
-            self.builder_.emit(R.reshape(self.visit_expr(data.scale), [])) if shape_of(data.scale) else None
-        )
-        own = whole if whole is not None else self.visit_expr(data.scale)
+        whole = self._emit(R.reshape(self.match.now(data.scale), [])) if shape_of(data.scale) else None
+        own = whole if whole is not None else self.match.now(data.scale)
         each = relax.const(scale.reshape(()) if scale.size == 1 else scale)
-        return R.multiply(real, self.builder_.emit(R.multiply(own, each)))
+        return R.multiply(real, self._emit(R.multiply(own, each)))
 
 
 def _spatial(layout: str) -> str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames that passes rewrite Relax functions with, and questions about their values."""
+"""The engine of rules that passes rewrite Relax functions with, and questions about their values."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterable
 
 import tvm
 from tvm import relax
@@ -54,15 +54,12 @@ def operator_name(value: relax.Expr | None) -> str:
 
 def operators_in(mod: tvm.IRModule) -> frozenset[str]:
     """The names of the operators that a module's own functions call."""
-    return frozenset(_names(mod))
-
-
-def has_operators(mod: tvm.IRModule, names: Container[str]) -> bool:
-    """Whether a module's own functions call any of some operators."""
-    return any(name in names for name in _names(mod))
-
-
-def _names(mod: tvm.IRModule) -> Iterator[str]:
     functions = [func for _, func in own_functions(mod)]
     values = (value for func in functions for value in relax.analysis.get_var2val(func).values())
-    return map(operator_name, values)
+    operators = {getattr(value, "op", None) for value in values}
+    return frozenset(str(getattr(each, "name", "")) for each in operators)
+
+
+def has_operators(mod: tvm.IRModule, names: Iterable[str]) -> bool:
+    """Whether a module's own functions call any of some operators."""
+    return not operators_in(mod).isdisjoint(names)

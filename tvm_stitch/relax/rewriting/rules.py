@@ -37,21 +37,26 @@ class Match:
     """A value that a rule applies to, and the means to build its replacement.
 
     Attributes:
+        name: the name of the operator that the value calls; "" if it calls none.
         before: the value in the function before.
         var: the variable that the value is bound to, in the function before.
         block: the binding block of the value, in the function before.
         found: the expression of the function before that each part of the rule's pattern matches.
     """
 
-    def __init__(self, rewriter: _Rewriter, before: relax.Expr):
-        self._rewriter, self.before = rewriter, before
+    __slots__ = ("_rewriter", "_value", "before", "block", "found", "name", "var")
+
+    def __init__(self, rewriter: _Rewriter, before: relax.Expr, name: str):
+        self._rewriter, self.before, self._value, self.name = rewriter, before, None, name
         self.var, self.block = rewriter.var, rewriter.block
         self.found: Mapping[DFPattern, relax.Expr] = {}
 
-    @cached_property
+    @property
     def value(self) -> relax.Expr:
         """The value with its operands rewritten."""
-        return self._rewriter.with_operands(self.before)
+        if self._value is None:
+            self._value = self._rewriter.with_operands(self.before)
+        return self._value
 
     @property
     def builder(self) -> relax.BlockBuilder:
@@ -176,6 +181,7 @@ class _Rewriter(PyExprMutator):
             ]
             for name in names
         }
+        self.of_calls = self.of_operator[CALL]
         self.of_variable: dict[relax.Var, list[Rule]] = {}
         for rule in rules:
             for var in rule.variables:
@@ -239,30 +245,29 @@ class _Rewriter(PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """Note the variable."""
         self.var, self.bound = binding.var, binding.value
-        self.rebind(binding)
+        super().visit_var_binding_(binding)
         if not isinstance(binding.var, relax.DataflowVar):
             self.results.add(self.visit_expr(binding.var))
 
-    def rebind(self, binding: relax.VarBinding) -> None:
-        """Bind a variable to its rewritten value."""
-        super().visit_var_binding_(binding)
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         """Rewrite a call."""
-        rules = self.of_operator.get(operator_name(call))
-        return self._replaced(call, self.of_operator[CALL] if rules is None else rules)
+        name = operator_name(call)
+        rules = self.of_operator.get(name, self.of_calls)
+        if not rules and not self.of_variable:
+            return super().visit_call_(call)
+        return self._replaced(call, name, rules)
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:  # pylint: disable=arguments-renamed
         """Rewrite an element of a tuple."""
-        return self._replaced(item, self.of_operator[ITEM])
+        return self._replaced(item, "", self.of_operator[ITEM])
 
-    def _replaced(self, before: relax.Expr, rules: Sequence[Rule]) -> relax.Expr:
+    def _replaced(self, before: relax.Expr, name: str, rules: Sequence[Rule]) -> relax.Expr:
         """The replacement by the first rule that has one, else the value with its operands rewritten."""
         if self.of_variable and before.same_as(self.bound):
             rules = [*self.of_variable.get(self.var, ()), *rules]
         if not rules:
             return self.with_operands(before)
-        match = Match(self, before)
+        match = Match(self, before, name)
         for rule in rules:
             if rule.pattern is not None and not match.finds(rule.pattern):
                 continue
@@ -280,11 +285,15 @@ class _Plain(_Rewriter):
 
 @mutator
 class _Naming(_Rewriter):
-    def rebind(self, binding: relax.VarBinding) -> None:
-        if not self.builder_.current_block_is_dataflow():
-            super().rebind(binding)
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        var, value = binding.var, binding.value
+        if not isinstance(self.block, relax.DataflowBlock):
+            super().visit_var_binding_(binding)
             return
-        rebound(self, binding.var, self.visit_expr(binding.value))
+        self.var, self.bound = var, value
+        made = rebound(self, var, self.visit_expr(value))
+        if not isinstance(var, relax.DataflowVar):
+            self.results.add(made)
 
 
 @mutator

@@ -8,7 +8,6 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...compute.anchored import Anchored, anchored
 from ...compute.contraction import Contraction
@@ -25,7 +24,7 @@ from ...repairs.prim_funcs import is_scheduled
 from ...support.failures import Refusal, error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass
-from .dataflow import is_call_tir
+from ..rewriting.rules import Match, Rule, apply_rules
 from .lift_workspace import LiftWorkspace
 
 CONTRACTIONS = ("matmul", "conv", "dense")
@@ -61,12 +60,9 @@ class ComputeTemplates(ComputePass):
                     products[gvar] = found
         if not products:
             return mod
-        rewriter = _Rewriter(mod, products, self)
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
-        passes = [relax.transform.DeadCodeElimination(), LiftWorkspace()]
-        return tvm.transform.Sequential(passes)(rewriter.builder_.get())
+        kernels = _Kernels(mod, products, self)
+        made = apply_rules(mod, [Rule("a template is faster", kernels.call, ("relax.call_tir",))])
+        return tvm.transform.Sequential([relax.transform.DeadCodeElimination(), LiftWorkspace()])(made)
 
     def _product(self, name: str, func: Any) -> Anchored | None:
         contracts = any(word in name for word in CONTRACTIONS)
@@ -90,23 +86,24 @@ class ComputeTemplates(ComputePass):
             return None
 
 
-@mutator
-class _Rewriter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, products: dict[Any, Anchored], owner: ComputeTemplates):
-        super().__init__(mod)
+class _Kernels:
+    def __init__(
+        self, mod: tvm.IRModule, products: dict[tvm.ir.GlobalVar, Anchored], owner: ComputeTemplates
+    ):
         self.mod, self.products, self.owner = mod, products, owner
         self.device = device_model(owner.target, owner.config)
         self.tiles = {
             gvar: tiles_of(owner.target, self.device.choices, found.product)
             for gvar, found in products.items()
         }
-        self.kernels: dict[tuple[Any, bool], Any] = {}
-        self.weights: dict[tuple[Any, Hashable, int, int], Any] = {}
+        self.kernels: dict[tuple[tvm.ir.GlobalVar, bool], tvm.ir.GlobalVar | None] = {}
+        self.weights: dict[tuple[Any, Hashable, int, int], tvm.ir.GenericConst] = {}
 
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if not is_call_tir(call) or call.args[0] not in self.products:
-            return call
+    def call(self, match: Match) -> relax.Expr | None:
+        """The call of a kernel that stands for a call of a product."""
+        call = match.value
+        if call.args[0] not in self.products:
+            return None
         gvar = call.args[0]
         found = self.products[gvar]
         product = found.product
@@ -114,16 +111,16 @@ class _Rewriter(PyExprMutator):
         position = [p.same_as(found.weight.buffer) for p in self.mod[gvar].params].index(True)
         weight = args[position]
         packs = isinstance(weight, tvm.ir.GenericConst) and found.takes_packed
-        kernel = self._kernel(gvar, packs)
+        kernel = self._kernel(match.builder, gvar, packs)
         if kernel is None:
-            return call
+            return None
         if packs:
             try:
                 args[position] = self._packed(weight, product, self.tiles[gvar])
             except Exception as err:
                 reraise_fatal(err)
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
-                return call
+                return None
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
 
     def _packed(self, weight: Any, product: Contraction | Convolution, tiles: Tiles) -> Any:
@@ -135,12 +132,16 @@ class _Rewriter(PyExprMutator):
             self.weights[key] = relax.const(made if str(made.dtype) == dtype else made.astype(dtype))
         return self.weights[key]
 
-    def _kernel(self, gvar: Any, packs: bool) -> Any:
+    def _kernel(
+        self, builder: relax.BlockBuilder, gvar: tvm.ir.GlobalVar, packs: bool
+    ) -> tvm.ir.GlobalVar | None:
         if (gvar, packs) not in self.kernels:
-            self.kernels[gvar, packs] = self._made(gvar, packs)
+            made = self._made(gvar, packs)
+            name = f"{gvar.name_hint}_tiled"
+            self.kernels[gvar, packs] = None if made is None else builder.add_func(made, name)
         return self.kernels[gvar, packs]
 
-    def _made(self, gvar: Any, packs: bool) -> Any:
+    def _made(self, gvar: tvm.ir.GlobalVar, packs: bool) -> tirx.PrimFunc | None:
         func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
         found, buffer = self.products[gvar], None
         tiles = self.tiles[gvar]
@@ -159,4 +160,4 @@ class _Rewriter(PyExprMutator):
             owner.computed[name] = f"TVM: {error_text(err)}"
             return None
         owner.computed[name] = told(tiles, packs)
-        return self.builder_.add_func(made.without_attr("global_symbol"), f"{name}_tiled")
+        return made.without_attr("global_symbol")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep TVM's ``ConvertLayout`` from operators that it carries a layout through wrongly.
+"""Keep TVM's ``ConvertLayout`` from operators that it propagates a layout through wrongly.
 
 Layouts go through the operators listed here alone. To ``ConvertLayout`` all others are calls of an unknown function.
 
@@ -14,14 +14,12 @@ Upstream: none known
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tvm
 from tvm import relax
 
-from ...relax.rewriting.calls import with_calls
-from ...relax.rewriting.functions import with_own_functions
 from ...relax.rewriting.operators import ELEMENTWISE, operator_name
+from ...relax.rewriting.rules import CALL, Match, Rule, apply_rules
 
 _REDUCTIONS = "max mean min prod std sum variance"
 _OF_CHANNELS = "nn.batch_norm nn.group_norm nn.instance_norm nn.layer_norm nn.prelu nn.softmax"
@@ -32,61 +30,55 @@ _IMAGES = (
 )
 _MOVEMENT = "concat expand_dims flip permute_dims repeat split squeeze strided_slice tile"
 
-CARRIED = ELEMENTWISE | frozenset(
+PROPAGATED = ELEMENTWISE | frozenset(
     f"relax.{name}" for name in " ".join((_REDUCTIONS, _OF_CHANNELS, _IMAGES, _MOVEMENT)).split()
 )
-"""The operators that carry layouts, but for ``PROVISOS``."""
+"""The operators that propagate layouts, but for ``PROVISOS``."""
 
 
-PROVISOS: dict[str, Callable[[Any], bool]] = {
+PROVISOS: dict[str, Callable[[relax.Call], bool]] = {
     "relax.nn.layer_norm": lambda call: len(call.attrs.axes) == 1,
     "relax.permute_dims": lambda call: all(int(axis) >= 0 for axis in call.attrs.axes or ()),
     "relax.repeat": lambda call: call.attrs.axis is not None,
     "relax.squeeze": lambda call: all(int(axis) >= 0 for axis in call.attrs.axis or ()),
 }
-"""Which calls of an operator carry layouts, where not all do."""
+"""For operators of which not all calls propagate layouts, whether a call does."""
 
 _RULE = "FRelaxInferLayout"
 _HIDDEN = "tvm_stitch.hidden"
 
 
-def is_carried(call: Any) -> bool:
-    """Whether ``ConvertLayout`` may see a call: it carries layouts rightly, or TVM has no rule for it."""
+def propagates(call: relax.Call) -> bool:
+    """Whether ``ConvertLayout`` may see a call: it propagates layouts rightly, or TVM has no rule for it."""
     name = operator_name(call)
     if not name or call.op.get_attr(_RULE) is None:
         return True
-    return name in CARRIED and (name not in PROVISOS or PROVISOS[name](call))
+    return name in PROPAGATED and (name not in PROVISOS or PROVISOS[name](call))
 
 
-def converted_where_carried(
+def converted_where_propagated(
     mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
 ) -> tvm.IRModule:
-    """``convert(mod)``, which does not see operators that do not carry layouts.
+    """``convert(mod)``, which does not see operators that do not propagate layouts.
 
     To it they are calls of something unknown, of its operands.
     """
-    hidden: list[Any] = []
-    made = convert(with_own_functions(mod, lambda func: _Hidden(hidden).visit_expr(func)))
+    hidden: list[relax.Call] = []
 
-    def shown(_builder: Any, call: Any) -> Any:
+    def unknown(match: Match) -> relax.Expr | None:
+        call = match.value
+        if propagates(call):
+            return None
+        hidden.append(call)
+        return relax.op.call_pure_packed(f"{_HIDDEN}.{len(hidden) - 1}", *call.args, ty_args=call.ty)
+
+    def shown(match: Match) -> relax.Expr | None:
+        call = match.value
         called = str(call.args[0].global_symbol)
         if not called.startswith(_HIDDEN):
-            return call
+            return None
         before = hidden[int(called.rpartition(".")[2])]
         return relax.Call(before.op, call.args[1:], before.attrs, before.ty_args)
 
-    return with_calls(made, ("relax.call_pure_packed",), shown)
-
-
-@relax.expr_functor.mutator
-class _Hidden(relax.PyExprMutator):
-    def __init__(self, hidden: list[Any]):
-        super().__init__()
-        self.hidden = hidden
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if is_carried(call):
-            return call
-        self.hidden.append(call)
-        return relax.op.call_pure_packed(f"{_HIDDEN}.{len(self.hidden) - 1}", *call.args, ty_args=call.ty)
+    made = convert(apply_rules(mod, [Rule("TVM's rule for it is wrong, or fails", unknown, (CALL,))]))
+    return apply_rules(made, [Rule("the layouts are converted", shown, ("relax.call_pure_packed",))])

@@ -23,8 +23,9 @@ import tvm
 from tvm import relax
 
 from ...graph.extent import is_static
+from ...relax.rewriting.calls import with_calls
 from ...relax.rewriting.functions import with_own_functions, with_result_inferred
-from ...relax.rewriting.operators import has_operators, operator_name
+from ...relax.rewriting.operators import operator_name
 from ...relax.rewriting.views import has_elements, integers_of, shape_of
 from ...support.module_pass import module_pass
 from . import adaptive_pools, boolean_arithmetic
@@ -198,28 +199,14 @@ class MendImports:
     """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        if not has_operators(mod, MENDED):
-            return mod
-        return with_own_functions(mod, _mended)
+        retyped = False
 
+        def mended(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+            nonlocal retyped
+            name = operator_name(call)
+            made = MENDED[name](builder, call)
+            retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
+            return made
 
-def _mended(func: Any) -> Any:
-    mutator = _Mutator()
-    made = mutator.visit_expr(func)
-    return with_result_inferred(made) if mutator.retyped else made
-
-
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self) -> None:
-        super().__init__()
-        self.retyped = False
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        name = operator_name(call)
-        if name not in MENDED:
-            return call
-        made = MENDED[name](self.builder_, call)
-        self.retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
-        return made
+        made = with_calls(mod, MENDED, mended)
+        return with_own_functions(made, with_result_inferred) if retyped else made
