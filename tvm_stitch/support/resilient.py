@@ -37,7 +37,7 @@ class UnitsFailed(Exception):
 
 def resilient(
     step: Callable[[Mapping[Unit, Reasons]], Result],
-    units: Callable[[], Mapping[Unit, str]],
+    units: Callable[[Mapping[Unit, Reasons]], Mapping[Unit, str]],
     *,
     strict: bool,
     because: str = "",
@@ -49,7 +49,8 @@ def resilient(
 
     Args:
         step: is given the excluded units with the reasons. It raises :class:`UnitsFailed`, or any other error.
-        units: tells, once the step has failed, which units it worked on, with their names.
+        units: gives, once the step has failed, the units that it worked on, with their names. It is given the
+            excluded units.
         strict: whether to raise instead of excluding units.
         because: precedes the reasons of units that are found by trying.
         what: what an error in strict mode is about.
@@ -70,7 +71,7 @@ def resilient(
                 raise
             left |= err.reasons
         except Exception as err:
-            names = dict(units())
+            names = dict(units(left))
             found = _culprits(step, left, list(names), err, strict, what)
             if found is None:
                 if otherwise is None:
