@@ -135,12 +135,13 @@ def _of_relax(mod: tvm.IRModule, kind: str) -> Iterator[str]:
     import tvm_ffi
 
     import tvm_stitch
+    from tvm_stitch.records.decisions import without_decisions
     from tvm_stitch.relax import pipeline
 
     target, before = _target(kind), _BeforeShapes()
     with target, tvm.transform.PassContext(instruments=[before]):
         lowered = pipeline(target)(mod)
-    lowered = before.mod or lowered
+    lowered = without_decisions(before.mod or lowered)
     yield f"structural hash {tvm_ffi.structural_hash(lowered):x}"
     yield lowered.script(show_meta=False)
     yield tvm_stitch.explain(mod, target).verbose()

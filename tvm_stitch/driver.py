@@ -7,120 +7,67 @@ or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 
-from .config import StitchConfig
-from .plan.kernel import KernelPlan
-from .records.recorder import Recorder, add_all
-from .scope.identify import Boundary
-from .support.failures import reason_of
+from .context import CompileContext
+from .records.decisions import decided, decisions_of
+from .support.failures import reason_of, reraise_fatal
+from .support.pass_context import changed
 from .support.resilient import Reasons, UnitsFailed, resilient
 
 EMITTED = ("cuda", "llvm")
 """Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
 
 
-@dataclass
-class Attempt:
-    """What the passes of one attempt are told, ``excluded``, and what they tell.
-
-    ``declined`` gives by function the reason why it could not be scheduled, ``scopes`` by function what names its scope
-    in ``excluded`` (its own name, where there is no entry), ``left`` the calls that no scope could take, ``computed``
-    what computes compute-intensive ones. Functions of matmuls with their epilogues are scopes here too.
-    """
-
-    excluded: frozenset[str] = frozenset()
-    boundaries: list[Boundary] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
-    scopes: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, KernelPlan] = field(default_factory=dict)
-    declined: dict[str, str] = field(default_factory=dict)
-    computed: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Scopes:
-    """The scopes of a module over several compiles of it.
-
-    ``excluded`` gives by name those that are left to TVM, with the reasons that reports show. ``outlined`` names by
-    function the scopes that were not.
-    """
-
-    excluded: Mapping[str, Reasons] = field(default_factory=dict)
-    outlined: dict[str, str] = field(default_factory=dict)
-
-    def names(self) -> dict[str, str]:
-        """Return the functions of the outlined scopes by the scopes' names."""
-        return {scope: name for name, scope in self.outlined.items()}
-
-
-def stitch_module(
-    mod: tvm.IRModule,
-    target: Any,
-    config: StitchConfig,
-    recorder: Recorder,
-    passes: Callable[[Attempt], list[Any]],
-    scopes: Scopes | None = None,
-) -> tvm.IRModule:
-    """Return the module with its stitch ops scheduled, except for scopes that fail: their reasons are recorded.
+def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[Any]) -> tvm.IRModule:
+    """Return the module with its stitch ops scheduled, except for scopes that fail. Its decisions have the reasons.
 
     Args:
-        mod: as the passes take it.
-        target: what it is compiled for.
-        config: says whether to raise instead.
-        recorder: receives plans, refusals and boundaries.
-        passes: the passes of an attempt, from operators to scheduled stitch ops.
-        scopes: those to leave out; receives those that were outlined.
+        mod: as the passes take it. Scopes that its decisions exclude are left to TVM.
+        context: the target and the options.
+        passes: from operators to scheduled stitch ops. The first one outlines the scopes.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, from the error of the first scope that fails.
     """
-    recorder.note_target(target)
-    kind = target.kind.name
-    scopes = scopes if scopes is not None else Scopes()
-    if kind not in EMITTED:
-        recorder.declined["all"] = f"kernels are emitted for {', '.join(EMITTED)}, not for {kind}"
-        return mod
-    attempt = Attempt()
+    if context.kind not in EMITTED:
+        return decided(
+            mod, left={"all": f"kernels are emitted for {', '.join(EMITTED)}, not for {context.kind}"}
+        )
 
-    def step(excluded: Mapping[str, Reasons]) -> tuple[tvm.IRModule, Mapping[str, Reasons] | None]:
-        nonlocal attempt
-        attempt = Attempt(frozenset(excluded))
-        result = tvm.transform.Sequential(passes(attempt))(mod)
+    def step(excluded: Mapping[str, Reasons]) -> tvm.IRModule:
+        made = tvm.transform.Sequential(passes)(decided(mod, excluded=excluded))
+        found = decisions_of(made)
         failed: dict[str, Reasons] = {}
-        for name, reason in attempt.declined.items():
-            scope = attempt.scopes.get(name, name)
+        for name, reason in found.declined.items():
+            scope = found.outlined.get(name, name)
             failed[scope] = (*failed.get(scope, ()), (name, reason))
         if failed:
             raise UnitsFailed(failed)
-        return result, excluded
+        return made
 
-    def whole(err: Exception) -> tuple[tvm.IRModule, None]:
-        """Stitching fails with no scope at all: a fault of this package that is not about a scope."""
-        recorder.declined["all"] = reason_of(err, "the whole model")
-        return mod, None
-
-    result, excluded = resilient(
+    return resilient(
         step,
-        lambda: Scopes(outlined=attempt.scopes).names(),
-        strict=config.strict,
+        lambda excluded: scopes_after(passes[:1], decided(mod, excluded=excluded)),
+        strict=context.config.strict,
         because="its function is not made",
-        excluded=scopes.excluded,
-        otherwise=whole,
+        excluded=decisions_of(mod).excluded,
+        # Stitching fails with no scope at all: a fault of this package that is not about a scope.
+        otherwise=lambda err: decided(mod, left={"all": reason_of(err, "the whole model")}),
     )
-    if excluded is None:
-        return result
-    refused: dict[str, str] = {}
-    for reasons in excluded.values():
-        add_all(refused, reasons)
-    recorder.boundaries += attempt.boundaries
-    recorder.plans |= attempt.plans
-    recorder.computed |= attempt.computed
-    add_all(refused, attempt.left.items())
-    recorder.declined |= refused
-    scopes.outlined.update(attempt.scopes)
-    return result
+
+
+def scopes_after(passes: Sequence[Any], mod: tvm.IRModule) -> dict[str, str]:
+    """Return the scopes that passes outline, with the names of their functions; none if the passes fail.
+
+    Instruments of the pass context do not see these passes: they have seen them in the step that failed.
+    """
+    try:
+        with changed([]):
+            return decisions_of(tvm.transform.Sequential(passes)(mod)).names()
+    except Exception as err:
+        reraise_fatal(err)
+        return {}

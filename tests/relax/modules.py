@@ -13,11 +13,12 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.records.decisions import without_decisions
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
 
 
 def run(mod: tvm.IRModule, **options: Any) -> tvm.IRModule:
-    result = StitchOps(StitchConfig(**options))(mod)
+    result = without_decisions(StitchOps(StitchConfig(**options))(mod))
     assert relax.analysis.check_well_formed(result)
     return result
 

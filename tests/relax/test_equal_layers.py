@@ -14,7 +14,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build
 from tvm_stitch.compute.cpu import emit as templates
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.pipeline import planning_passes
 from tvm_stitch.relax.stitch import compute_templates, schedule_stitch_ops
 from tvm_stitch.scope import for_target
@@ -49,15 +49,14 @@ def work(count: int, target: tvm.target.Target, patch: pytest.MonkeyPatch) -> tu
 
         return run
 
-    recorder = Recorder()
     with patch.context() as p:
         p.setattr(for_target, "estimate_kernel", counted("estimate", for_target.estimate_kernel))
         p.setattr(schedule_stitch_ops, "choose_plan", counted("plan", schedule_stitch_ops.choose_plan))
         p.setattr(schedule_stitch_ops, "emit", counted("emit", schedule_stitch_ops.emit))
         p.setattr(compute_templates, "emit_anchored", counted("template", templates.emit_anchored))
         with target:
-            tvm.transform.Sequential(planning_passes(target, StitchConfig(), recorder))(layers(count))
-    return done, len(recorder.plans)
+            made = tvm.transform.Sequential(planning_passes(target, StitchConfig()))(layers(count))
+    return done, len(decisions_of(made).plans)
 
 
 @pytest.mark.parametrize("kind", TARGETS)

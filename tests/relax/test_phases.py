@@ -12,8 +12,8 @@ import tvm
 
 from tests.relax.test_planted_failures import three_scopes
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.context import CompileContext
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.context import CompileContext
 from tvm_stitch.relax.phases import ALWAYS, Condition, Phase, Row, broken_claims, numbers_of, table
 from tvm_stitch.relax.pipeline import PHASES, passes_table
 from tvm_stitch.testing.random.graphs import emulated_target

@@ -18,6 +18,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import build, check_emulated, draw, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax import StitchError
 from tvm_stitch.relax.pipeline import Recorder, pipeline, stitch_passes
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR
@@ -240,7 +241,8 @@ def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.Mon
     # Otherwise TVM takes the scope over, whole, and the reason is kept.
     recorder = Recorder()
     with target:
-        after = tvm.transform.Sequential(stitch_passes(target, StitchConfig(), recorder))(mod)
+        after = tvm.transform.Sequential(stitch_passes(target, StitchConfig()))(mod)
+        recorder.take(decisions_of(after))
     (reason,) = recorder.declined.values()
     assert "no such thing" in reason and recorder.plans == {}
     assert not any(f.attrs and STITCH_ATTR in f.attrs for f in after.functions.values())

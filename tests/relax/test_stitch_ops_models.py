@@ -13,6 +13,7 @@ from tvm.relax import op as Rop
 
 from tests.graph.helpers import build, legalize
 from tests.relax.modules import main_calls, outlined, run
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.stitch.stitch_ops import StitchOps
 from tvm_stitch.testing.random.graphs import random_graph
 
@@ -74,8 +75,8 @@ def test_views_of_one_of_several_results() -> None:
 
 
 def test_views_of_one_of_several_results_of_a_call_that_is_left() -> None:
-    mod, scopes = legalize(qkv()), {}
-    StitchOps(scopes=scopes)(mod)
+    mod = legalize(qkv())
+    scopes = decisions_of(StitchOps()(mod)).outlined
     (split,) = [scope for name, scope in scopes.items() if "split" in name]
     after = StitchOps(exclude=[split])(mod)
     assert relax.analysis.check_well_formed(after)

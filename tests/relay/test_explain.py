@@ -12,6 +12,7 @@ from tvm import relay
 
 from tests.relay.modules import WEIGHT, kernels, two_layers
 from tvm_stitch import Report, StitchConfig
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relay import ScheduleStitchOps, StitchError, StitchOps, enable, explain, schedule_stitch_ops
 
@@ -63,10 +64,8 @@ def test_the_pass_alone_completes_cuda_source() -> None:
     mod = module(x, body=relay.divide(x, relay.sum(x, axis=0)))
     cuda = tvm.target.Target("cuda -arch=sm_90", host="llvm")
     config = StitchConfig(plain_launch_barriers=True, strict=True)
-    plans: dict[str, Any] = {}
     outlined = StitchOps(config, cuda)(mod)
-    ScheduleStitchOps(cuda, config, plans)(outlined)
-    (plan,) = plans.values()
+    (plan,) = decisions_of(ScheduleStitchOps(cuda, config)(outlined)).plans.values()
     assert plan.cooperative and len(plan.phases) > 1
 
 

@@ -10,9 +10,9 @@ import tvm
 from tvm import relay
 
 from tvm_stitch import StitchConfig
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relay import StitchOps
 from tvm_stitch.relay.stitch_ops import RESHAPE_ONLY, STITCH_ATTR
-from tvm_stitch.scope.identify import Boundary
 from tvm_stitch.testing.workloads.equivalents import stitched_functions
 
 F32 = "float32"
@@ -32,7 +32,7 @@ def outlined(body: Any, *params: Any, name: str | None = None) -> Any:
 
 
 def check(before: tvm.IRModule, after: tvm.IRModule, **options: Any) -> None:
-    found = StitchOps(target="llvm", **options)(before)
+    found = without_decisions(StitchOps(target="llvm", **options)(before))
     tvm.ir.assert_structural_equal(found, relay.transform.InferType()(after), map_free_vars=True)
 
 
@@ -102,15 +102,14 @@ def test_closures_keep_what_they_refer_to() -> None:
 
 def test_shapes_known_at_run_time_are_left() -> None:
     x = relay.var("x", relay.TensorType((relay.Any(), 8), F32))
-    left: dict[str, str] = {}
-    mod = StitchOps(target="llvm", left=left)(module(relay.exp(x), x))
-    assert not stitched_functions(mod) and "run time" in left["exp"]
+    mod = StitchOps(target="llvm")(module(relay.exp(x), x))
+    assert not stitched_functions(mod) and "run time" in decisions_of(mod).left["exp"]
 
 
 def test_functions_that_are_outlined_already_are_left() -> None:
     x, p = tensor("x", 4, 8), tensor("p", 4, 8)
     mod = module(relay.Call(outlined(relay.exp(relay.exp(p)), p), [x]), x)
-    tvm.ir.assert_structural_equal(StitchOps(target="llvm")(mod), mod)
+    tvm.ir.assert_structural_equal(without_decisions(StitchOps(target="llvm")(mod)), mod)
 
 
 def test_a_reshape_of_one_result_of_several_stays_a_view() -> None:
@@ -123,10 +122,10 @@ def test_a_reshape_of_one_result_of_several_stays_a_view() -> None:
 
 
 def test_scopes_can_be_excluded_and_boundaries_are_told() -> None:
-    boundaries: list[Boundary] = []
     x, w = tensor("x", 4, 8), tensor("w", 8, 8)
     mod = module(relay.nn.softmax(relay.nn.dense(relay.exp(x), w)), x, w)
-    found = StitchOps(StitchConfig(), "llvm", boundaries)(mod)
+    found = StitchOps(StitchConfig(), "llvm")(mod)
+    boundaries = decisions_of(found).boundaries
     (name, *_) = [str(f.attrs[STITCH_ATTR]) for f in stitched_functions(found)]
     assert any(b.consumer == "softmax" and "compute" in b.reason for b in boundaries)
     assert (

@@ -57,7 +57,7 @@ class OnCPU:
 
 
 def products_on_cpu(_target: Any, config: StitchConfig, recorder: Recorder) -> Any:
-    return tvm.transform.Sequential([LibraryMatmuls(CUDA, config, recorder.computed), pipeline("llvm")])
+    return tvm.transform.Sequential([LibraryMatmuls(CUDA, config), pipeline("llvm", None, recorder)])
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ class Step:
 
 
 def run(step: Any, **options: Any) -> Any:
-    return resilient(step, lambda: UNITS, strict=False, **options)
+    return resilient(step, lambda _: UNITS, strict=False, **options)
 
 
 def test_a_step_that_works_runs_once() -> None:
@@ -75,7 +75,7 @@ def test_a_step_that_names_the_same_units_again_ends() -> None:
 
 def test_strict_raises_for_units_that_are_found() -> None:
     with pytest.raises(StitchError, match="a scope cannot be stitched: ValueError: wrong: 2"):
-        resilient(Step({2}), lambda: UNITS, strict=True)
+        resilient(Step({2}), lambda _: UNITS, strict=True)
 
 
 def test_what_ends_a_program_is_raised() -> None:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
 from typing import Any
 
 from ..plan.kernel import KernelPlan
 from ..report.flow import Flow
 from ..report.report import Report
 from ..scope.identify import Boundary
+from .decisions import Decisions, add_all, fresh
 from .describe import report_of
 
 
@@ -34,19 +34,13 @@ class Recorder:
         if str(target) not in self.targets:
             self.targets.append(str(target))
 
-    def copy(self) -> Recorder:
-        """Return a copy of the current records."""
-        held = Recorder()
-        held.return_to(self)
-        return held
-
-    def return_to(self, held: Recorder) -> None:
-        """Replace all records by those of ``held``. Known targets stay."""
-        self.plans, self.declined = dict(held.plans), dict(held.declined)
-        self.boundaries, self.computed = list(held.boundaries), dict(held.computed)
-        self.flows = list(held.flows)
-        for target in held.targets:
-            self.note_target(target)
+    def take(self, decisions: Decisions) -> None:
+        """Record the decisions about a module."""
+        self.plans |= decisions.plans
+        self.declined |= decisions.refused()
+        self.boundaries += decisions.boundaries
+        self.computed |= decisions.computed
+        self.flows += decisions.flows
 
     def add(self, other: Recorder) -> None:
         """Add the records of another recorder. Names already in use get a number, such as ``"softmax (2)"``."""
@@ -63,18 +57,3 @@ class Recorder:
     def report(self) -> Report:
         """Return the report of ``explain``."""
         return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries, self.computed)
-
-
-def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
-    """Add entries under their names. A name already in use gets a number, so that no entry replaces another."""
-    for name, value in more:
-        known[fresh(name, known)] = value
-
-
-def fresh(name: str, taken: Container[str], numbered: str = "{} ({})") -> str:
-    """Return the name, with a number in the form of ``numbered`` if it is taken."""
-    number, candidate = 1, name
-    while candidate in taken:
-        number += 1
-        candidate = numbered.format(name, number)
-    return candidate

@@ -12,14 +12,16 @@ import tvm
 from tvm import relax
 
 from ..config import StitchConfig, checked_config
-from ..driver import EMITTED, Scopes
+from ..context import CompileContext
+from ..driver import EMITTED
+from ..records.decisions import decided, decisions_of, without_decisions
 from ..records.recorder import Recorder
 from ..support.failures import error_text
 from ..support.interrupts import watched
 from ..support.resilient import Reasons, raise_if_of_instruments, resilient
 from ..target import resolve_target
 from .lowering import kernels as kernel_lowering
-from .pipeline import pipeline
+from .pipeline import lowered
 from .rewriting.checked_module import checked_module
 
 logger = logging.getLogger(__name__)
@@ -62,36 +64,35 @@ def build(
     built_for = kernel_lowering.with_quick_host(target)
     done: list[tvm.IRModule] = []
 
-    def built(recorder: Recorder, chosen: Scopes, check: bool = True) -> Built:
+    def built(excluded: Mapping[str, Reasons], check: bool = True) -> Built:
         done.clear()
-        passes = pipeline(target, config, recorder, chosen, check)
 
         def lower(module: tvm.IRModule) -> tvm.IRModule:
-            done[:] = [passes(module)]
-            return done[0]
+            done[:] = [lowered(decided(module, excluded=excluded), CompileContext(target, config, check))]
+            return without_decisions(done[0])
 
         executable = relax.build(mod, built_for, relax_pipeline=lower, **options)
-        return Built(executable, done[0], recorder)
-
-    scopes = Scopes()
-
-    def step(excluded: Mapping[str, Reasons]) -> Built:
-        nonlocal scopes
-        scopes = Scopes(excluded)
-        return built(Recorder(), scopes)
+        recorder = Recorder()
+        recorder.note_target(target)
+        recorder.take(decisions_of(done[0]))
+        return Built(executable, without_decisions(done[0]), recorder)
 
     with watched():
         try:
-            return built(Recorder(), Scopes(), check=False)
+            return built({}, check=False)
         except Exception as err:
             if not done:  # the pipeline has looked for culprits already
                 raise
-            raise_if_of_instruments(err, lambda: built(Recorder(), Scopes(), check=False))
+            raise_if_of_instruments(err, lambda: built({}, check=False))
             logger.warning(
                 "TVM generates no code for the module (%s): it is compiled again, in parts, to leave out what fails",
                 error_text(err),
             )
-        return resilient(step, lambda: scopes.names() if done else {}, strict=config.strict, because=STEP)
+
+        def scopes(_excluded: Mapping[str, Reasons]) -> dict[str, str]:
+            return decisions_of(done[0]).names() if done else {}
+
+        return resilient(built, scopes, strict=config.strict, because=STEP)
 
 
 def _check_params(params: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import tvm
 
+from ..records.decisions import without_decisions
 from ..support.interrupts import carrying
 
 NAMES, FOLDER = "TVM_STITCH_DUMP", "TVM_STITCH_DUMP_TO"
@@ -60,7 +61,7 @@ class Dump:
         @carrying
         def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
             self.folder.mkdir(parents=True, exist_ok=True)
-            text = f"# The module after {name}.\n{_readable(mod.script(show_meta=True))}\n"
+            text = f"# The module after {name}.\n{_readable(without_decisions(mod).script(show_meta=True))}\n"
             (self.folder / f"{self.numbers[name]}-{name}.py").write_text(text, encoding="utf-8")
             return mod
 

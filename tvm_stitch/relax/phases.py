@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..context import CompileContext
 from ..support.module_pass import named
-from .context import CompileContext
 from .dump import Dump
 
 
@@ -64,14 +64,14 @@ class Phase:
         name: unique among phases and rows.
         what: one sentence that says what the phase is for.
         rows: the passes.
-        together: makes one pass of the rows' passes, for a phase that is run again without scopes that fail. It is
-            given a function that makes the passes of one attempt. None: the passes run one after the other.
+        together: makes one pass of the rows' passes, for a phase that is run again without scopes that fail. None: the
+            passes run one after the other.
     """
 
     name: str
     what: str
     rows: tuple[Row, ...]
-    together: Callable[[CompileContext, Callable[[CompileContext], list[Any]]], Any] | None = None
+    together: Callable[[CompileContext, list[Any]], Any] | None = None
 
     def running(self, context: CompileContext) -> list[Row]:
         """Return the rows that run for a target and its options."""
@@ -93,15 +93,13 @@ def passes_of(phases: Sequence[Phase], context: CompileContext, dump: Dump | Non
 
 
 def _passes_of_phase(phase: Phase, context: CompileContext, dump: Dump | None) -> list[Any]:
-    def made(given: CompileContext) -> list[Any]:
-        passes: list[Any] = []
-        for row in phase.running(given):
-            passes.append(named(row.make(given), row.name))
-            if dump is not None and dump.asks_for(row.name):
-                passes.append(dump.after(row.name))
-        return passes
-
-    passes = made(context) if phase.together is None else [phase.together(context, made)]
+    passes: list[Any] = []
+    for row in phase.running(context):
+        passes.append(named(row.make(context), row.name))
+        if dump is not None and dump.asks_for(row.name):
+            passes.append(dump.after(row.name))
+    if phase.together is not None:
+        passes = [phase.together(context, passes)]
     if dump is not None and dump.asks_for(phase.name):
         passes.append(dump.after(phase.name))
     return passes

@@ -14,7 +14,8 @@ from tvm import relax
 
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
-from ..driver import Scopes
+from ..context import CompileContext
+from ..records.decisions import decisions_of, without_decisions
 from ..records.recorder import Recorder
 from ..repairs.legalize.declared_bounds import DeclaredBounds
 from ..repairs.legalize.empty import SkipEmpty
@@ -41,7 +42,6 @@ from .constants.computed_weights import ComputedWeights
 from .constants.fold import FoldConstants
 from .constants.views import ConstantViews
 from .constants.weights import ConstantWeights
-from .context import CompileContext
 from .dump import asked_dump
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
@@ -118,7 +118,7 @@ CONSTANTS = Phase("constants", "weights become constants, because templates and 
 
 QUANTIZATION = Phase("quantization", "quantized operands stay integers where a kernel multiplies integers", (
     Row("QuantizedViews", lambda c: QuantizedViews(), "Move quantized elements instead of dequantized ones."),
-    Row("QuantizedProducts", lambda c: QuantizedProducts(c.target, c.config, c.computed),
+    Row("QuantizedProducts", lambda c: QuantizedProducts(c.target, c.config),
         "Compute matmuls and convolutions of dequantized integers by their integers.", TEMPLATES,
         after={"ConstantViews.weights": "a quantized weight that is transposed must be a constant",
                "QuantizedViews": "a view between an operand and its dequantization hides the integers"}),
@@ -141,7 +141,7 @@ ATTENTION = Phase("attention", "attention becomes one kernel, or matmuls and a s
         CUDA & MATMULS,
         after={"EliminateCommonSubexpr": "matmuls are joined whose operands are the same variable",
                "computed-constants": "only constant weights are joined"}),
-    Row("FusedAttention", lambda c: FusedAttention(c.target, c.config, c.computed), "Compute attention in one kernel.",
+    Row("FusedAttention", lambda c: FusedAttention(c.target, c.config), "Compute attention in one kernel.",
         after={"JoinedProducts": "the kernel reads queries, keys and values where the joined matmul puts them"}),
     Row("DecomposeAttention", lambda c: DecomposeAttention(), "Write other attention out as matmuls and a softmax.",
         MATMULS, after={"FusedAttention": "only attention that has no kernel is written out"}),
@@ -153,14 +153,14 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
         after={"computed-constants": "a weight is reversed when the model is compiled, so it must be a constant"}),
     Row("PatchConvolutions", lambda c: PatchConvolutions(has_cublaslt(c.config), c.device.choices, c.config.tf32),
         "Write convolutions whose windows do not overlap as matmuls.", CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED),
-    Row("PhasedConvolutions", lambda c: PhasedConvolutions(has_cudnn(c.config), c.device.choices, c.computed),
+    Row("PhasedConvolutions", lambda c: PhasedConvolutions(has_cudnn(c.config), c.device.choices),
         "Write strided transposed convolutions as convolutions with more channels.", CUDA & CONVOLUTIONS,
         after={"TransposedConvolutions": "those of stride 1 are convolutions already"}),
-    Row("ConvolutionLayouts.templates", lambda c: ConvolutionLayouts(suits_templates, c.computed),
+    Row("ConvolutionLayouts.templates", lambda c: ConvolutionLayouts(suits_templates),
         "Put channels innermost for convolutions that a template computes.", TEMPLATES & CONVOLUTIONS,
         after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
                "computed-constants": "only convolutions of constant weights are converted"}),
-    Row("ConvolutionLayouts.library", lambda c: ConvolutionLayouts(suits_cudnn(c.config), c.computed),
+    Row("ConvolutionLayouts.library", lambda c: ConvolutionLayouts(suits_cudnn(c.config)),
         "Put channels innermost for convolutions that cuDNN computes faster so.", CUDA & CONVOLUTIONS,
         after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
                "PatchConvolutions": "what is a matmul needs no layout of channels",
@@ -181,15 +181,15 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
 LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libraries and of hand-written kernels", (
     Row("DepthInnermost", lambda c: DepthInnermost(has_cublaslt(c.config)),
         "Store constant weights of half types with the reduction dimension innermost.", CUDA),
-    Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config, c.computed), "Let cuBLASLt compute matmuls.",
+    Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config), "Let cuBLASLt compute matmuls.",
         CUDA,
         after={"attention": "attention is recognised by its matmuls",
                "DepthInnermost": "the library reads a weight through the transposition that is put there",
                "SinkReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
                "PatchConvolutions": "it makes matmuls"}),
-    Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config, c.computed),
+    Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config),
         "Compute exact float32 convolutions by a kernel of this package.", CUDA),
-    Row("LibraryConvolutions", lambda c: LibraryConvolutions(c.target, c.config, c.computed),
+    Row("LibraryConvolutions", lambda c: LibraryConvolutions(c.target, c.config),
         "Let cuDNN compute the other convolutions.", CUDA,
         after={"OwnConvolutions": "cuDNN gets the convolutions that the kernel of this package does not take",
                "ConvolutionLayouts.library": "the call fixes the layout"}),
@@ -224,9 +224,7 @@ LEGALIZATION = Phase("legalization", "operators become calls of functions, in da
 ))
 
 STITCHING = Phase("stitching", "memory-intensive operators become stitch ops; again without the scopes that fail", (
-    Row("StitchOps",
-        lambda c: StitchOps(c.config, (a := c.attempt).boundaries, a.excluded, a.scopes, a.left, c.known),
-        "Make a function of each stitch scope, and of each epilogue.",
+    Row("StitchOps", lambda c: StitchOps(c.config), "Make a function of each stitch scope, and of each epilogue.",
         after={"ConvertToDataflow": "scopes are parts of dataflow blocks",
                "CanonicalizeBindings.legalized": "an alias would divide a scope",
                "WideningCasts": "scopes exchange narrow values"}),
@@ -236,8 +234,7 @@ STITCHING = Phase("stitching", "memory-intensive operators become stitch ops; ag
         "Compute element-wise stitch ops in the kernels of convolutions of this package.",
         after={"MergeStitchOps": "it reads the merged functions",
                "OwnConvolutions": "it makes the calls of these kernels"}),
-    Row("ScheduleStitchOps",
-        lambda c: ScheduleStitchOps(c.target, c.config, c.attempt.plans, c.attempt.declined, c.check),
+    Row("ScheduleStitchOps", lambda c: ScheduleStitchOps(c.target, c.config, c.check),
         "Plan each stitch op, and emit its kernel.",
         after={"MergeStitchOps": "a plan is made for the merged function",
                "ConvolutionEpilogues": "a stitch op in a convolution's kernel needs no kernel"}),
@@ -258,7 +255,7 @@ REMAINDER = Phase("remainder", "TVM fuses the operators that no scope takes", (
 ))
 
 TEMPLATE_KERNELS = Phase("templates", "matmuls and convolutions of a CPU become template kernels", (
-    Row("ComputeTemplates", lambda c: ComputeTemplates(c.target, c.config, c.computed, c.check),
+    Row("ComputeTemplates", lambda c: ComputeTemplates(c.target, c.config, c.check),
         "Emit template kernels for matmuls and convolutions with their epilogues, and pack constant weights.", LLVM,
         after={"FuseTIR": "the epilogue must be part of the function",
                "DeadCodeElimination": "no kernel is made for a function that nothing calls"}),
@@ -310,6 +307,7 @@ STITCH = (LEGALIZATION, STITCHING, REMAINDER)
 PLANNING = (
     IMPORT_REPAIR, CONSTANTS, QUANTIZATION, COMPUTED_CONSTANTS, ATTENTION, LAYOUTS, LIBRARIES, *STITCH, TEMPLATE_KERNELS
 )  # fmt: skip
+STITCHED = PLANNING[: PLANNING.index(STITCHING) + 1]
 LOWERED = (*PLANNING, SCHEDULES, LOWERING)
 PHASES = (*LOWERED, LINKING)
 """The whole pipeline."""
@@ -321,73 +319,69 @@ def _dlight_rules() -> list[Any]:
     return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
 
 
-def pipeline(
-    target: Any,
-    config: StitchConfig | None = None,
-    recorder: Recorder | None = None,
-    scopes: Scopes | None = None,
-    check: bool = True,
-) -> Any:
+def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:
     """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
-    Scopes without which TVM compiles a module, and with which it does not, are left to TVM as well.
+    Scopes without which TVM compiles a module, and with which it does not, are left to TVM as well. Each kernel is
+    lowered once, so that a kernel on which TVM's lowering fails is left to TVM. ``tvm_stitch.compile`` does that only
+    for a module that fails, and takes less time.
 
     Args:
         target: a Target, or a string that ``tvm.target.Target`` takes.
         config: options; the defaults suit most models.
         recorder: receives plans, refusals and boundaries.
-        scopes: those to leave to TVM; receives those that are outlined.
-        check: whether each kernel is lowered once, so that one which TVM's lowering fails on is left to TVM.
-            ``tvm_stitch.compile`` does that only for a module that fails, and takes less time.
 
     Raises (the pass):
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
         ValueError: when the module is compiled for another kind of target, or when a dump is asked for after a name
             that is neither a phase nor a pass.
     """
-    target, config = resolve_target(target), checked_config(config)
+    context = CompileContext(resolve_target(target), checked_config(config))
 
     @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")
     @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        chosen, records = scopes if scopes is not None else Scopes(), recorder or Recorder()
-        check_build(target)
-
-        def lowered(recorder: Recorder, scopes: Scopes) -> tvm.IRModule:
-            context = CompileContext(target, config, check, recorder, scopes)
-            return tvm.transform.Sequential(_passes(LOWERED, context))(mod)
-
-        with target, watched():
-            made = lowered_without_failing_scopes(mod, target, config, records, chosen, lowered)
-            return tvm.transform.Sequential(_passes((LINKING,), CompileContext(target, config)))(made)
+        made = lowered(mod, context)
+        if recorder is not None:
+            recorder.note_target(context.target)
+            recorder.take(decisions_of(made))
+        return without_decisions(made)
 
     return run
+
+
+def lowered(mod: tvm.IRModule, context: CompileContext) -> tvm.IRModule:
+    """Return the module that TVM generates code from, with its decisions."""
+    check_build(context.target)
+    with context.target, watched():
+        made = lowered_without_failing_scopes(
+            mod, context, lambda: _passes(LOWERED, context), lambda: _passes(STITCHED, context)
+        )
+        return tvm.transform.Sequential(_passes((LINKING,), context))(made)
 
 
 def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
     return passes_of(phases, context, asked_dump(numbers_of(PHASES)))
 
 
-def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
+def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
     """Return the passes from operators to scheduled stitch ops, and TVM's fusion of what no scope takes.
 
     Args:
         target: a TVM target.
         config: stitching options.
-        recorder: receives plans, refusals and boundaries.
     """
-    return _passes(STITCH, CompileContext(target, config, recorder=recorder or Recorder()))
+    return _passes(STITCH, CompileContext(target, config))
 
 
-def planning_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
+def planning_passes(target: Any, config: StitchConfig) -> list[Any]:
     """Return the passes from an imported model to kernels and functions that TVM schedules.
 
     Args:
         target: a TVM target.
         config: stitching options.
-        recorder: receives plans, refusals and boundaries.
     """
-    return _passes(PLANNING, CompileContext(target, config, recorder=recorder or Recorder()))
+    return _passes(PLANNING, CompileContext(target, config))
 
 
 def default_schedules(target: Any) -> list[Any]:

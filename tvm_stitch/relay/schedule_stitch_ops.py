@@ -15,7 +15,7 @@ from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..plan.choose import choose_plan
 from ..plan.kernel import KernelPlan
-from ..records.recorder import fresh
+from ..records.decisions import decided, fresh
 from ..support.failures import raise_where_strict, reason_of
 from ..support.interrupts import check
 from ..support.module_pass import module_pass
@@ -33,13 +33,12 @@ class ScheduleStitchOps:
 
     Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``. They become external functions
     of the compiler ``tvm_stitch``, which carry their kernel (``tvm_stitch.relay.external``). Equal functions share
-    one.
+    one. The module's decisions (``tvm_stitch.records.decisions``) receive each function's plan by its name, and by
+    scope the reason why it has none.
 
     Args:
         target: the module's target.
         config: options. The defaults suit most models.
-        plans: receives each function's plan by its name.
-        declined: receives by scope the reason why it has no plan.
         prefix: beginning of the names of all kernels.
         build: whether to build the kernels at once, so that one that TVM rejects is left to TVM. Without it, each
             is
@@ -53,30 +52,42 @@ class ScheduleStitchOps:
         self,
         target: Any,
         config: StitchConfig | None = None,
-        plans: dict[str, KernelPlan] | None = None,
-        declined: dict[str, str] | None = None,
         prefix: str = "tvmgen_default",
         build: bool = True,
     ):
         self.target = resolve_target(target)
         self.config = checked_config(config)
         self.device = device_model(self.target, self.config)
-        self.plans = plans if plans is not None else {}
-        self.declined = declined if declined is not None else {}
         self.prefix = prefix
         self.build = build
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module with the marked functions scheduled."""
         known: dict[str, Any] = {}
+        plans: dict[str, KernelPlan] = {}
+        declined: dict[str, str] = {}
         names = {str(gvar.name_hint) for gvar in mod.functions}
+
+        def scheduled(func: Any, scope: str) -> Any:
+            """Return the external function of a marked one; None if that fails."""
+            name = fresh(f"{self.prefix}_{function_name(func)}", names, "{}_{}")
+            check()
+            try:
+                plan, kernel = self._scheduled(func, name)
+            except Exception as err:  # a fault here or in TVM must not cost the user a working model
+                raise_where_strict(err, scope, self.config.strict)
+                declined[scope] = reason_of(err, name)
+                return None
+            plans[name] = plan
+            names.add(name)
+            return external_function(func, kernel, self.target)
 
         def schedule(func: Any) -> Any:
             """Return the external function of a marked one, or the marked one if that fails."""
             scope = str(func.attrs[STITCH_ATTR])
             key = exact_key(func.without_attr(STITCH_ATTR))
-            if known.get(key) is None and scope not in self.declined:
-                known[key] = self._scheduled(func, scope, names)
+            if known.get(key) is None and scope not in declined:
+                known[key] = scheduled(func, scope)
             external = known.get(key)
             return func if external is None else external
 
@@ -85,25 +96,17 @@ class ScheduleStitchOps:
                 return relay.Call(schedule(call.op), call.args, call.attrs, call.type_args, call.span)
             return call
 
-        return with_calls(mod, change)
+        return decided(with_calls(mod, change), plans=plans, declined=declined)
 
-    def _scheduled(self, func: Any, scope: str, names: set[str]) -> Any:
-        name = fresh(f"{self.prefix}_{function_name(func)}", names, "{}_{}")
-        check()
-        try:
-            lowered, graph = read_function(func, self.target, name)
-            plan = choose_plan(graph, self.device, self.config)
-            kernel = emit(lowered, plan).with_attr("global_symbol", name)
-            if self.build:
-                with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():
-                    build(kernel, self.target)
-        except Exception as err:  # a fault here or in TVM must not cost the user a working model
-            raise_where_strict(err, scope, self.config.strict)
-            self.declined[scope] = reason_of(err, name)
-            return None
-        self.plans[name] = plan
-        names.add(name)
-        return external_function(func, kernel, self.target)
+    def _scheduled(self, func: Any, name: str) -> tuple[KernelPlan, Any]:
+        """Return a function's plan and its kernel, which is built."""
+        lowered, graph = read_function(func, self.target, name)
+        plan = choose_plan(graph, self.device, self.config)
+        kernel = emit(lowered, plan).with_attr("global_symbol", name)
+        if self.build:
+            with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():
+                build(kernel, self.target)
+        return plan, kernel
 
 
 def function_name(func: Any, first: str = "stitch") -> str:

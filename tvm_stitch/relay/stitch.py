@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tvm
 
 from ..compute.templates import has_templates
 from ..config import StitchConfig
-from ..driver import Attempt, stitch_module
-from ..records.recorder import Recorder, fresh
+from ..context import CompileContext
+from ..driver import stitch_module
+from ..records.decisions import Decisions, decisions_of, fresh, without_decisions
+from ..records.recorder import Recorder
+from ..support.resilient import Reasons
 from .lower import OpReader
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
@@ -36,23 +40,27 @@ def stitch(
     Raises:
         StitchError: under ``StitchConfig(strict=True)``.
     """
-    reader = OpReader(target)
+    context = CompileContext(target, config)
     if templates is None and has_templates(target, config):
         templates = Templates(target, config)
-    refused: dict[str, str] = {}  # by scope, the functions that no template computes after all
+    passes = [
+        StitchOps(config, target, reader=OpReader(target), templates=templates),
+        ScheduleStitchOps(target, config, prefix, build),
+        ComputeTemplates(target, config, prefix, build),
+    ]
+    stitched = stitch_module(mod, context, passes)
+    recorder.note_target(target)
+    recorder.take(_with_refused_templates(decisions_of(stitched)))
+    return without_decisions(stitched)
 
-    def passes(attempt: Attempt) -> list[Any]:
-        return [
-            StitchOps(
-                config, target, attempt.boundaries, attempt.excluded, attempt.left, reader, attempt.scopes,
-                templates, attempt.computed,
-            ),
-            ScheduleStitchOps(target, config, attempt.plans, attempt.declined, prefix, build),
-            ComputeTemplates(target, config, attempt.computed, attempt.declined, refused, prefix, build),
-        ]  # fmt: skip
 
-    stitched = stitch_module(mod, target, config, recorder, passes)
-    for scope, name in refused.items():  # TVM computes them, like other products without a template
-        if scope in recorder.declined:
-            recorder.computed[fresh(name, recorder.computed)] = f"TVM: {recorder.declined.pop(scope)}"
-    return stitched
+def _with_refused_templates(found: Decisions) -> Decisions:
+    """Return decisions in which a scope that no template computes after all is TVM's, as other matmuls are."""
+    excluded: dict[str, Reasons] = {}
+    computed = dict(found.computed)
+    for scope, reasons in found.excluded.items():
+        excluded[scope] = tuple((name, reason) for name, reason in reasons if name == scope)
+        for name, reason in reasons:
+            if name != scope:  # a function of ComputeTemplates; stitch ops have the names of their scopes
+                computed[fresh(name, computed)] = f"TVM: {reason}"
+    return replace(found, excluded=excluded, computed=computed)

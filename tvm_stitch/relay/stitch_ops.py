@@ -12,10 +12,10 @@ from tvm import relay
 
 from ..compute.anchored import reads_permuted
 from ..config import StitchConfig, checked_config
-from ..records.recorder import fresh
+from ..records.decisions import decided, decisions_of, fresh
 from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
-from ..scope.identify import Boundary, Identified, Scope
+from ..scope.identify import Identified, Scope
 from ..scope.node import Node, Value
 from ..support.failures import raise_where_strict, reason_of
 from ..support.interrupts import check
@@ -52,16 +52,16 @@ class StitchOps:
     ``templates`` compute, with their epilogues, become functions marked with ``tvm_stitch.template``, which
     ``ComputeTemplates`` processes. A scope that cannot be outlined is left to TVM.
 
+    The module's decisions (``tvm_stitch.records.decisions``) say which scopes are excluded. They receive the
+    boundaries between kernels, the names of the outlined scopes, the calls and scopes that are left to TVM, and the
+    reasons why compute-intensive calls have no template.
+
     Args:
         config: options. The defaults suit most models.
         target: the module's target. By default the current target, else llvm.
-        boundaries: receives the boundaries between kernels.
-        exclude: names of scopes that are left to TVM.
-        left: receives the calls and scopes that are left to TVM, with the reasons.
+        exclude: names of further scopes that are left to TVM.
         reader: reads operators.
-        scopes: receives the names of outlined scopes.
         templates: the operators that templates compute.
-        computed: receives the reason why a compute-intensive call has no template.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, if a call or scope is left to TVM.
@@ -71,45 +71,44 @@ class StitchOps:
         self,
         config: StitchConfig | None = None,
         target: Any = None,
-        boundaries: list[Boundary] | None = None,
         exclude: Collection[str] = (),
-        left: dict[str, str] | None = None,
         reader: OpReader | None = None,
-        scopes: dict[str, str] | None = None,
         templates: Templates | None = None,
-        computed: dict[str, str] | None = None,
     ):
         self.config = checked_config(config)
         self.target = resolve_target(target or tvm.target.Target.current(allow_none=True) or "llvm")
-        self.boundaries = boundaries if boundaries is not None else []
         self.exclude = frozenset(exclude)
-        self.left = left if left is not None else {}
         self.reader = reader or OpReader(self.target)
-        self.scopes = scopes if scopes is not None else {}
         self.templates = templates
-        self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module with the scopes of every function outlined."""
         mod = relay.transform.InferType()(mod)
+        always = self.exclude.union(decisions_of(mod).excluded)
         known: Known = {}
 
         def step(excluded: Mapping[str, Reasons]) -> tuple[tvm.IRModule, Mapping[str, Reasons]]:
             self.found: list[Identified] = []
             self.outlined: list[str] = []
             self.whys: list[tuple[str, str]] = []
-            return self._outlined(mod, self.exclude.union(excluded), known), excluded
+            self.unread: dict[str, str] = {}
+            return self._outlined(mod, always.union(excluded), known), excluded
 
-        new, excluded = resilient(step, dict, strict=self.config.strict)
+        new, excluded = resilient(step, lambda _: {}, strict=self.config.strict)
+        left, computed = dict(self.unread), dict[str, str]()
         for identified in self.found:
-            self.boundaries += identified.boundaries
-            self.left |= identified.left
+            left |= identified.left
         for reasons in excluded.values():
-            self.left |= dict(reasons)
+            left |= dict(reasons)
         for call, why in self.whys:
-            self.computed[fresh(call, self.computed)] = f"TVM: {why}"
-        self.scopes |= {name: name for name in self.outlined}
-        return new
+            computed[fresh(call, computed)] = f"TVM: {why}"
+        return decided(
+            new,
+            boundaries=[boundary for identified in self.found for boundary in identified.boundaries],
+            left=left,
+            computed=computed,
+            outlined={name: name for name in self.outlined},
+        )
 
     def _outlined(self, mod: tvm.IRModule, exclude: frozenset[str], known: Known) -> tvm.IRModule:
         def outlined(name: str, func: Any) -> Any:
@@ -132,7 +131,7 @@ class StitchOps:
                 known[key] = region, identified
             except Exception as err:
                 raise_where_strict(err, prefix, self.config.strict)
-                self.left[prefix] = reason_of(err, prefix)
+                self.unread[prefix] = reason_of(err, prefix)
                 return root
         region, identified = known[key]
         identified.checked_left(self.config)

@@ -76,4 +76,4 @@ def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], I
                 n.is_call = n.is_call or bool(excluded[n])
         return run()
 
-    return resilient(step, lambda: {n: n.name for n in kinds}, strict=config.strict, what="the model")
+    return resilient(step, lambda _: {n: n.name for n in kinds}, strict=config.strict, what="the model")

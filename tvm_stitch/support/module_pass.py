@@ -15,7 +15,8 @@ def module_pass(kind: Any) -> Any:
 
     @carrying
     def transform_module(self: Any, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return self.rewritten(mod)
+        run = self.decided if hasattr(kind, "decided") else self.rewritten
+        return run(mod)
 
     kind.transform_module = transform_module
     return tvm.transform.module_pass(opt_level=0, name=kind.__name__)(kind)

@@ -37,7 +37,7 @@ class UnitsFailed(Exception):
 
 def resilient(
     step: Callable[[Mapping[Unit, Reasons]], Result],
-    units: Callable[[], Mapping[Unit, str]],
+    units: Callable[[Mapping[Unit, Reasons]], Mapping[Unit, str]],
     *,
     strict: bool,
     because: str = "",
@@ -49,7 +49,7 @@ def resilient(
 
     Args:
         step: takes the excluded units with the reasons. It raises :class:`UnitsFailed`, or any other error.
-        units: returns the units that a failed step worked on, with their names.
+        units: returns the units that a failed step worked on, with their names, given the excluded units.
         strict: whether to raise instead of excluding units.
         because: precedes the reasons of units that are found by trying.
         what: the subject of an error in strict mode.
@@ -58,9 +58,8 @@ def resilient(
 
     Raises:
         StitchError: with ``strict``, if there are such units.
-        Exception: the step's error, if an instrument of the pass context raised it, or if it must not be kept. Also
-            if
-            the step fails without any unit.
+        Exception: the step's error, if an instrument of the pass context raised it, if it must not be kept, or if the
+            step fails without any unit.
     """
     left = dict(excluded or {})
     while True:
@@ -71,7 +70,7 @@ def resilient(
                 raise
             left |= err.reasons
         except Exception as err:
-            names = dict(units())
+            names = dict(units(left))
             culprits = _culprits(step, left, list(names), err, strict, what)
             if culprits is None:
                 if otherwise is None:

@@ -18,6 +18,7 @@ from tvm_stitch.compute.cpu.write_back import EpilogueWriteBack, write_back
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.graph.reader import read
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.stitch.compute_templates import ComputeTemplates
 from tvm_stitch.support.failures import Refusal
 
@@ -107,8 +108,8 @@ def computed_by_template(func: Any, *arrays: np.ndarray) -> tvm.IRModule:
             items = [made] if outputs == 1 else [builder.emit(made[i]) for i in range(outputs)]
             kept = [builder.emit_output(item) for item in items]
         builder.emit_func_output(relax.Tuple(kept))
-    computed: dict[str, str] = {}
-    mod = ComputeTemplates(TARGET, None, computed)(builder.get())
+    mod = ComputeTemplates(TARGET)(builder.get())
+    computed = decisions_of(mod).computed
     assert computed["product"].startswith("our template"), computed
     return mod
 

@@ -17,6 +17,7 @@ import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax.attention.fused import FusedAttention
 from tvm_stitch.target import resolve_target
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -28,8 +29,8 @@ Body = Callable[..., Any]
 
 
 def fused(mod: tvm.IRModule, target: Any = TARGET, **options: Any) -> tuple[tvm.IRModule, dict[str, str]]:
-    told: dict[str, str] = {}
-    return FusedAttention(target, StitchConfig(**options), told)(mod), told
+    made = FusedAttention(target, StitchConfig(**options))(mod)
+    return without_decisions(made), dict(decisions_of(made).computed)
 
 
 def kernels(mod: tvm.IRModule) -> int:

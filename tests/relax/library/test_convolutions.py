@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax import op as R
 
@@ -16,7 +17,7 @@ from tests.graph.helpers import build, symbol
 from tests.relax import cudnn_stand_in
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library.convolutions import LibraryConvolutions
 from tvm_stitch.relax.pipeline import planning_passes
@@ -32,8 +33,8 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rewritten(mod: tvm.IRModule, config: StitchConfig = ASKED, target: Any = CUDA) -> tuple[Any, list[str]]:
-    computed: dict[str, str] = {}
-    return LibraryConvolutions(target, config, computed)(mod), list(computed.values())
+    made = LibraryConvolutions(target, config)(mod)
+    return without_decisions(made), list(decisions_of(made).computed.values())
 
 
 def modes(mod: tvm.IRModule) -> list[str]:
@@ -161,10 +162,9 @@ def test_what_has_no_elements_is_no_convolution(shapes: Any) -> None:
 def test_without_the_library_all_are_tvms_and_the_reason_is_told() -> None:
     mod = conv((1, 3, 8, 8), (4, 3, 3, 3))
     made, how = rewritten(mod, StitchConfig())
-    assert how == ["TVM: cuDNN is not here"] and made.same_as(mod)
-    recorder = Recorder()
-    tvm.transform.Sequential(planning_passes(CUDA, StitchConfig(), recorder))(mod)
-    assert recorder.computed == {"1 convolution": "TVM: cuDNN is not here"}
+    assert how == ["TVM: cuDNN is not here"] and tvm_ffi.structural_equal(made, mod)
+    made = tvm.transform.Sequential(planning_passes(CUDA, StitchConfig()))(mod)
+    assert decisions_of(made).computed == {"1 convolution": "TVM: cuDNN is not here"}
 
 
 def test_an_interrupt_while_the_library_is_opened_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,11 +186,10 @@ def test_what_follows_is_one_kernel() -> None:
         y = emit(R.nn.relu(emit(R.add(y, x))))
         return R.nn.conv2d(y, relax.const(draw(4, 3, 3, 3)), padding=1)
 
-    recorder = Recorder()
     mod = build(body, ([2, 3, 8, 8], "float32"))
-    tvm.transform.Sequential(planning_passes(CUDA, ASKED, recorder))(mod)
-    assert list(recorder.computed.values()) == ["cuDNN: channels first"] * 2
-    assert len(recorder.plans) == 1 and not recorder.declined
+    found = decisions_of(tvm.transform.Sequential(planning_passes(CUDA, ASKED))(mod))
+    assert list(found.computed.values()) == ["cuDNN: channels first"] * 2
+    assert len(found.plans) == 1 and not found.refused()
 
 
 def test_without_convolutions_the_library_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.config import ASKED as TVM_IS_ASKED
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library.matmuls import LibraryMatmuls
 from tvm_stitch.testing.workloads.cases import cases
@@ -36,8 +37,8 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rewritten(mod: tvm.IRModule, target: Any = CUDA, config: StitchConfig = ASKED) -> tuple[Any, list[str]]:
-    computed: dict[str, str] = {}
-    return LibraryMatmuls(target, config, computed)(mod), list(computed.values())
+    made = LibraryMatmuls(target, config)(mod)
+    return without_decisions(made), list(decisions_of(made).computed.values())
 
 
 def calls(mod: tvm.IRModule) -> list[Any]:

@@ -17,6 +17,7 @@ from tests.choices import change_choices
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library import own_convolutions
@@ -38,8 +39,8 @@ def conv(shape: Any, weight: Any, dtype: str = "float32", **attrs: Any) -> tvm.I
 
 
 def rewritten(mod: tvm.IRModule, config: StitchConfig | None = None, target: Any = TARGET) -> Any:
-    computed: dict[str, str] = {}
-    return OwnConvolutions(target, config, computed)(mod), computed
+    made = OwnConvolutions(target, config)(mod)
+    return without_decisions(made), dict(decisions_of(made).computed)
 
 
 def calls(mod: tvm.IRModule) -> list[str]:

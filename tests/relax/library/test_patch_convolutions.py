@@ -18,7 +18,6 @@ from tests.relax import cublaslt_stand_in
 from tests.relax.library.test_matmuls import calls, operators
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.constants.views import ConstantViews
 from tvm_stitch.relax.library.patch_convolutions import PatchConvolutions
 from tvm_stitch.relax.pipeline import planning_passes
@@ -214,7 +213,7 @@ def _libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(mod: tvm.IRModule, config: StitchConfig | None = None) -> tvm.IRModule:
     with CUDA:
-        passes = planning_passes(CUDA, config or StitchConfig(), Recorder())
+        passes = planning_passes(CUDA, config or StitchConfig())
         return tvm.transform.Sequential(passes)(mod)
 
 

@@ -17,7 +17,7 @@ from tests.graph.helpers import build, symbol
 from tests.relax import cudnn_stand_in
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax.library.phased_convolutions import PhasedConvolutions
 from tvm_stitch.relax.pipeline import planning_passes
 
@@ -31,8 +31,8 @@ def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(F32)
 
 
-def phased(mod: tvm.IRModule, computed: dict[str, str] | None = None) -> tvm.IRModule:
-    return PhasedConvolutions(lambda: True, CHOICES, computed)(mod)
+def phased(mod: tvm.IRModule) -> tvm.IRModule:
+    return PhasedConvolutions(lambda: True, CHOICES)(mod)
 
 
 CASES = [
@@ -96,16 +96,16 @@ def test_what_is_left_to_tvm(why: str, shape: Any, attrs: dict[str, Any]) -> Non
     shape = [symbol(e) if isinstance(e, str) else e for e in shape]
     w = relax.const(draw(4, 3, 2, 2))
     mod = build(lambda emit, x: [R.nn.conv2d_transpose(x, w, **attrs)], (shape, F32))
-    computed: dict[str, str] = {}
-    tvm.ir.assert_structural_equal(phased(mod, computed), mod)
-    assert list(computed.values()) == [f"TVM: {why}"]
+    made = phased(mod)
+    tvm.ir.assert_structural_equal(without_decisions(made), mod)
+    assert list(decisions_of(made).computed.values()) == [f"TVM: {why}"]
 
 
 def test_a_weight_that_is_no_constant_is_left_to_tvm() -> None:
     mod = build(
         lambda emit, x, w: [R.nn.conv2d_transpose(x, w, strides=2)], ((1, 4, 5, 5), F32), ((4, 3, 2, 2), F32)
     )
-    tvm.ir.assert_structural_equal(phased(mod), mod)
+    tvm.ir.assert_structural_equal(without_decisions(phased(mod)), mod)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -118,11 +118,9 @@ def test_in_the_pipeline_the_library_has_to_be_there(is_there: bool, monkeypatch
         y = emit(R.add(emit(R.nn.conv2d_transpose(x, w, strides=2, padding=1)), b))
         return [R.nn.relu(y)]
 
-    recorder, config = Recorder(), StitchConfig(compute="libraries" if is_there else "auto")
+    config = StitchConfig(compute="libraries" if is_there else "auto")
     with CUDA:
-        made = tvm.transform.Sequential(planning_passes(CUDA, config, recorder))(
-            build(body, ((2, 4, 5, 6), F32))
-        )
+        made = tvm.transform.Sequential(planning_passes(CUDA, config))(build(body, ((2, 4, 5, 6), F32)))
     calls: list[str] = []
     relax.analysis.post_order_visit(
         made["main"], lambda e: calls.append(e.op.name) if isinstance(e, relax.Call) else None
@@ -131,4 +129,4 @@ def test_in_the_pipeline_the_library_has_to_be_there(is_there: bool, monkeypatch
     assert (
         calls.count("relax.call_tir") == 1
     )  # what follows is one kernel with the rearrangement, or TVM's with all
-    assert any(how.startswith("cuDNN") for how in recorder.computed.values()) == is_there
+    assert any(how.startswith("cuDNN") for how in decisions_of(made).computed.values()) == is_there

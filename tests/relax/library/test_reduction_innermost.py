@@ -17,7 +17,6 @@ from tests.relax import cublaslt_stand_in
 from tests.relax.library.test_matmuls import calls, mode
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.library.reduction_innermost import DepthInnermost
 from tvm_stitch.relax.pipeline import planning_passes
 
@@ -80,7 +79,7 @@ def test_in_the_pipeline_the_library_reads_it_transposed(monkeypatch: pytest.Mon
     w, x = draw(8, 5), draw(4, 8)
     mod = build(lambda emit, x: [R.nn.relu(emit(R.matmul(x, relax.const(w))))], ((4, 8), "float16"))
     with CUDA:
-        made = tvm.transform.Sequential(planning_passes(CUDA, StitchConfig(), Recorder()))(mod)
+        made = tvm.transform.Sequential(planning_passes(CUDA, StitchConfig()))(mod)
     (call,) = calls(made)
     assert mode(call).split()[0] == "right_transposed" and "permute" not in made.script()
     weight = call.args[1][1].value.numpy()

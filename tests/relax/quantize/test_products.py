@@ -22,6 +22,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.quantize import products as quantized_products
@@ -44,8 +45,8 @@ def integers(dtype: str, *shape: int, low: int | None = None, high: int | None =
 
 
 def after(mod: tvm.IRModule, target: Any = AVX2, **options: Any) -> tuple[tvm.IRModule, dict[str, str]]:
-    computed: dict[str, str] = {}
-    return QuantizedProducts(target, StitchConfig(**options), computed)(mod), computed
+    made = QuantizedProducts(target, StitchConfig(**options))(mod)
+    return without_decisions(made), dict(decisions_of(made).computed)
 
 
 def operators(mod: tvm.IRModule) -> list[str]:

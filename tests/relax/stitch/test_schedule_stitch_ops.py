@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 
 from tests.graph.helpers import build, legalize
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax import ScheduleStitchOps, StitchError
 from tvm_stitch.relax.stitch.mark import MergeStitchOps
 from tvm_stitch.relax.stitch.stitch_ops import StitchOps
@@ -26,12 +26,11 @@ def merged(mod: tvm.IRModule) -> tvm.IRModule:
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 def test_marked_functions_are_scheduled(kind: str) -> None:
     target = emulated_target() if kind == "cuda" else tvm.target.Target("llvm")
-    plans: dict[str, KernelPlan] = {}
-    declined: dict[str, str] = {}
     before = merged(softmax(6, 200).build())
-    after = ScheduleStitchOps(target, StitchConfig(), plans, declined)(before)
-    ((name, plan),) = plans.items()
-    assert declined == {} and plan.device.is_gpu == (kind == "cuda")
+    after = ScheduleStitchOps(target)(before)
+    found = decisions_of(after)
+    ((name, plan),) = found.plans.items()
+    assert found.declined == {} and plan.device.is_gpu == (kind == "cuda")
     assert after[name].attrs["tirx.is_scheduled"] and "tirx.is_scheduled" not in before[name].attrs
     assert ("blockIdx.x" in after[name].script()) == (kind == "cuda")
     # Its interface stays: parameters by order, shape and dtype.
@@ -73,9 +72,9 @@ class Odd:
 
 
 def test_what_cannot_be_scheduled_is_left_with_a_reason() -> None:
-    declined: dict[str, str] = {}
-    after = ScheduleStitchOps("llvm", StitchConfig(), {}, declined)(Odd)
-    tvm.ir.assert_structural_equal(after, Odd)
+    after = ScheduleStitchOps("llvm", StitchConfig())(Odd)
+    declined = decisions_of(after).declined
+    tvm.ir.assert_structural_equal(without_decisions(after), Odd)
     assert "outside its own row" in declined["odd"]
     with pytest.raises(StitchError, match="odd cannot be stitched: .*outside its own row"):
         ScheduleStitchOps("llvm", StitchConfig(strict=True))(Odd)

@@ -13,9 +13,9 @@ from tvm.relax import op
 from tests.graph.helpers import build, prim_funcs
 from tests.relax.modules import check, main_calls, outlined, run, script
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.pipeline import planning_passes
 from tvm_stitch.relax.stitch.stitch_ops import StitchOps
-from tvm_stitch.scope.identify import Boundary
 
 F32 = "float32"
 LLVM = tvm.target.Target("llvm")
@@ -263,8 +263,7 @@ def test_results_of_a_call_that_is_left_keep_their_names() -> None:
             return (v, c)
         """
     )
-    scopes: dict[str, str] = {}
-    StitchOps(scopes=scopes)(before)
+    scopes = decisions_of(StitchOps()(before)).outlined
     after = StitchOps(exclude=set(scopes.values()))(before)
     assert relax.analysis.check_well_formed(after) and outlined(after) == {}
     tvm.ir.assert_structural_equal(after["main"].ret_ty, before["main"].ret_ty)
@@ -378,10 +377,9 @@ def test_epilogues_go_with_their_matmul_unmarked() -> None:
 
 
 def test_excluded_scopes_are_left_and_named() -> None:
-    scopes: dict[str, str] = {}
     mod = script(DIAMOND)
     config = StitchConfig(epilogues=False)
-    StitchOps(config, scopes=scopes)(mod)
+    scopes = decisions_of(StitchOps(config)(mod)).outlined
     assert len(scopes) == 2
     name, text = sorted(scopes.items())[0]
     after = StitchOps(config, exclude={text})(mod)
@@ -390,8 +388,7 @@ def test_excluded_scopes_are_left_and_named() -> None:
 
 
 def test_boundaries_are_told() -> None:
-    boundaries: list[Boundary] = []
-    StitchOps(StitchConfig(epilogues=False), boundaries)(script(DIAMOND))
+    boundaries = decisions_of(StitchOps(StitchConfig(epilogues=False))(script(DIAMOND))).boundaries
     assert {b.reason for b in boundaries} >= {"compute-intensive"}
     assert any("cycle" in b.reason for b in boundaries)
 

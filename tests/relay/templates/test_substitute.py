@@ -15,6 +15,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from tests.relay.modules import drawn, kernels, run_ahead_of_time
 from tvm_stitch import StitchConfig
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relay import enable, explain
 from tvm_stitch.relay.stitch_ops import TEMPLATE_ATTR
@@ -148,8 +149,8 @@ def test_an_epilogue_that_takes_the_whole_result() -> None:
     func = func.with_attr("Primitive", tvm.tir.IntImm("int32", 1)).with_attr(TEMPLATE_ATTR, "it")
     weight, y = drawn(37, 24), relay.var("y", shape=(13, 24))
     mod = tvm.IRModule.from_expr(relay.Function([y], relay.Call(func, [y, relay.const(weight)])))
-    computed: dict[str, str] = {}
-    tiled = ComputeTemplates(AVX2, computed=computed)(relay.transform.InferType()(mod))
+    tiled = ComputeTemplates(AVX2)(relay.transform.InferType()(mod))
+    computed = decisions_of(tiled).computed
     lib = relay.build(tiled, AVX2)
     assert kernels(lib) == list(computed)
     scores = drawn(13, 24).astype("float64") @ weight.T

@@ -14,6 +14,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build
 from tests.repairs import faults
+from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.constants.views import ConstantViews
 from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts
 from tvm_stitch.relax.legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
@@ -127,9 +128,8 @@ def converted(body: Body, rank: int = 2) -> tuple[tvm.IRModule, tvm.IRModule]:
         return [R.multiply(made, relax.const(0.5)) if made.ty.dtype == "float32" else made]
 
     mod = build(chain, ((2, 3, *(5, 7, 4)[:rank]), "float32"))
-    told: dict[str, str] = {}
-    made = ConvolutionLayouts(lambda _call, _read_last: True, told)(mod)
-    assert not told
+    made = ConvolutionLayouts(lambda _call, _read_last: True)(mod)
+    assert not decisions_of(made).computed
     return mod, made
 
 

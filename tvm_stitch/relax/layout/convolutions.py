@@ -23,6 +23,7 @@ from ...support.failures import error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..legalize.input_dilation import LAYOUTS as SPREAD_LAYOUTS
 from ..legalize.transposed_convolutions import SPATIAL
+from ..rewriting.compute_pass import ChoosingPass
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import only_reader, readers_of
@@ -43,17 +44,16 @@ Converts = Callable[[Any, bool], bool]
 
 
 @module_pass
-class ConvolutionLayouts:
+class ConvolutionLayouts(ChoosingPass):
     """Convert those convolutions of constant weights that ``converts`` to channels that are innermost.
 
     TVM's ``ConvertLayout`` carries the layout through what lies between convolutions, where it does so rightly.
-    ``computed``, if given, receives the reason where that fails; the module then stays as it is. Runs before
+    Where that fails the module stays as it is, and its decisions have the reason. Runs before
     ``LegalizeOps``.
     """
 
-    def __init__(self, converts: Converts, computed: dict[str, str] | None = None):
+    def __init__(self, converts: Converts):
         self.converts = converts
-        self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Convert the module's convolutions."""

@@ -60,7 +60,7 @@ class LibraryConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d``, ``conv3d`` and transposed ones by calls of cuDNN.
 
     Algorithms for static shapes are timed at the first call, others chosen by cuDNN's heuristic. Runs before
-    ``LegalizeOps``; ``computed``, if given, receives for each convolution what computes it, and why. With
+    ``LegalizeOps``; the module's decisions receive for each convolution what computes it, and why. With
     ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
     """
 

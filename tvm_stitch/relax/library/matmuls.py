@@ -37,7 +37,7 @@ class LibraryMatmuls(ComputePass):
     An operand that is a transposed, permuted, reshaped or broadcast value is read in that value's place where the
     library can. A bias, a residual and ReLU behind a product are computed with it where no kernel follows that would
     compute them on the way. Algorithms for static shapes are timed at the first call, others chosen by the library.
-    Runs before ``LegalizeOps``; ``computed``, if given, receives for each product what computes it, and why. With
+    Runs before ``LegalizeOps``; the module's decisions receive for each product what computes it, and why. With
     ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
     """
 

@@ -42,7 +42,7 @@ CONVOLUTION_ATTR = "tvm_stitch.convolution"
 class OwnConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d`` and transposed ones of static shape by our kernel, with the weight packed.
 
-    ``computed``, if given, receives for each of them what computes it. Other convolutions stay as they are.
+    The module's decisions receive for each of them what computes it. Other convolutions stay as they are.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:

@@ -27,12 +27,13 @@ from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..legalize.transposed_convolutions import CONVOLUTIONS, SPATIAL
 from ..rewriting.calls import with_bound_calls
+from ..rewriting.compute_pass import ChoosingPass
 from ..rewriting.operators import has_operators
 from ..rewriting.views import shape_of
 
 
 @module_pass
-class PhasedConvolutions:
+class PhasedConvolutions(ChoosingPass):
     """Write transposed convolutions of constant weights and static images as convolutions with more channels.
 
     The results at places of one remainder by the stride, a phase, are a convolution of stride 1 over the data with
@@ -43,14 +44,10 @@ class PhasedConvolutions:
     Args:
         is_called: whether the library is there; asked for transposed convolutions alone.
         choices: the device's constants of choice.
-        computed: if given, receives the reason for each that is left to TVM.
     """
 
-    def __init__(
-        self, is_called: Callable[[], bool], choices: Choices, computed: dict[str, str] | None = None
-    ):
+    def __init__(self, is_called: Callable[[], bool], choices: Choices):
         self.is_called, self.choices = is_called, choices
-        self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, SPATIAL) or not self.is_called():

@@ -49,7 +49,7 @@ class QuantizedProducts(ComputePass):
 
     Taken are products of a dequantized tensor of int8 or uint8, with one scale and one zero point, which need not be
     constants, and a constant weight, with a scale and a zero point for each column or for all; and
-    ``matmul(x - zx, w - zw)`` in int32, as ``MatMulInteger`` is imported. ``computed``, if given, receives the reason
+    ``matmul(x - zx, w - zw)`` in int32, as ``MatMulInteger`` is imported. The module's decisions receive the reason
     where a product of dequantized operands stays one of floats. Runs before ``LegalizeOps``.
     """
 

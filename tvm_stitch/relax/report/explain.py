@@ -12,6 +12,7 @@ from tvm import relax
 
 from ...config import StitchConfig, checked_config
 from ...device import device_model
+from ...records.decisions import decisions_of, without_decisions
 from ...records.recorder import Recorder
 from ...report.report import Report
 from ...support.failures import error_text, reraise_fatal
@@ -42,10 +43,13 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
     mod, target = checked_module(mod), resolve_target(target)
     config = checked_config(config)
     recorder, (sources, steps) = Recorder(), source_operators(mod)
+    recorder.note_target(target)
     with target, watched():
         # The last one is TVM's own in every pipeline: functions that do nothing else than reshape are no kernels.
-        passes = [*planning_passes(target, config, recorder), relax.transform.RewriteDataflowReshape()]
+        passes = [*planning_passes(target, config), relax.transform.RewriteDataflowReshape()]
         lowered = tvm.transform.Sequential(passes)(with_marked_names(mod))
+    recorder.take(decisions_of(lowered))
+    lowered = without_decisions(lowered)
     told = recorder.report()
     report = unmarked(told)
     try:

@@ -1,21 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes over compute-intensive operators are told."""
+"""Passes that choose what computes compute-intensive operators."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
+
+import tvm
 
 from ...config import StitchConfig, checked_config
 from ...device import device_model
+from ...records.decisions import decided
 from ...target import resolve_target
 
 
-class ComputePass:
-    """A pass for a target, with options; ``computed`` receives for each operator what computes it, and why."""
+class ChoosingPass:
+    """A pass that notes in ``computed`` what computes each operator, and why. Each run has notes of its own.
 
-    def __init__(
-        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
-    ):
+    The module's decisions (``tvm_stitch.records.decisions``) receive the notes.
+    """
+
+    computed: dict[str, str]
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Return the module with the operators that the pass chooses for."""
+        raise NotImplementedError
+
+    def decided(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Return the rewritten module, with what was noted among its decisions."""
+        run = copy(self)
+        run.computed = {}
+        return decided(run.rewritten(mod), computed=run.computed)
+
+
+class ComputePass(ChoosingPass):
+    """A pass that chooses for a target, with options."""
+
+    def __init__(self, target: Any, config: StitchConfig | None = None):
         self.target, self.config = resolve_target(target), checked_config(config)
         self.device = device_model(self.target, self.config)
-        self.computed = computed if computed is not None else {}

@@ -35,7 +35,7 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 class ComputeTemplates(ComputePass):
     """Replace PrimFuncs of one matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
 
-    A weight that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives for
+    A weight that is a constant is packed: its calls get the constant in panels. The module's decisions receive for
     each function of one what computes it, and why. A kernel that TVM's lowering fails on is none; with ``check=False``
     that is not tried.
     """
@@ -44,10 +44,9 @@ class ComputeTemplates(ComputePass):
         self,
         target: Any,
         config: StitchConfig | None = None,
-        computed: dict[str, str] | None = None,
         check: bool = True,
     ):
-        super().__init__(target, config, computed)
+        super().__init__(target, config)
         self.check = check
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:

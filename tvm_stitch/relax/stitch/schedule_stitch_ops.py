@@ -18,6 +18,7 @@ from ...device import device_model
 from ...graph.reader import read
 from ...plan.choose import choose_plan
 from ...plan.kernel import KernelPlan
+from ...records.decisions import decided
 from ...repairs.lowering import lowered
 from ...repairs.prim_funcs import with_unscheduled
 from ...support.failures import Refusal, error_text, raise_where_strict, reason_of, reraise_fatal
@@ -31,31 +32,29 @@ from .stitch_ops import STITCH_ATTR
 class ScheduleStitchOps:
     """Replace the PrimFunc of every stitch op by its scheduled kernel.
 
-    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``; ``plans`` and ``declined``, if
-    given, receive each function's plan, or the reason why it has none. A kernel that TVM's lowering fails on is none;
-    with ``check=False`` that is not tried, which saves half the time of lowering.
+    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``. The module's decisions
+    (``tvm_stitch.records.decisions``) receive each function's plan, or the reason why it has none.
+
+    Args:
+        target: a TVM target or its string.
+        config: options; the defaults suit most models.
+        check: whether each kernel is lowered once, so that one which TVM's lowering fails on is declined. Without, half
+            the time of lowering is saved.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
     """
 
-    def __init__(
-        self,
-        target: Any,
-        config: StitchConfig | None = None,
-        plans: dict[str, KernelPlan] | None = None,
-        declined: dict[str, str] | None = None,
-        check: bool = True,
-    ):
+    def __init__(self, target: Any, config: StitchConfig | None = None, check: bool = True):
         self.target = resolve_target(target)
         self.config = checked_config(config)
-        self.plans = plans if plans is not None else {}
-        self.declined = declined if declined is not None else {}
         self.check = check
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Schedule the marked functions."""
         device = device_model(self.target, self.config)
+        plans: dict[str, KernelPlan] = {}
+        declined: dict[str, str] = {}
 
         def scheduled(name: str, func: Any) -> Any:
             if not (func.attrs and STITCH_ATTR in func.attrs):
@@ -68,12 +67,12 @@ class ScheduleStitchOps:
                     self._check(made)
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
                 raise_where_strict(err, name, self.config.strict)
-                self.declined[name] = reason_of(err, name)
+                declined[name] = reason_of(err, name)
                 return None
-            self.plans[name] = plan
+            plans[name] = plan
             return made
 
-        return with_unscheduled(mod, scheduled)
+        return decided(with_unscheduled(mod, scheduled), plans=plans, declined=declined)
 
     def _check(self, kernel: Any) -> None:
         """See whether TVM lowers a kernel: its simplifier and analyses fail on some expressions.

@@ -16,7 +16,7 @@ from ...compute.anchored import has_template, reads_permuted
 from ...compute.templates import has_templates
 from ...config import StitchConfig, checked_config
 from ...graph.fingerprint import fingerprint
-from ...records.recorder import add_all
+from ...records.decisions import add_all, decided, decisions_of
 from ...scope.epilogue import no_template
 from ...scope.for_target import identify_for
 from ...scope.identify import Boundary, Identified
@@ -26,7 +26,7 @@ from ...support.interrupts import carrying, check
 from ...support.module_pass import module_pass
 from ...support.resilient import Reasons, UnitsFailed, resilient
 from ..rewriting.rebound import rebound
-from .dataflow import BlockView, GraphReader, call_args, view_block
+from .dataflow import BlockView, GraphReader, call_args, flow_of, view_block
 from .numbers import with_numbers
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
@@ -41,51 +41,50 @@ class StitchOps:
     """Replace TVM's fusion for memory-intensive operators.
 
     Runs after ``LegalizeOps``. Every stitch scope (AStitch 4.1) becomes a Primitive function, marked with
-    ``tvm_stitch.stitch_op``; matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
-    each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given. Scopes named in
-    ``exclude`` are left to TVM; ``scopes``, if given, receives each function's name with what names its scope
-    there, and ``left`` the calls that no scope could take, with the reasons. A scope that cannot be outlined is left
-    too. ``known``, if given, keeps what was found in the blocks of a module, for passes over the same module.
+    ``tvm_stitch.stitch_op``. Matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
+    each into one PrimFunc. A scope that cannot be outlined is left to TVM.
+
+    The module's decisions (``tvm_stitch.records.decisions``) say which scopes are excluded. They receive the boundaries
+    between kernels, the names of the outlined scopes, and the reasons for calls that no scope could take.
+
+    Args:
+        config: options; the defaults suit most models.
+        exclude: further scopes that are left to TVM.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when there is such a call or scope.
     """
 
-    def __init__(
-        self,
-        config: StitchConfig | None = None,
-        boundaries: list[Boundary] | None = None,
-        exclude: Collection[str] = (),
-        scopes: dict[str, str] | None = None,
-        left: dict[str, str] | None = None,
-        known: Known | None = None,
-    ):
+    def __init__(self, config: StitchConfig | None = None, exclude: Collection[str] = ()):
         self.config = checked_config(config)
-        self.boundaries = boundaries if boundaries is not None else []
         self.exclude = frozenset(exclude)
-        self.scopes = scopes if scopes is not None else {}
-        self.left = left if left is not None else {}
-        self.known = known
+        self._known: Known = {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
-        known = self.known if self.known is not None else {}
+        always, known = self.exclude.union(decisions_of(mod).excluded), self._known
 
         def step(excluded: Mapping[str, Reasons]) -> tuple[_Stitcher, Mapping[str, Reasons]]:
-            stitcher = _Stitcher(mod, self.config, self.exclude.union(excluded), known)
+            stitcher = _Stitcher(mod, self.config, always.union(excluded), known)
             for gvar, func in mod.functions_items():
                 if isinstance(func, relax.Function) and not _is_primitive(func):
                     stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
             return stitcher, excluded
 
-        stitcher, excluded = resilient(step, dict, strict=self.config.strict)
+        stitcher, excluded = resilient(step, lambda _: {}, strict=self.config.strict)
+        used = {key: known[key] for key in stitcher.used}
+        # Another attempt on this module finds the same again; a pass that is kept holds no other module.
+        self._known = {key: found for key, found in known.items() if key[0] in {block for block, _ in used}}
         failed: dict[str, str] = {}
         for reasons in excluded.values():
             add_all(failed, reasons)
-        self.boundaries += stitcher.boundaries
-        self.scopes |= stitcher.scopes
-        self.left |= stitcher.left | failed
-        return stitcher.builder_.get()
+        return decided(
+            stitcher.builder_.get(),
+            outlined=stitcher.scopes,
+            left=stitcher.left | failed,
+            boundaries=stitcher.boundaries,
+            flows=[flow_of(view, found) for view, found in used.values()],
+        )
 
 
 def _is_primitive(func: Any) -> bool:
@@ -97,6 +96,7 @@ class _Stitcher(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, config: StitchConfig, exclude: frozenset[str], known: Known):
         super().__init__(mod)
         self.known, self.exclude = known, exclude
+        self.used: list[tuple[Any, frozenset[str]]] = []
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
         self.target = tvm.target.Target.current(allow_none=True)
@@ -127,6 +127,7 @@ class _Stitcher(PyExprMutator):
                 self.left[name] = reason_of(err, name)
                 return super().visit_dataflow_block_(block)
         view, found = self.known[key]
+        self.used.append(key)
         self.boundaries += found.boundaries
         self.left |= found.checked_left(self.config)
         self.builder_._begin_dataflow_block()

@@ -16,7 +16,7 @@ from ...compute.cpu.tiles import Tiles
 from ...compute.templates import tiles_of, told
 from ...config import StitchConfig, checked_config
 from ...device import device_model
-from ...records.recorder import fresh
+from ...records.decisions import decided, fresh
 from ...support.failures import reason_of, reraise_fatal
 from ...support.interrupts import check
 from ...support.module_pass import module_pass
@@ -34,14 +34,13 @@ class ComputeTemplates:
     """Give every function marked ``tvm_stitch.template`` a template's kernel, and build it.
 
     The functions become external functions of the compiler ``tvm_stitch``, as stitch ops do. A constant weight is
-    packed. The function then takes it in panels, and its calls pass it in panels.
+    packed. The function then takes it in panels, and its calls pass it in panels. The module's decisions
+    (``tvm_stitch.records.decisions``) receive the text for reports of each kernel, and by function the reason why it
+    has none.
 
     Args:
         target: a CPU, the module's target.
         config: options. The defaults suit most models.
-        computed: receives the text for reports of each kernel.
-        declined: receives by scope the reason why it has no kernel.
-        refused: receives by such a scope the name of its function.
         prefix: beginning of the names of all kernels.
         build: whether to build the kernels at once.
     """
@@ -50,22 +49,17 @@ class ComputeTemplates:
         self,
         target: Any,
         config: StitchConfig | None = None,
-        computed: dict[str, str] | None = None,
-        declined: dict[str, str] | None = None,
-        refused: dict[str, str] | None = None,
         prefix: str = "tvmgen_default",
         build: bool = True,
     ):
         self.target, self.config = resolve_target(target), checked_config(config)
-        self.computed = computed if computed is not None else {}
-        self.declined = declined if declined is not None else {}
-        self.refused = refused if refused is not None else {}
         self.prefix, self.build = prefix, build
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module with the marked functions and their calls replaced."""
         maker = _Maker(self, {str(gvar.name_hint) for gvar in mod.functions})
-        return with_calls(mod, maker.replaced)
+        made = with_calls(mod, maker.replaced)
+        return decided(made, computed=maker.computed, declined=maker.declined, outlined=maker.outlined)
 
 
 @dataclass(frozen=True)
@@ -82,6 +76,9 @@ class _Made:
 class _Maker:
     def __init__(self, owner: ComputeTemplates, names: set[str]):
         self.owner, self.names = owner, names
+        self.computed: dict[str, str] = {}
+        self.declined: dict[str, str] = {}
+        self.outlined: dict[str, str] = {}
         self.device = device_model(owner.target, owner.config)
         self.known: dict[tuple[str, tuple[bool, ...]], _Made | None] = {}
         self.weights = PackedWeights()
@@ -96,7 +93,7 @@ class _Maker:
         func = self._alike(func.without_attr(TEMPLATE_ATTR))
         constant = tuple(isinstance(arg, relay.Constant) for arg in call.args)
         key = exact_key(func), constant
-        if self.known.get(key) is None and scope not in self.owner.declined:
+        if self.known.get(key) is None and scope not in self.outlined.values():
             self.known[key] = self._made(func, scope, constant)
         external = self.known.get(key)
         if external is None:
@@ -127,11 +124,11 @@ class _Maker:
                 build(kernel, owner.target)
         except Exception as err:  # a fault here or in TVM must not cost the user a working model
             reraise_fatal(err)
-            owner.declined[scope] = reason_of(err, name)
-            owner.refused[scope] = first
+            declined = fresh(first, self.declined)
+            self.declined[declined], self.outlined[declined] = reason_of(err, name), scope
             return None
         self.names.add(name)
-        owner.computed[name] = told(external.tiles, external.packs)
+        self.computed[name] = told(external.tiles, external.packs)
         return external
 
     def _kernel(self, func: Any, constant: tuple[bool, ...], name: str) -> tuple[_Made, Any]:

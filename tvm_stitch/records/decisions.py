@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions: what passes decide about a module, carried by the module as an attribute.
+
+A pass returns its module with more decisions (:func:`decided`). A module that came before still has its own, so going
+back to it takes the later decisions back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import tvm
+
+from ..compat.attributes import carried, carried_value
+from ..plan.kernel import KernelPlan
+from ..report.flow import Flow
+from ..scope.identify import Boundary
+from ..support.resilient import Reasons
+
+ATTRIBUTE = "tvm_stitch.decisions"
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided about a module.
+
+    Attributes:
+        excluded: the scopes to leave to TVM, with the reasons that reports show.
+        outlined: by function, the name of its scope among those to exclude.
+        plans: by function, its plan.
+        declined: by function, why it could not be scheduled.
+        left: by operator, why no scope takes it.
+        computed: by compute-intensive operator, what computes it, and why.
+        boundaries: the boundaries between kernels.
+        flows: the blocks that scopes were identified in, if their values have names.
+    """
+
+    excluded: Mapping[str, Reasons] = field(default_factory=dict)
+    outlined: Mapping[str, str] = field(default_factory=dict)
+    plans: Mapping[str, KernelPlan] = field(default_factory=dict)
+    declined: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+    computed: Mapping[str, str] = field(default_factory=dict)
+    boundaries: tuple[Boundary, ...] = ()
+    flows: tuple[Flow, ...] = ()
+
+    def names(self) -> dict[str, str]:
+        """Return the functions of the outlined scopes by the scopes' names."""
+        return {scope: name for name, scope in self.outlined.items()}
+
+    def refused(self) -> dict[str, str]:
+        """Return by name what is left to TVM, with the reasons. Names that are taken get a number."""
+        found: dict[str, str] = {}
+        for reasons in self.excluded.values():
+            add_all(found, reasons)
+        add_all(found, self.left.items())
+        return found
+
+
+def decisions_of(mod: tvm.IRModule) -> Decisions:
+    """Return the decisions about a module."""
+    attribute = mod.attrs[ATTRIBUTE] if mod.attrs is not None and ATTRIBUTE in mod.attrs else None
+    found = carried_value(attribute) if attribute is not None else None
+    return found if found is not None else Decisions()
+
+
+def decided(mod: tvm.IRModule, **more: Any) -> tvm.IRModule:
+    """Return the module with more decisions.
+
+    Args:
+        mod: any module.
+        more: fields of :class:`Decisions`. Mappings are merged with what is there, others are added behind it.
+    """
+    more = {name: value for name, value in more.items() if value}
+    if not more:
+        return mod
+    known = decisions_of(mod)
+    for each in fields(Decisions):
+        if each.name in more:
+            before, value = getattr(known, each.name), more[each.name]
+            more[each.name] = {**before, **value} if isinstance(value, Mapping) else (*before, *value)
+    return mod.with_attr(ATTRIBUTE, carried(replace(known, **more)))
+
+
+def without_decisions(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module without the attribute."""
+    return mod.without_attr(ATTRIBUTE) if mod.attrs is not None and ATTRIBUTE in mod.attrs else mod
+
+
+def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
+    """Add some under their names, which get a number where they are taken: no one replaces another."""
+    for name, value in more:
+        known[fresh(name, known)] = value
+
+
+def fresh(name: str, taken: Any, numbered: str = "{} ({})") -> str:
+    """The name, with a number behind it, as ``numbered`` has them, where it is taken."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = numbered.format(name, number)
+    return found
