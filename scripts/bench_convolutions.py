@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     heads = "".join(f"{name + ' us':>10}{'error':>9}" for name in (*CONTENDERS, "torch"))
     print(f"{'part':8}{'layer':28}{heads}{'ratio':>7}  computed by")
     right = [measure(case, each, target) for case, each in zip(cases, built, strict=True)]
-    print("ratio: the best peer's time over ours")
+    print("ratio: the best peer's time over the stitched one")
     return 0 if all(right) else 1
 
 

@@ -35,10 +35,10 @@ TIMING = (
 
 
 TEMPLATES = (
-    "stitched + templates: products and convolutions by templates of ours (StitchConfig's default on a CPU), nothing "
-    "is tuned. It differs from stitched, where TOPI computes them, in these kernels and in their epilogues, which may "
-    "be heavy; from stitched + Ansor in whose schedules they are; and it packs weights at compile time, which Ansor's "
-    "builds were denied."
+    "stitched + templates: templates of tvm_stitch (StitchConfig's default on a CPU) compute products and "
+    "convolutions, and nothing is tuned. It differs from stitched, which has TOPI's, in these kernels and in their "
+    "epilogues, which may be heavy. It differs from stitched + Ansor in the schedules, and it packs weights at "
+    "compile time, which Ansor's builds do not."
 )
 
 

@@ -125,7 +125,9 @@ def main() -> int:
     wrong = [found for case in cases if (found := check(case, target))]
     print(f"{len(cases)} cases, {len(wrong)} wrong", *wrong, sep="\n", flush=True)
     if not options.no_time:
-        print("microseconds: ours, PyTorch's, theirs over ours; operations a second of ours, 10^12")
+        print(
+            "microseconds: tvm_stitch, PyTorch, PyTorch over tvm_stitch; tvm_stitch's operations a second, 10^12"
+        )
         for case in timed_cases():
             made = Compiled(case, target)
             times = microseconds({"ours": made.ours, "PyTorch": made.torch()}, BLOCKS, CALLS)

@@ -207,7 +207,7 @@ def main() -> int:
     print(f"{len(checks)} convolutions and gradients, {len(wrong)} wrong", flush=True)
     print("\n".join(wrong))
     if not options.no_time:
-        print("microseconds: ours and PyTorch's, channels first; last; gradients of data and weight")
+        print("microseconds: tvm_stitch and PyTorch, channels first; last; gradients of data and weight")
         for precision in ("float32", "tf32", "float16"):
             for case in timed_cases(options.batch):
                 made = [Convolution(case, precision, last) for last in (False, True)]

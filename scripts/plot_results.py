@@ -132,7 +132,7 @@ FIGURES = (
     ),
     Figure(
         "whole-models-cpu.svg", "cpu.md", "Whole models on a CPU", cpu_tables,
-        "Whole models on two cores of an Intel Xeon, float32, beside ONNX Runtime and PyTorch", _FASTEST,
+        "Whole models on two cores of an Intel Xeon, float32, against ONNX Runtime and PyTorch", _FASTEST,
     ),
     Figure(
         "single-kernels.svg", "single-kernels.md", "NVIDIA H200", chain_tables,

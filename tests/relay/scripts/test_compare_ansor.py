@@ -121,7 +121,7 @@ def test_templates_are_a_variant_of_their_own(tmp_path: Path) -> None:
     assert [c["compute_intensive"] for c in counts] == [8, 8]
     assert counts[1]["memory_intensive"] == counts[0]["memory_intensive"] - 1
     assert counts[1]["bytes_moved"] < counts[0]["bytes_moved"]
-    assert "by templates of ours" in " ".join(results["statements"])
+    assert "templates of tvm_stitch" in " ".join(results["statements"])
 
 
 def test_tasks_of_the_stitched_model_are_its_contractions() -> None:
