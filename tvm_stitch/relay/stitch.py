@@ -20,7 +20,7 @@ from .templates.substitute import ComputeTemplates
 
 def stitch(
     mod: tvm.IRModule,
-    target: Any,
+    target: tvm.target.Target,
     config: StitchConfig,
     recorder: Recorder,
     prefix: str = "tvmgen_default",
