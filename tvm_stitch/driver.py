@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a module, and again without the scopes that fail, at whatever step: those go back to TVM, with the reason.
+"""Stitch a module. If scopes fail at any step, stitch it again without them, and leave them to TVM with the reason.
 
-A refused scope goes back whole, and TVM fuses its operators: dlight would schedule the merged function as one, slowly
-or not at all.
+A refused scope goes back as a whole, and TVM fuses its operators. TVM's dlight would schedule the merged function as
+one, slowly or not at all.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from .support.failures import reason_of
 from .support.resilient import Reasons, UnitsFailed, resilient
 
 EMITTED = ("cuda", "llvm")
-"""Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
+"""Kinds of target for which stitch ops are emitted. Models for others compile without stitching."""
 
 
 @dataclass
 class Attempt:
-    """What the passes of one attempt are told, ``excluded``, and what they tell.
+    """Inputs and results of one stitching attempt. ``excluded`` names the scopes to leave to TVM.
 
-    ``declined`` gives by function the reason why it could not be scheduled, ``scopes`` by function what names its scope
-    in ``excluded`` (its own name, where there is no entry), ``left`` the calls that no scope could take, ``computed``
-    what computes compute-intensive ones. Functions of matmuls with their epilogues are scopes here too.
+    ``declined`` holds by function the reason why it could not be scheduled. ``scopes`` holds by function its
+    scope's name in ``excluded``, which is the function's name if there is no entry. ``left`` holds the calls that
+    no scope could take. ``computed`` says what computes compute-intensive calls. Functions of matmuls with their
+    epilogues are scopes here too.
     """
 
     excluded: frozenset[str] = frozenset()
@@ -46,8 +47,8 @@ class Attempt:
 class Scopes:
     """The scopes of a module over several compiles of it.
 
-    ``excluded`` gives by name those that are left to TVM, with the reasons that reports show. ``outlined`` names by
-    function the scopes that were not.
+    ``excluded`` holds by name the scopes that are left to TVM, with the reasons for reports. ``outlined`` names by
+    function the other scopes.
     """
 
     excluded: Mapping[str, Reasons] = field(default_factory=dict)
@@ -60,21 +61,21 @@ class Scopes:
 
 def stitch_module(
     mod: tvm.IRModule,
-    target: Any,
+    target: tvm.target.Target,
     config: StitchConfig,
     recorder: Recorder,
     passes: Callable[[Attempt], list[Any]],
     scopes: Scopes | None = None,
 ) -> tvm.IRModule:
-    """Return the module with its stitch ops scheduled, except for scopes that fail: their reasons are recorded.
+    """Return the module with its stitch ops scheduled, except for scopes that fail, whose reasons are recorded.
 
     Args:
-        mod: as the passes take it.
-        target: what it is compiled for.
+        mod: a module in the form that the passes take.
+        target: the module's target.
         config: says whether to raise instead.
         recorder: receives plans, refusals and boundaries.
-        passes: the passes of an attempt, from operators to scheduled stitch ops.
-        scopes: those to leave out; receives those that were outlined.
+        passes: returns the passes of an attempt, from operators to scheduled stitch ops.
+        scopes: the scopes to leave out. It receives those that were outlined.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, from the error of the first scope that fails.
@@ -100,7 +101,7 @@ def stitch_module(
         return result, excluded
 
     def whole(err: Exception) -> tuple[tvm.IRModule, None]:
-        """Stitching fails with no scope at all: a fault of this package that is not about a scope."""
+        """Return the unstitched module after an error that no scope causes, which is a fault of this package."""
         recorder.declined["all"] = reason_of(err, "the whole model")
         return mod, None
 
