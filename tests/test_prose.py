@@ -20,6 +20,7 @@ COVERED = (
     "tvm_stitch/__init__.py",
     "tvm_stitch/config.py",
     "tvm_stitch/device.py",
+    "tvm_stitch/driver.py",
     "tvm_stitch/target.py",
     *(f"tvm_stitch/{folder}" for folder in "cli compat compute deploy execution graph importers".split()),
     *(f"tvm_stitch/{folder}" for folder in "records relay report scope support".split()),

@@ -93,7 +93,7 @@ def resolve_target(target: Any) -> Any:
     return target
 
 
-def other_machine(target: Any) -> str:
+def other_machine(target: tvm.target.Target) -> str:
     """Return the CPU architecture of a target's host code, such as ``"aarch64"``, or "" if it is this machine's."""
     host = target.host or target
     triple = str(dict(host.attrs).get("mtriple") or "") if host.kind.name == "llvm" else ""
@@ -101,7 +101,7 @@ def other_machine(target: Any) -> str:
     return "" if machine == platform.machine() else machine
 
 
-def has_feature(target: Any, name: str) -> bool:
+def has_feature(target: tvm.target.Target, name: str) -> bool:
     """Return whether the CPU of an llvm target has a feature, by LLVM's name."""
     return bool(tvm.get_global_func("target.target_has_feature")(name, target))
 
@@ -210,7 +210,7 @@ def arch_of(device: Any) -> str:
     return "sm_" + "".join(str(device.compute_version).split(".")[:2])
 
 
-def capability_of(target: Any) -> int:
+def capability_of(target: tvm.target.Target) -> int:
     """Return ten times the compute capability of a CUDA target, or 0 if its architecture names none."""
     return capability_in(str(dict(target.attrs).get("arch", "")))
 
@@ -223,7 +223,7 @@ def capability_in(arch: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _check(target: Any) -> None:
+def _check(target: tvm.target.Target) -> None:
     attributes = dict(target.attrs)
     _check_numbers(attributes, _CUDA_LIMITS if target.kind.name == "cuda" else _LIMITS)
     if target.kind.name == "cuda":

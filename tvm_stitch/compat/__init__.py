@@ -28,6 +28,8 @@ from .expressions import (
     Buffer,
     Expr,
     IRBuilder,
+    PrimFunc,
+    Stmt,
     T,
     Var,
     arith,

@@ -11,7 +11,7 @@ import importlib
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 
@@ -39,9 +39,11 @@ _map: Any = tvm.get_global_func("ffi.StructuralMap") if HAS_TIRX else None
 _VARIABLES: int = _STRUCTURE.core.TypeSchema.from_annotation(tir.Var).origin_type_index if HAS_TIRX else 0
 _BEHIND = 1
 """TVM's code for the order in which a node follows its operands."""
-Expr = Any
-Buffer = Any
-Var = Any
+if TYPE_CHECKING:
+    from tvm.ir import Expr
+    from tvm.tirx import Buffer, PrimFunc, Stmt, Var
+else:  # TVMs have them in different modules
+    Expr = Buffer = PrimFunc = Stmt = Var = Any
 
 BINARY = frozenset(
     "Add Sub Mul Div Mod FloorDiv FloorMod Min Max EQ NE LT LE GT GE And Or".split()

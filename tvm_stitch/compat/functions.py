@@ -9,10 +9,22 @@ from functools import partial
 from typing import Any
 
 from .capabilities import HAS_TIRX
-from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, structural_map, tir
+from .expressions import (
+    Buffer,
+    Expr,
+    IRBuilder,
+    PrimFunc,
+    Stmt,
+    T,
+    Var,
+    buffer_dtype,
+    kind,
+    structural_map,
+    tir,
+)
 
 
-def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
+def prim_func_params(func: PrimFunc) -> list[tuple[Var, Buffer | None]]:
     """Return each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
     if HAS_TIRX:
         return [(p, p if kind(p.ty) == "BufferType" else None) for p in func.params]
@@ -20,8 +32,8 @@ def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
 
 
 def with_body_and_params(
-    func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
-) -> Any:
+    func: PrimFunc, body: Stmt, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
+) -> PrimFunc:
     """Return the PrimFunc with another body, with some parameters' buffers replaced, and with further parameters
     appended.
     """
@@ -33,7 +45,7 @@ def with_body_and_params(
     return tir.PrimFunc([*func.params, *handles], body, func.ret_type, buffer_map, func.attrs)
 
 
-def is_block_realize(stmt: Any) -> bool:
+def is_block_realize(stmt: Stmt) -> bool:
     """Return whether a statement is a block's realize node."""
     return kind(stmt) in ("SBlockRealize", "BlockRealize")
 
@@ -74,9 +86,9 @@ def view(buffer: Buffer, shape: Sequence[Expr], name: str, dtype: str | None = N
 
 
 @contextmanager
-def built_body() -> Iterator[list[Any]]:
+def built_body() -> Iterator[list[Stmt]]:
     """Build the body of a scheduled function, a root block. The list holds it after the context."""
-    result: list[Any] = []
+    result: list[Stmt] = []
     with IRBuilder() as builder:
         with T.prim_func():
             T.func_name("main")
@@ -89,7 +101,7 @@ def built_body() -> Iterator[list[Any]]:
         result.append(builder.get().body)
 
 
-def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> Any:
+def with_float_constants(func: PrimFunc, replaced: Callable[[Expr], Expr | None]) -> PrimFunc:
     """Return the PrimFunc with float constants replaced. A constant stays if ``replaced`` returns None for it."""
     if not HAS_TIRX:
         return func.with_body(tir.stmt_functor.ir_transform(func.body, None, replaced, ["FloatImm"]))
@@ -102,7 +114,7 @@ def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> 
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
+def with_buffers(body: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
     """Return a statement with buffers replaced, at least one. In a TVM with Relax, buffers are variables."""
 
     def change(var: Any) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ..compat import PrimFunc, Var
 from ..config import StitchConfig
 from ..device import DeviceModel, device_model
 from ..support.failures import Refusal
@@ -15,6 +16,9 @@ from .attention import Attention
 from .cpu import attention as cpu_attention
 from .cuda import attention as cuda_attention
 
+if TYPE_CHECKING:
+    from tvm.target import Target
+
 
 class AttentionKernels(Protocol):
     """The attention kernels of a target."""
@@ -22,11 +26,11 @@ class AttentionKernels(Protocol):
     def check(self, attention: Attention) -> None:
         """Raise a Refusal unless a kernel computes this attention, and faster than separate operators."""
 
-    def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
+    def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result."""
 
 
-def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | None:
+def attention_kernels(target: Target, config: StitchConfig) -> AttentionKernels | None:
     """Return the kernels of a target, or None if it has none."""
     if target.kind.name == "cuda":
         return _Cuda(target, config, device_model(target, config))
@@ -35,7 +39,7 @@ def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | N
 
 @dataclass(frozen=True)
 class _Cuda:
-    target: Any
+    target: Target
     config: StitchConfig
     device: DeviceModel
 
@@ -48,13 +52,13 @@ class _Cuda:
             raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
         _check_queries(attention, self.device.choices.attention_fewest_queries)
 
-    def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
+    def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         return cuda_attention.cuda_attention(attention, numbers, self.device)
 
 
 @dataclass(frozen=True)
 class _Cpu:
-    target: Any
+    target: Target
     config: StitchConfig
     device: DeviceModel
 
@@ -63,7 +67,7 @@ class _Cpu:
         cpu_attention.check(attention, self.device.choices)
         _check_queries(attention, self.device.choices.cpu_attention_fewest_queries)
 
-    def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
+    def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         return cpu_attention.cpu_attention(attention, numbers, self.target, self.device.choices)
 
 

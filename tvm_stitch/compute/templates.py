@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..config import StitchConfig
 from ..cost.choices import Choices
@@ -15,17 +15,20 @@ from .cpu.convolution_tiles import tiles_for_convolution
 from .cpu.dot_instruction import dot_instruction, prefers_unsigned
 from .cpu.tiles import Tiles, lanes_of, tiles_for
 
+if TYPE_CHECKING:
+    from tvm.target import Target
+
 TEMPLATE = "our template"
 
 
-def has_templates(target: Any, config: StitchConfig) -> bool:
+def has_templates(target: Target, config: StitchConfig) -> bool:
     """Return whether templates compute operators for a target: on CPUs, unless the config selects TVM's schedules."""
     return (
         target is not None and target.kind.name == "llvm" and not {"matmul", "convolution"} <= config.of_tvm
     )
 
 
-def why_no_integers(target: Any, config: StitchConfig, kind: str, dtypes: tuple[str, str]) -> str:
+def why_no_integers(target: Target, config: StitchConfig, kind: str, dtypes: tuple[str, str]) -> str:
     """Return the reason why no template computes products of these integers better than those of floats.
 
     The reason is empty if a template does.
@@ -45,12 +48,12 @@ def why_no_integers(target: Any, config: StitchConfig, kind: str, dtypes: tuple[
     return ""
 
 
-def multiplies_unsigned(target: Any) -> bool:
+def multiplies_unsigned(target: Target) -> bool:
     """Return whether a CPU's templates are fastest with data of uint8."""
     return prefers_unsigned(target, lanes_of(target))
 
 
-def tiles_of(target: Any, choices: Choices, product: Contraction | Convolution) -> Tiles:
+def tiles_of(target: Target, choices: Choices, product: Contraction | Convolution) -> Tiles:
     """Return the tiles of an operator on a CPU."""
     if isinstance(product, Convolution):
         tiles = tiles_for_convolution(target, choices, product)

@@ -10,7 +10,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -47,7 +50,7 @@ _FLAGS = {
 """LLVM's names of features, with those of ``/proc/cpuinfo``."""
 
 
-def needed_flags(target: Any) -> list[str]:
+def needed_flags(target: Target) -> list[str]:
     """Return the CPU flags that code for a target may use, sorted. For a GPU, the host's CPU counts.
 
     Args:

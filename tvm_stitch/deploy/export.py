@@ -18,13 +18,16 @@ import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..support.failures import reraise_fatal
 from ..support.interrupts import watched
 from ..target import resolve_target
 from . import embedded
 from .linking import check_linker, linking
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 COMPILER_VARIABLE = "TVM_CUDA_COMPILE_MODE"
 """TVM's environment variable that selects the compiler of CUDA C: ``nvcc`` or ``nvrtc``."""
@@ -94,7 +97,7 @@ def kernel_compiler() -> str | None:
 
 
 @contextlib.contextmanager
-def _compiled_kernels(root: Any, target: Any) -> Iterator[None]:
+def _compiled_kernels(root: Any, target: Target) -> Iterator[None]:
     """Replace the CUDA modules below ``root`` by ones with compiled kernels, which cannot run in this process."""
     changed: list[tuple[Any, list[Any]]] = []
     try:
@@ -121,7 +124,7 @@ def _set_imports(module: Any, imports: list[Any]) -> None:
         module.import_module(inner)
 
 
-def _compiled(module: Any, target: Any) -> Any:
+def _compiled(module: Any, target: Target) -> Any:
     """Return a module of CUDA C with its kernels compiled.
 
     TVM writes the format, the kernels' signatures and the code. The format and the code are each preceded by their
@@ -143,7 +146,7 @@ def _text(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _compile(source: str, target: Any) -> tuple[str, bytes]:
+def _compile(source: str, target: Target) -> tuple[str, bytes]:
     """Return the format of machine code, and the code."""
     from tvm.support.nvcc import compile_cuda
 

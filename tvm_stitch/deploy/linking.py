@@ -10,16 +10,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..target import other_machine
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 
 class LinkError(RuntimeError):
     """A library cannot be linked. The message gives the reason and advice."""
 
 
-def check_linker(target: Any) -> None:
+def check_linker(target: Target) -> None:
     """Raise a LinkError if there is no compiler with which TVM could link a library for the target.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 
 from .. import compat
-from ..compat import Buffer, Expr, Var, has_load
+from ..compat import Buffer, Expr, PrimFunc, Stmt, Var, has_load
 from ..support.failures import Refusal
 from .access import loads
 from .combiners import COMBINERS
@@ -24,7 +24,7 @@ class Unreadable(Refusal):
     """No StitchGraph can express the function. The message names the construct."""
 
 
-def read(func: Any, name: str = "stitch") -> StitchGraph:
+def read(func: PrimFunc, name: str = "stitch") -> StitchGraph:
     """Read a function into a graph.
 
     The body is a root block over loop nests. Each nest holds one block with one store. Blocks may have spatial and
@@ -46,7 +46,7 @@ def read(func: Any, name: str = "stitch") -> StitchGraph:
 
 
 class _Reader:
-    def __init__(self, func: Any, name: str):
+    def __init__(self, func: PrimFunc, name: str):
         self.name = name
         self.tensor: dict[Buffer, Tensor] = {}
         self.operators: list[Operator] = []
@@ -75,7 +75,7 @@ class _Reader:
         graph = StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
         return in_memory_order(inline_constants(graph))
 
-    def _statement(self, stmt: Any) -> None:
+    def _statement(self, stmt: Stmt) -> None:
         if compat.kind(stmt) == "SeqStmt":
             for s in compat.elements(stmt.seq):
                 self._statement(s)
@@ -90,7 +90,7 @@ class _Reader:
             raise Unreadable(f"a loop nest ends in {compat.kind(stmt)}, not in a block")
         self._block(stmt, loops)
 
-    def _block(self, realize: Any, loops: dict[Var, Extent]) -> None:
+    def _block(self, realize: Stmt, loops: dict[Var, Extent]) -> None:
         block = realize.block
         where = f"block {block.name_hint}"
         if compat.int_value(realize.predicate) != 1:
@@ -122,7 +122,7 @@ class _Reader:
         self.operators.append(wired(op))
 
     @staticmethod
-    def _bindings(block: Any, values: Any, loops: dict[Var, Extent], where: str) -> None:
+    def _bindings(block: Stmt, values: Any, loops: dict[Var, Extent], where: str) -> None:
         """Check that each axis runs over its own loop, and each loop over an axis, so that the block covers its
         space.
         """
@@ -139,7 +139,7 @@ class _Reader:
         if any(not is_number(e, 1) for e in loops.values()):
             raise Unreadable(f"{where} repeats in a loop that no axis names")
 
-    def _output_axes(self, store: Any, spatial: dict[Var, Any], where: str) -> list[Axis]:
+    def _output_axes(self, store: Stmt, spatial: dict[Var, Any], where: str) -> list[Axis]:
         """Return the spatial axes in the order of the output's dimensions."""
         axes: list[Axis] = []
         left = dict(spatial)
@@ -157,7 +157,7 @@ class _Reader:
         return axes
 
     def _combine(
-        self, block: Any, store: Any, reduce: list[Axis], where: str
+        self, block: Stmt, store: Stmt, reduce: list[Axis], where: str
     ) -> tuple[Expr, str | None, Expr | None]:
         if block.init is None:
             if reduce:

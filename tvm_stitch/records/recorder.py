@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..plan.kernel import KernelPlan
 from ..report.flow import Flow
@@ -11,6 +11,9 @@ from ..report.report import Report
 from ..scope.identify import Boundary
 from .decisions import Decisions, add_all, fresh
 from .describe import report_of
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 
 class Recorder:
@@ -29,7 +32,7 @@ class Recorder:
         self.targets: list[str] = []
         self.flows: list[Flow] = []
 
-    def note_target(self, target: Any) -> None:
+    def note_target(self, target: Target) -> None:
         """Record the target of the decisions that follow."""
         if str(target) not in self.targets:
             self.targets.append(str(target))

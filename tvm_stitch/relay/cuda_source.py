@@ -119,11 +119,11 @@ def fixed_cuda_source() -> Iterator[None]:
 def _registered_callbacks() -> Iterator[None]:
     post, build = (tvm.get_global_func(name, allow_missing=True) for name in (POSTPROC, COMPILE))
 
-    def postprocess(code: str, target: Any) -> str:
+    def postprocess(code: str, target: tvm.target.Target) -> str:
         fixed = fix_source(str(code), target)
         return fixed if post is None else str(post(fixed, target))
 
-    def compile_source(code: str, target: Any) -> Any:
+    def compile_source(code: str, target: tvm.target.Target) -> Any:
         return _compile(str(code), target, build)
 
     with registered(POSTPROC, postprocess), registered(COMPILE, compile_source):
@@ -133,7 +133,7 @@ def _registered_callbacks() -> Iterator[None]:
 _callbacks = SharedContext(_registered_callbacks)
 
 
-def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:
+def _compile(code: str, target: tvm.target.Target, build: Callable[..., Any] | None) -> Any:
     """Return the output of the registered compiler, or NVRTC's cubin if that compiler misses nvcc."""
     if build is not None:
         try:

@@ -36,7 +36,7 @@ _built: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
 _lock = threading.Lock()
 
 
-def build(kernel: Any, target: Any) -> Any:
+def build(kernel: Any, target: tvm.target.Target) -> Any:
     """Build a scheduled PrimFunc under its global symbol, and keep the runtime module until TVM asks for it.
 
     Calls do not check the shapes of arguments. The graph fixes them, and the AOT executor passes tensors without
@@ -62,13 +62,13 @@ def build(kernel: Any, target: Any) -> Any:
     return module
 
 
-def _leave_scopes_above(target: Any) -> None:
+def _leave_scopes_above(target: tvm.target.Target) -> None:
     """Leave target scopes that an error left open, because TVM's CUDA builder enters one without a guard."""
     while not tvm.target.Target.current().same_as(target):
         tvm.target.Target.current().__exit__(None, None, None)
 
 
-def external_function(func: Any, kernel: Any, target: Any) -> Any:
+def external_function(func: Any, kernel: Any, target: tvm.target.Target) -> Any:
     """Return the function for which TVM calls the external compiler. It replaces a function that a kernel computes.
 
     Args:

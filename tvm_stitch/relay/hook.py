@@ -164,7 +164,12 @@ class _Entry:
     """
 
     def __init__(
-        self, target: Any, config: StitchConfig, prefix: str, build: bool, templates: Templates | None
+        self,
+        target: tvm.target.Target,
+        config: StitchConfig,
+        prefix: str,
+        build: bool,
+        templates: Templates | None,
     ):
         self.target, self.config, self.prefix, self.build = target, config, prefix, build
         self.templates = templates

@@ -34,7 +34,7 @@ GENERIC = "llvm -keys=generic"
 """A target that selects every operator's plain definition."""
 
 
-def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
+def read_function(func: Any, target: tvm.target.Target, name: str) -> tuple[Any, StitchGraph]:
     """Return a Relay function as an unscheduled PrimFunc, with one or more blocks for each operator, and as a
     graph.
 
@@ -123,7 +123,7 @@ def _facts_kept() -> Iterator[None]:
 _facts_asked_once = SharedContext(_facts_kept)
 
 
-def _unwarned(target: Any) -> AbstractContextManager[None]:
+def _unwarned(target: tvm.target.Target) -> AbstractContextManager[None]:
     """Return a context without TVM's warning that the schedule of a plain definition is slow, which is not used
     here.
     """
@@ -139,7 +139,7 @@ def exact_key(func: Any) -> str:
 class OpReader:
     """Reads calls of Relay operators, each kind of call once."""
 
-    def __init__(self, target: Any):
+    def __init__(self, target: tvm.target.Target):
         self.target = target
         self.cache: dict[str, StitchGraph | str] = {}
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import tvm
 
@@ -24,7 +23,7 @@ from .templates.substitute import ComputeTemplates
 
 def stitch(
     mod: tvm.IRModule,
-    target: Any,
+    target: tvm.target.Target,
     config: StitchConfig,
     recorder: Recorder,
     prefix: str = "tvmgen_default",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..config import StitchConfig
 from ..cost.choices import Choices
@@ -17,10 +17,13 @@ from .estimate import KernelEstimate, estimate_kernel, in_block
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
+if TYPE_CHECKING:
+    from tvm.target import Target
+
 
 def identify_for(
     nodes: Sequence[Node],
-    target: Any,
+    target: Target | None,
     config: StitchConfig,
     topi: bool = False,
     excluded: Excluded = nothing,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import compat
 from ...codegen import builder as B
@@ -26,7 +26,7 @@ from ...codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ...codegen.emit import sound_for_cpu
 from ...codegen.vector_math import Scope, exp_of_negative
 from ...codegen.vector_math.scope import quotient
-from ...compat import Buffer, Expr, tir
+from ...compat import Buffer, Expr, PrimFunc, Var, tir
 from ...cost.choices import Choices
 from ...graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
 from ...support.failures import Refusal
@@ -35,6 +35,9 @@ from .data_block import elements
 from .emit import compute_func
 from .micro_kernel import each_tile, emit_sums
 from .tiles import attention_tile
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 _LOWEST = -3.4028234663852886e38
 
@@ -47,7 +50,7 @@ def check(attention: Attention, choices: Choices) -> None:
     check_sizes(attention, abs(attention.scale), choices.cpu_attention_largest_head)
 
 
-def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any, choices: Choices) -> Any:
+def cpu_attention(attention: Attention, numbers: Sequence[Var], target: Target, choices: Choices) -> PrimFunc:
     """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:
@@ -69,7 +72,7 @@ def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any, cho
 
 class _Emitter:
     def __init__(
-        self, attention: Attention, buffers: Sequence[Buffer], out: Buffer, target: Any, choices: Choices
+        self, attention: Attention, buffers: Sequence[Buffer], out: Buffer, target: Target, choices: Choices
     ):
         self.attention, self.choices = attention, choices
         tile = attention_tile(target, choices, attention)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...cost.choices import Choices
 from ...cost.products import elapsed, step_cost
@@ -21,8 +21,11 @@ from .tiles import (
     vectors_of,
 )
 
+if TYPE_CHECKING:
+    from tvm.target import Target
 
-def tiles_for_convolution(target: Any, choices: Choices, conv: Convolution) -> Tiles:
+
+def tiles_for_convolution(target: Target, choices: Choices, conv: Convolution) -> Tiles:
     """Return the tiles of a convolution on a CPU. Output positions take the role of a product's rows."""
     lanes, registers = vectors_of(target)
     *outer, lines, places = (w.outputs for w in conv.windows)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from ...codegen import builder as B
 from ...compat import Expr, T, tir
 from ...graph.dtype import BYTES
 from ...target import has_feature, llvm_version
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 BITS = "uint16"
 """The type that holds a bfloat16's bits."""
@@ -88,7 +91,7 @@ class DotInstruction:
             yield
 
 
-def dot_instruction(target: Any, dtypes: tuple[str, str], lanes: int) -> DotInstruction | None:
+def dot_instruction(target: Target, dtypes: tuple[str, str], lanes: int) -> DotInstruction | None:
     """Return a target's instruction for factors of these types and vectors of ``lanes`` sums, or None if it has
     none.
     """
@@ -106,7 +109,7 @@ def dot_instruction(target: Any, dtypes: tuple[str, str], lanes: int) -> DotInst
     return _pairs(lanes) if has_feature(target, wanted) else None
 
 
-def prefers_unsigned(target: Any, lanes: int) -> bool:
+def prefers_unsigned(target: Target, lanes: int) -> bool:
     """Return whether, for vectors of ``lanes`` sums, a target multiplies bytes only as unsigned by signed ones."""
     instruction = dot_instruction(target, ("uint8", "int8"), lanes)
     return instruction is not None and instruction.left == "uint8"

@@ -12,7 +12,7 @@ from ...codegen import builder as B
 from ...codegen.cpu.kernel import emit_stage
 from ...codegen.emit import sound_for_cpu
 from ...codegen.gpu.memory.scratch import WORKSPACE_ATTR
-from ...compat import Buffer, tir
+from ...compat import Buffer, PrimFunc, Stmt, tir
 from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.extent import as_expr
@@ -32,19 +32,19 @@ COMPUTE_ATTR = "tvm_stitch.compute"
 _MARKS = {compat.attribute("is_scheduled"): True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True}
 
 
-def compute_func(params: Sequence[Any], body: Any) -> Any:
+def compute_func(params: Sequence[Any], body: Stmt) -> PrimFunc:
     """Return a scheduled PrimFunc with the attributes of a compute-intensive kernel."""
     return tir.PrimFunc(list(params), body).with_attrs({**_MARKS, "tirx.noalias": True, "s_tir": True})
 
 
 def emit_anchored(
-    func: Any,
+    func: PrimFunc,
     anchor: Anchored,
     tiles: Tiles,
     packed: Buffer | None,
     device: DeviceModel,
     config: StitchConfig,
-) -> Any:
+) -> PrimFunc:
     """Return the scheduled PrimFunc that computes an operator and then its epilogue.
 
     The epilogue is evaluated tile by tile if possible. Otherwise it follows the whole operator, whose result is

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...cost.choices import Choices
 from ...cost.products import elapsed, step_cost
@@ -24,6 +24,9 @@ from ...graph.extent import Extent
 from ...target import has_feature
 from ..attention import Attention
 from .dot_instruction import DotInstruction
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 CACHE_LINE = 64
 """Bytes that are fetched at once."""
@@ -78,7 +81,7 @@ class Tiles:
 
 
 def tiles_for(
-    target: Any, choices: Choices, batch: Extent, rows: Extent, columns: Extent, depth: Extent
+    target: Target, choices: Choices, batch: Extent, rows: Extent, columns: Extent, depth: Extent
 ) -> Tiles:
     """Return the tiles of a product of these extents on a CPU.
 
@@ -158,14 +161,14 @@ def has_rows_outside(
     return by_rows <= by_panels
 
 
-def cores_of(target: Any, choices: Choices, most: int | None = None) -> tuple[int, ...]:
+def cores_of(target: Target, choices: Choices, most: int | None = None) -> tuple[int, ...]:
     """Return numbers of cores to keep busy: the target's if known. ``most`` limits them to the amount of work."""
     known = target.attrs.get("num-cores")
     numbers = choices.assumed_cores if known is None else (int(known),)
     return numbers if most is None else tuple(sorted({min(number, max(1, most)) for number in numbers}))
 
 
-def attention_tile(target: Any, choices: Choices, attention: Attention) -> Tiles:
+def attention_tile(target: Target, choices: Choices, attention: Attention) -> Tiles:
     """Return the tiles of attention on a CPU. Columns are queries, and a task has ``task_panels`` panels of them."""
     lanes, registers = vectors_of(target)
     rows, queries = most_rows(registers), attention.queries
@@ -197,12 +200,12 @@ def tile_rows_for(most: int, rows: int, vectors: int, choices: Choices) -> int:
     )
 
 
-def lanes_of(target: Any) -> int:
+def lanes_of(target: Target) -> int:
     """Return the number of elements of four bytes in a vector of a target."""
     return vectors_of(target)[0]
 
 
-def vectors_of(target: Any) -> tuple[int, int]:
+def vectors_of(target: Target) -> tuple[int, int]:
     """Return the float32 lanes and the number of a target's vector registers."""
     if has_feature(target, "avx512f"):
         return 16, 32

@@ -20,12 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
-from typing import Any
 
 from ... import compat
 from ...codegen import builder as B
 from ...codegen.gpu.launch_bounds import bound_registers
-from ...compat import Analyzer, Buffer, Expr, T, tir
+from ...compat import Analyzer, Buffer, Expr, PrimFunc, T, Var, tir
 from ...device import DeviceModel
 from ...graph.dtype import MULTIPLIED, item_bytes
 from ...graph.extent import as_expr, ceildiv, is_number, product
@@ -66,7 +65,7 @@ def check(attention: Attention, shared_bytes: int) -> None:
         )
 
 
-def cuda_attention(attention: Attention, numbers: Sequence[Any], device: DeviceModel) -> Any:
+def cuda_attention(attention: Attention, numbers: Sequence[Var], device: DeviceModel) -> PrimFunc:
     """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:

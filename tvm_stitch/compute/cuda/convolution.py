@@ -25,7 +25,7 @@ from ...codegen import builder as B
 from ...codegen.gpu.kernel import COOPERATIVE
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...codegen.gpu.launch_check import check_multiprocessors
-from ...compat import Buffer, Expr, T, tir
+from ...compat import Buffer, Expr, PrimFunc, T, tir
 from ...cost.choices import Choices
 from ...graph.extent import ceildiv, product
 from ...repairs.tir.exact_constants import exact_constants
@@ -133,7 +133,7 @@ def cuda_convolution(
     epilogue: Epilogue | None = None,
     lanes: int = 1,
     added_up: ByCluster | ByGrid | None = None,
-) -> Any:
+) -> PrimFunc:
     """Return the scheduled PrimFunc of data, packed weight and result. Splits are the first axis of the result.
 
     With an epilogue, the epilogue's operands follow the weight, and its results replace the result. Then, and if

@@ -34,7 +34,7 @@ TOPHUB = "tvm_stitch_tophub"
 """Attribute that marks the contexts with AutoTVM's records that TVM itself opens around every build."""
 
 
-def asked_instead(target: Any, config: StitchConfig) -> str:
+def asked_instead(target: tvm.target.Target, config: StitchConfig) -> str:
     """Return the user's request that replaces templates for products and convolutions, or "".
 
     The options of the current pass context, or an open context with AutoTVM's records, request a tuner's schedules.
@@ -61,7 +61,7 @@ class Templates:
         altered: for operators whose layout TVM changed, the reasons why no template serves them.
     """
 
-    def __init__(self, target: Any, config: StitchConfig):
+    def __init__(self, target: tvm.target.Target, config: StitchConfig):
         self.instead, self.config = asked_instead(target, config), config
         self.choices = device_model(target, config).choices
         self.altered: dict[str, list[str]] = {}
