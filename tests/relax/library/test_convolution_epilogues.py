@@ -17,6 +17,7 @@ from cuda_emulator.lowering import lower
 from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, explain
+from tvm_stitch.compute.cuda import convolution_plan as cuda_convolution_plan
 from tvm_stitch.compute.cuda.convolution_plan import Tile
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
