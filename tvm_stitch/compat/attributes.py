@@ -11,6 +11,8 @@ except ImportError:  # older TVMs have another FFI
     import itertools
     from collections import OrderedDict
 
+    import tvm
+
     MOST_CARRIED = 256
     """Values that are kept. A compile of one module needs fewer."""
     _kept: OrderedDict[str, Any] = OrderedDict()
@@ -23,7 +25,7 @@ except ImportError:  # older TVMs have another FFI
         _kept[key] = value
         while len(_kept) > MOST_CARRIED:
             _kept.popitem(last=False)
-        return key
+        return tvm.runtime.String(key)
 
     def carried_value(attribute: Any) -> Any:
         """Return the value that an object of :func:`carried` carries; None if it is no longer kept."""
