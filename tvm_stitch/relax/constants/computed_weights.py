@@ -26,6 +26,8 @@ _FILLED = {
 """Operators that fill a tensor with a number; None: with that of a constant behind the shape."""
 _FUNCTION = "computed_weights"
 """The function that computes the weights of another one, in a module of its own."""
+Values = Mapping[relax.Var, relax.Expr]
+"""The values of variables."""
 
 
 @module_pass
@@ -65,7 +67,9 @@ class ComputedWeights:
         )
         return apply_rules(mod, [rule])
 
-    def _computed(self, mod: tvm.IRModule, weights: Sequence[Any], constants: Mapping[Any, Any]) -> Any:
+    def _computed(
+        self, mod: tvm.IRModule, weights: Sequence[relax.Var], constants: Values
+    ) -> dict[relax.Var, relax.Expr]:
         """The constants that weights are, but for those that the passes do not compute."""
         bindings = [
             relax.VarBinding(var, _whole(var, constants[var], self.choices))
@@ -86,16 +90,16 @@ class ComputedWeights:
         }
 
 
-def _constants(values: Mapping[Any, Any]) -> dict[Any, Any]:
+def _constants(values: Values) -> dict[relax.Var, relax.Expr]:
     """The variables of values that depend on constants alone, each behind those that it reads."""
-    found: dict[Any, Any] = {}
+    found: dict[relax.Var, relax.Expr] = {}
     for var, value in values.items():
         if _is_constant(value, found):
             found[var] = value
     return found
 
 
-def _is_constant(value: Any, found: Container[Any]) -> bool:
+def _is_constant(value: relax.Expr, found: Container[relax.Var]) -> bool:
     """Whether a value depends on constants and on variables that are found to do so, alone."""
     if isinstance(value, relax.Var):
         return value in found
@@ -108,12 +112,12 @@ def _is_constant(value: Any, found: Container[Any]) -> bool:
     return isinstance(value, (tvm.ir.GenericConst, tvm.tirx.IntImm, tvm.tirx.FloatImm))
 
 
-def _is_computed(op: Any) -> bool:
+def _is_computed(op: relax.Expr) -> bool:
     """Whether TVM's legalization knows an operator: it gives the same whenever it is computed."""
     return isinstance(op, tvm.ir.Op) and op.get_attr("FLegalize") is not None
 
 
-def _weights(values: Mapping[Any, Any], constants: Container[Any], choices: Choices) -> list[Any]:
+def _weights(values: Values, constants: Container[relax.Var], choices: Choices) -> list[relax.Var]:
     """The variables among constants that products of something else read, no larger than a constant may be."""
     products = (
         value for var, value in values.items() if operator_name(value) in PRODUCTS and var not in constants
@@ -122,7 +126,12 @@ def _weights(values: Mapping[Any, Any], constants: Container[Any], choices: Choi
     return [var for var in read if var in constants and bytes_of(var) <= choices.largest_filled_weight]
 
 
-def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any], choices: Choices) -> list[Any]:
+def _tables(
+    func: relax.Function,
+    values: Values,
+    constants: Container[relax.Var],
+    choices: Choices,
+) -> list[relax.Var]:
     """The tensors among constants that something else reads, as far as they depend on filled ones and are small."""
     filled = _filled(values, constants)
     readers = [var for var in values if var not in constants]
@@ -130,20 +139,20 @@ def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any], cho
     return [var for var in read if var in filled and 0 < bytes_of(var) <= choices.largest_table]
 
 
-def _filled(values: Mapping[Any, Any], constants: Container[Any]) -> set[Any]:
+def _filled(values: Values, constants: Container[relax.Var]) -> set[relax.Var]:
     """The variables of values that depend on constants, and on something that is filled with a number."""
-    found: set[Any] = set()
+    found: set[relax.Var] = set()
     for var, value in values.items():
         if var in constants and (_fills(value) or not found.isdisjoint(relax.analysis.free_vars(value))):
             found.add(var)
     return found
 
 
-def _fills(value: Any) -> bool:
+def _fills(value: relax.Expr) -> bool:
     return operator_name(value) in _FILLED
 
 
-def _whole(var: Any, value: Any, choices: Choices) -> Any:
+def _whole(var: Any, value: relax.Expr, choices: Choices) -> Any:
     """A value; of a tensor that is filled the constant that it is, since TVM folds no such call."""
     name = operator_name(value)
     if name not in _FILLED or bytes_of(var) > choices.largest_table:
@@ -157,13 +166,13 @@ def _whole(var: Any, value: Any, choices: Choices) -> Any:
     return relax.const(np.full(shape_of(var) or (), number, dtype), dtype)
 
 
-def _differs(value: Any) -> bool:
+def _differs(value: relax.Expr) -> bool:
     """Has a constant more than one value?"""
     array = value.value.numpy()
     return bool((array != array.reshape(-1)[0]).any())
 
 
-def _needed(weights: Sequence[Any], constants: Mapping[Any, Any]) -> list[Any]:
+def _needed(weights: Sequence[relax.Var], constants: Values) -> list[relax.Var]:
     """The variables that weights depend on, themselves included, each behind those that it reads."""
     needed = set(weights)
     for var in reversed(constants):
@@ -172,7 +181,7 @@ def _needed(weights: Sequence[Any], constants: Mapping[Any, Any]) -> list[Any]:
     return [var for var in constants if var in needed]
 
 
-def _of(match: Match, known: Mapping[relax.Var, relax.Expr]) -> relax.Expr | None:
+def _of(match: Match, known: Values) -> relax.Expr | None:
     """A call of constants, for those of its operands that are known."""
     call, operands = match.value, match.before.args
     if not any(arg in known for arg in operands if isinstance(arg, relax.Var)):

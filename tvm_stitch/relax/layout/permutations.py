@@ -20,12 +20,12 @@ from tvm import relax
 
 from ...cost.choices import Choices
 from ...graph.dtype import item_bytes
-from ...graph.extent import product, same_shape
+from ...graph.extent import Extent, product, same_shape
 from ...support.module_pass import module_pass
 from ..rewriting.functions import with_own_functions
 from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import PRODUCTS, operator_name
-from ..rewriting.readers import readers_of
+from ..rewriting.readers import Readers, readers_of
 from ..rewriting.views import permutation, shape_of
 from .quantization import is_elementwise
 
@@ -57,7 +57,7 @@ def _rewritten(func: Any, choices: Choices) -> Any:
     if not any(operator_name(value) == PERMUTE for value in values.values()):
         return func
     readers = readers_of(func)
-    orders: dict[Any, Axes] = {}
+    orders: dict[relax.Var, Axes] = {}
     for block in getattr(func.body, "blocks", ()):
         if isinstance(block, relax.DataflowBlock):
             inside = _inside(block, readers)
@@ -68,12 +68,12 @@ def _rewritten(func: Any, choices: Choices) -> Any:
     return _Mutator(orders, values, readers).visit_expr(func)
 
 
-def _is_of_another(value: Any, values: dict[Any, Any]) -> bool:
+def _is_of_another(value: relax.Expr, values: dict[relax.Var, relax.Expr]) -> bool:
     """Whether a value is a transposition of a transposition, which are one, or none."""
     return operator_name(value) == PERMUTE and operator_name(values.get(value.args[0])) == PERMUTE
 
 
-def _inside(block: Any, readers: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
+def _inside(block: relax.DataflowBlock, readers: Readers) -> Readers:
     """The readers, None in place of those that are in other blocks."""
     bound = {binding.var for binding in block.bindings}
     return {
@@ -97,16 +97,18 @@ def _unchanged(rank: int) -> Axes:
 
 
 # -- which operators go together -----------------------------------------------------------------------------------
-Group = dict[Any, Axes]
+Group = dict[relax.Var, Axes]
 """Connected operators of a dataflow block, by the variables that they are bound to, each with the order that its axes
 have beside those of the group."""
 
 
-def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
+def _groups(block: relax.DataflowBlock, values: dict[relax.Var, relax.Expr]) -> list[Group]:
     """The operators that are connected directly, or by transpositions alone."""
-    parent: dict[Any, tuple[Any, Axes]] = {}  # and the order of a variable's axes beside its parent's
+    parent: dict[
+        relax.Var, tuple[relax.Var, Axes]
+    ] = {}  # and the order of a variable's axes beside its parent's
 
-    def root(var: Any) -> tuple[Any, Axes]:
+    def root(var: relax.Var) -> tuple[relax.Expr, Axes]:
         """The variable that stands for its group, and the order of its axes beside that one's; the way gets shorter."""
         way = []
         while parent[var][0] is not var:
@@ -130,7 +132,7 @@ def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
                 (theirs, their_order), (mine, order) = root(arg), root(var)
                 if theirs is not mine:
                     parent[mine] = theirs, composed(their_order, inverse(order))
-    found: dict[Any, Group] = {}
+    found: dict[relax.Var, Group] = {}
     for var in parent:
         if operator_name(values[var]) != PERMUTE:
             top, order = root(var)
@@ -138,7 +140,7 @@ def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
     return list(found.values())
 
 
-def _is_elementwise(value: Any) -> bool:
+def _is_elementwise(value: relax.Expr) -> bool:
     """Whether a call computes each element of a tensor of known shape from one of each operand."""
     if not is_elementwise(value):
         return False
@@ -151,18 +153,18 @@ def _is_elementwise(value: Any) -> bool:
     )
 
 
-def _has_axes(arg: Any, shape: tuple[Any, ...] | None, rank: int) -> bool:
+def _has_axes(arg: relax.Expr, shape: tuple[Extent, ...] | None, rank: int) -> bool:
     """Whether an operand has ``rank`` axes, or none, or is a constant, which may get those that it lacks."""
     return shape is not None and (len(shape) in (0, rank) or isinstance(arg, tvm.ir.GenericConst))
 
 
-def _shape(value: Any) -> tuple[Any, ...]:
+def _shape(value: relax.Expr) -> tuple[Extent, ...]:
     found = shape_of(value)
     assert found is not None
     return found
 
 
-def _peeled(value: Any, order: Axes, values: dict[Any, Any]) -> tuple[Any, Axes]:
+def _peeled(value: relax.Expr, order: Axes, values: dict[relax.Var, relax.Expr]) -> tuple[relax.Expr, Axes]:
     """What a value in some order is made from by transpositions that are seen where it is, and in which order."""
     while isinstance(value, relax.DataflowVar) and operator_name(values.get(value)) == PERMUTE:
         order = composed(permutation(values[value], len(order)), order)
@@ -171,7 +173,7 @@ def _peeled(value: Any, order: Axes, values: dict[Any, Any]) -> tuple[Any, Axes]
 
 
 # -- in which order ------------------------------------------------------------------------------------------------
-def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]], choices: Choices) -> Group:
+def _best(group: Group, values: dict[relax.Var, relax.Expr], readers: Readers, choices: Choices) -> Group:
     """The order in which each operator's result is computed so that the fewest bytes are transposed; none: as it is."""
     rank = len(_shape(next(iter(group))))
     candidates: set[Axes] = set()
@@ -191,7 +193,7 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]], c
         for order in _read_in(base, group, values, readers)
     }
 
-    def cost(order_of: Callable[[Any], Axes]) -> float:
+    def cost(order_of: Callable[[relax.Var], Axes]) -> float:
         transposed = {}
         for var, arg in _operands(group, values):
             base, order = _peeled(arg, order_of(var), values)
@@ -209,7 +211,7 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]], c
                     transposed[var, composed(inverse(order_of(var)), order)] = float(_bytes(var))
         return sum(transposed.values())
 
-    found, least = dict[Any, Axes](), cost(lambda _: _unchanged(rank))
+    found, least = dict[relax.Var, Axes](), cost(lambda _: _unchanged(rank))
     for axes in sorted(candidates):
         moved = {var: composed(inverse(own), axes) for var, own in group.items()}
         spent = cost(moved.__getitem__)
@@ -218,7 +220,7 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]], c
     return found
 
 
-def _operands(group: Group, values: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tuple[relax.Var, relax.Expr]]:
     """The operators with each of their operands that has axes."""
     for var in group:
         for arg in values[var].args:
@@ -226,7 +228,9 @@ def _operands(group: Group, values: dict[Any, Any]) -> Iterator[tuple[Any, Any]]
                 yield var, arg
 
 
-def _read_in(var: Any, group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -> set[Axes]:
+def _read_in(
+    var: relax.Var, group: Group, values: dict[relax.Var, relax.Expr], readers: Readers
+) -> set[Axes]:
     """The orders in which a result is read outside of its group."""
     rank = len(_shape(var))
     found = set()
@@ -240,11 +244,11 @@ def _read_in(var: Any, group: Group, values: dict[Any, Any], readers: dict[Any, 
     return found
 
 
-def _bytes(value: Any) -> int:
+def _bytes(value: relax.Expr) -> int:
     return item_bytes(str(value.ty.dtype))
 
 
-def _share(operand: Any, result: Any, choices: Choices) -> float:
+def _share(operand: relax.Expr, result: relax.Expr, choices: Choices) -> float:
     """How many elements an operand has for each of the result's."""
     own, whole = product(_shape(operand)), product(_shape(result))
     if isinstance(own, int) and isinstance(whole, int):
@@ -255,18 +259,18 @@ def _share(operand: Any, result: Any, choices: Choices) -> float:
 # -- rewriting -----------------------------------------------------------------------------------------------------
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, orders: dict[Any, Axes], values: dict[Any, Any], readers: dict[Any, list[Any]]):
+    def __init__(self, orders: dict[relax.Var, Axes], values: dict[relax.Var, relax.Expr], readers: Readers):
         super().__init__()
         self.orders, self.values, self.readers = orders, values, readers
-        self.permuted: dict[Any, Any] = {}  # what stands for an operator's result, in its order
-        self.operands: dict[Any, Any] = {}  # what is transposed already, by what it is of and the order
+        self.permuted: dict[Any, relax.Var] = {}  # what stands for an operator's result, in its order
+        self.operands: dict[Any, relax.Var] = {}  # what is transposed already, by what it is of and the order
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         self.permuted.clear()  # seen in no other block
         self.operands.clear()
         return super().visit_dataflow_block_(block)
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var, value = binding.var, binding.value
         if var in self.orders:
             axes = self.orders[var]
@@ -279,7 +283,7 @@ class _Mutator(relax.PyExprMutator):
         else:
             super().visit_var_binding_(binding)
 
-    def _bind(self, var: Any, source: Any, order: Axes) -> None:
+    def _bind(self, var: relax.Var, source: relax.Expr, order: Axes) -> None:
         """Have a variable stand for what it is a transposition of, if anything reads it as it is."""
         if not isinstance(var, relax.DataflowVar):
             self.set_var_remap(var, self.builder_.emit_output(self._ordered(source, order), var.name))
@@ -289,18 +293,18 @@ class _Mutator(relax.PyExprMutator):
                 var, made if isinstance(made, relax.Var) else self.builder_.emit(made, var.name)
             )
 
-    def _reads_its_own_order(self, reader: Any) -> bool:
+    def _reads_its_own_order(self, reader: relax.Binding | None) -> bool:
         """Whether a reader takes a value as it is, neither in its group's order nor in that of a transposition."""
         return reader is None or (reader.var not in self.orders and operator_name(reader.value) != PERMUTE)
 
-    def _is_permuted(self, binding: Any) -> bool:
+    def _is_permuted(self, binding: relax.VarBinding) -> bool:
         """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
         value = binding.value
         if not self.builder_.current_block_is_dataflow() or operator_name(value) != PERMUTE:
             return False
         return isinstance(value.args[0], relax.Var) and bool(shape_of(value))
 
-    def _ordered(self, value: Any, axes: Axes) -> Any:
+    def _ordered(self, value: relax.Expr, axes: Axes) -> relax.Expr:
         """The value permuted: what is there in that order already, or a transposition of what it is made from."""
         base, order = _peeled(value, axes, self.values)
         if isinstance(base, tvm.ir.GenericConst):

@@ -75,9 +75,9 @@ class QuantizedProducts(ComputePass):
 class _Data:
     """Activations: bytes in memory, what is subtracted from them (None: nothing), and their scale (None: 1)."""
 
-    values: Any
-    zero: Any
-    scale: Any
+    values: relax.Expr
+    zero: relax.Expr | None
+    scale: relax.Expr | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Integers:
         return self._product(call) if operator_name(call) == MATMUL else self._convolution(call)
 
     # -- what is multiplied ---------------------------------------------------------------------------------------
-    def _data(self, value: Any) -> _Data | None:
+    def _data(self, value: relax.Expr) -> _Data | None:
         """The activations that a left factor is made of; None where it is made of something else."""
         call = self._definition(value)
         if operator_name(call) == DEQUANTIZE:
@@ -129,7 +129,7 @@ class _Integers:
             return None
         return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
 
-    def _weight(self, value: Any) -> _Weight | None:
+    def _weight(self, value: relax.Expr) -> _Weight | None:
         """The integers that a right factor stands for; None where it is no constant of integers."""
         if is_constant(value):
             whole = str(value.ty.dtype) == "int32"
@@ -153,7 +153,7 @@ class _Integers:
             return _Weight(found.integers.transpose(order), turned)
         return None
 
-    def _factors(self, call: Any) -> tuple[_Data, _Weight] | None:
+    def _factors(self, call: relax.Call) -> tuple[_Data, _Weight] | None:
         """Both factors of a product of integers; None where it is none.
 
         Raises:
@@ -178,7 +178,7 @@ class _Integers:
             raise Refusal(why)
 
     # -- products -------------------------------------------------------------------------------------------------
-    def _product(self, call: Any) -> Any:
+    def _product(self, call: relax.Call) -> relax.Expr | None:
         found = self._factors(call)
         if found is None:
             return None
@@ -206,7 +206,7 @@ class _Integers:
         assert weight.scale is not None
         return self._scaled(sums, data, weight.scale.reshape(-1))
 
-    def _convolution(self, call: Any) -> Any:
+    def _convolution(self, call: relax.Call) -> relax.Expr | None:
         found = self._factors(call)
         if found is None:
             return None
@@ -258,7 +258,7 @@ class _Integers:
         scale = weight.scale.reshape(-1)
         return self._scaled(sums, data, along_channels(scale) if scale.size > 1 else scale)
 
-    def _bytes(self, data: _Data, kind: str) -> tuple[Any, Any]:
+    def _bytes(self, data: _Data, kind: str) -> tuple[relax.Expr, relax.Expr | None]:
         """The activations and their zero point, an int32 or None, as a template takes them best."""
         x, dtype = self.match.now(data.values), str(data.values.ty.dtype)
         unsigned = dtype == "int8" and multiplies_unsigned(self.owner.target)
@@ -281,7 +281,7 @@ class _Integers:
             return shifted, relax.const(array_of(zero) + np.int32(SHIFT))
         return shifted, self._emit(R.add(zero, relax.const(np.int32(SHIFT))))
 
-    def _times(self, zero: Any, values: np.ndarray) -> Any:
+    def _times(self, zero: relax.Expr, values: np.ndarray) -> relax.Expr:
         """The product of a zero point with constants."""
         if is_constant(zero):
             with np.errstate(over="ignore"):
@@ -289,7 +289,7 @@ class _Integers:
             return relax.const(product.astype("int32"), "int32")
         return self._emit(R.multiply(zero, relax.const(np.asarray(values, "int32"))))
 
-    def _scaled(self, sums: Any, data: _Data, scale: np.ndarray) -> Any:
+    def _scaled(self, sums: Any, data: _Data, scale: np.ndarray) -> relax.Expr:
         real = self._emit(R.astype(sums, "float32"))
         if is_constant(data.scale):
             product = array_of(data.scale).astype("float32").reshape(()) * scale.astype("float32")

@@ -8,7 +8,6 @@ dequantizes it subtract 128 more: the values are the same to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import tvm
@@ -57,9 +56,9 @@ def _chosen(func: relax.Function) -> set[relax.Var]:
     return set().union(*(_shifted(block.bindings, readers) for block in blocks))
 
 
-def _shifted(bindings: Iterable[Any], readers: Readers) -> set[Any]:
+def _shifted(bindings: Iterable[relax.Binding], readers: Readers) -> set[relax.Var]:
     """The variables of a block that become unsigned: what is quantized, and what moves it."""
-    found: dict[Any, Any] = {}
+    found: dict[relax.Var, relax.Expr | None] = {}
     for binding in bindings:
         value, name = binding.value, operator_name(binding.value)
         if (
@@ -80,7 +79,7 @@ def _shifted(bindings: Iterable[Any], readers: Readers) -> set[Any]:
         kept -= stays
 
 
-def _follows(reader: Any, var: Any, kept: set[Any]) -> bool:
+def _follows(reader: relax.Binding, var: relax.Var, kept: set[relax.Var]) -> bool:
     """Whether a reader can take unsigned integers for the signed ones."""
     call = reader.value
     if operator_name(call) == DEQUANTIZE:
