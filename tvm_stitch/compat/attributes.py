@@ -26,7 +26,7 @@ except ImportError:  # older TVMs have another FFI
         return key
 
     def carried_value(attribute: Any) -> Any:
-        """Return the value that an object of :func:`carried` carries; None if it is no longer kept."""
+        """Return the value that an object of :func:`carried` carries, or None if it is no longer kept."""
         return _kept.get(str(attribute))
 
 else:
@@ -47,5 +47,5 @@ else:
         return _Carried(value)
 
     def carried_value(attribute: Any) -> Any:
-        """Return the value that an object of :func:`carried` carries; None if it was saved and loaded."""
+        """Return the value that an object of :func:`carried` carries, or None if it was saved and loaded."""
         return attribute.value

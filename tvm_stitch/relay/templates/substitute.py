@@ -13,7 +13,7 @@ from ...compute.anchored import Anchored, anchored
 from ...compute.cpu.emit import emit_anchored
 from ...compute.cpu.packing import packed_shape
 from ...compute.cpu.tiles import Tiles
-from ...compute.templates import tiles_of, template_note
+from ...compute.templates import template_note, tiles_of
 from ...config import StitchConfig, checked_config
 from ...device import device_model
 from ...records.decisions import decided, fresh
