@@ -28,7 +28,7 @@ from demo.screen import Screen  # noqa: E402
 from demo.showcase import Showcase, showcase  # noqa: E402
 
 import tvm_stitch  # noqa: E402
-from tvm_stitch.cli.errors import UsageError, told  # noqa: E402
+from tvm_stitch.cli.errors import UsageError, message_of  # noqa: E402
 from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.execution import tensors, timing  # noqa: E402
 from tvm_stitch.execution.runner import Runner  # noqa: E402
@@ -50,7 +50,7 @@ def main() -> int:
     try:
         model, inputs, config, title = _model(args, screen)
     except Exception as error:  # errors of files, of protobuf, of TVM's importer
-        print(f"error: {told(error)}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 2
     gpu = tvm.cuda(0).exist
     cpu = resolve_target("native")

@@ -36,7 +36,7 @@ def reading(path: Path) -> Iterator[None]:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return an error in one line, without the traces that TVM puts into its messages."""
     if isinstance(error, (Failure, UsageError)):
         return str(error)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from .commands import bench, compile, explain, run
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Failure, UsageError, told
+from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Failure, UsageError, message_of
 from .heavy import import_compiler
 from .options import add_output_options
 from .progress import Progress, one_line, tell
@@ -78,7 +78,7 @@ def _run(argv: Sequence[str] | None) -> int:
         if args.debug:
             raise
         more = "" if isinstance(error, (Failure, MemoryError)) else " (--debug shows where)"
-        tell(f"tvm-stitch: {args.command} failed: {told(error)}{more}")
+        tell(f"tvm-stitch: {args.command} failed: {message_of(error)}{more}")
         return EXIT_FAILURE
 
 

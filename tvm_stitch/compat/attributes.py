@@ -28,7 +28,7 @@ except ImportError:  # older TVMs have another FFI
         return tvm.runtime.String(key)
 
     def carried_value(attribute: Any) -> Any:
-        """Return the value that an object of :func:`carried` carries; None if it is no longer kept."""
+        """Return the value that an object of :func:`carried` carries, or None if it is no longer kept."""
         return _kept.get(str(attribute))
 
 else:
@@ -49,5 +49,5 @@ else:
         return _Carried(value)
 
     def carried_value(attribute: Any) -> Any:
-        """Return the value that an object of :func:`carried` carries; None if it was saved and loaded."""
+        """Return the value that an object of :func:`carried` carries, or None if it was saved and loaded."""
         return attribute.value

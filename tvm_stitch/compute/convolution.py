@@ -131,7 +131,7 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
     if any(not isinstance(extent, int) for extent in source.shape[1:]):
         raise Refusal("its images are of symbolic size")
     of_all, divided = tuple(windows), None
-    if source.is_spread:
+    if source.is_dilated:
         source, of_all, divided = residues_of(source, of_all)
     convolution = Convolution(
         source, weight, order, op.output, images.extent, of_all, groups, inputs, outputs, divided

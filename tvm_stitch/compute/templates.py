@@ -75,7 +75,7 @@ def _has_groups(product: Contraction | Convolution, group: int) -> bool:
     return not product.is_depthwise and (product.groups == 1 or product.inputs % group == 0)
 
 
-def told(tiles: Tiles, packs: bool) -> str:
+def template_note(tiles: Tiles, packs: bool) -> str:
     """Return the text about a template's operator for reports."""
     how = "weight packed" if packs else "right side as it lies"
     if packs and tiles.instruction is not None:

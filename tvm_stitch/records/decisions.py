@@ -24,7 +24,7 @@ ATTRIBUTE = "tvm_stitch.decisions"
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided about a module.
+    """The decisions about a module.
 
     Attributes:
         excluded: the scopes to leave to TVM, with the reasons that reports show.
@@ -90,13 +90,13 @@ def without_decisions(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
-    """Add some under their names, which get a number where they are taken: no one replaces another."""
+    """Add entries under their names. A name already in use gets a number, so that no entry replaces another."""
     for name, value in more:
         known[fresh(name, known)] = value
 
 
 def fresh(name: str, taken: Any, numbered: str = "{} ({})") -> str:
-    """The name, with a number behind it, as ``numbered`` has them, where it is taken."""
+    """Return the name, with a number in the form of ``numbered`` if it is taken."""
     number, found = 1, name
     while found in taken:
         number += 1

@@ -69,7 +69,7 @@ class ScheduleStitchOps:
         names = {str(gvar.name_hint) for gvar in mod.functions}
 
         def scheduled(func: Any, scope: str) -> Any:
-            """Return the external function of a marked one; None if that fails."""
+            """Return the external function of a marked one, or None if that fails."""
             name = fresh(f"{self.prefix}_{function_name(func)}", names, "{}_{}")
             check()
             try:

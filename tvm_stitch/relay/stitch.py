@@ -60,6 +60,6 @@ def _with_refused_templates(found: Decisions) -> Decisions:
     for scope, reasons in found.excluded.items():
         excluded[scope] = tuple((name, reason) for name, reason in reasons if name == scope)
         for name, reason in reasons:
-            if name != scope:  # a function of ComputeTemplates; stitch ops have the names of their scopes
+            if name != scope:  # of ComputeTemplates: stitch ops have the names of their scopes
                 computed[fresh(name, computed)] = f"TVM: {reason}"
     return replace(found, excluded=excluded, computed=computed)

@@ -53,8 +53,8 @@ class StitchOps:
     ``ComputeTemplates`` processes. A scope that cannot be outlined is left to TVM.
 
     The module's decisions (``tvm_stitch.records.decisions``) say which scopes are excluded. They receive the
-    boundaries between kernels, the names of the outlined scopes, the calls and scopes that are left to TVM, and the
-    reasons why compute-intensive calls have no template.
+    boundaries between kernels, the names of the outlined scopes, and the calls and scopes that are left to TVM.
+    They also receive the reasons why compute-intensive calls have no template.
 
     Args:
         config: options. The defaults suit most models.

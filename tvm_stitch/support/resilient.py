@@ -58,8 +58,8 @@ def resilient(
 
     Raises:
         StitchError: with ``strict``, if there are such units.
-        Exception: the step's error, if an instrument of the pass context raised it, if it must not be kept, or if the
-            step fails without any unit.
+        Exception: the step's error, if an instrument of the pass context raised it, or if it must not be kept. Also
+            if the step fails without any unit.
     """
     left = dict(excluded or {})
     while True:

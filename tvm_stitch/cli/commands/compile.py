@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dump import add_dump, dumped
-from ..errors import Failure, UsageError, told
+from ..errors import Failure, UsageError, message_of
 from ..options import add_model_options, path_of
 from ..outputs import written_to
 from ..progress import Progress, one_line, tell
@@ -108,7 +108,7 @@ def _export(executable: Any, path: Path, target: Any) -> bool:
             return True
         except Exception as error:  # the toolkit may be older than the architecture
             reraise_fatal(error)
-            reason = told(error).splitlines()[-1]
+            reason = message_of(error).splitlines()[-1]
             tell(f"tvm-stitch: kernels are compiled when they are first launched: {reason}")
     with linking(path):
         executable.export_library(str(path))

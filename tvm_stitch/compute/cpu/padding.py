@@ -44,7 +44,7 @@ class Padded:
     spacing: tuple[int, ...] = ()
 
     @property
-    def is_spread(self) -> bool:
+    def is_dilated(self) -> bool:
         """True if the data is dilated: something lies between elements of the source."""
         return any(each != 1 for each in self.spacing)
 
@@ -53,7 +53,7 @@ class Padded:
         """True if the data is all of the source, in some order of its axes."""
         return (
             self.fill is None
-            and not self.is_spread
+            and not self.is_dilated
             and not any(self.before)
             and all(map(same, self.shape, self.inner))
         )
@@ -89,25 +89,25 @@ def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
     return padding, operators
 
 
-def _over(upper: Padded, under: Padded, error: Refusal) -> Padded:
-    """Return the composition of two steps: ``found`` reads the result of ``under``.
+def _over(upper: Padded, lower: Padded, error: Refusal) -> Padded:
+    """Return the composition of two steps: ``upper`` reads the result of ``lower``.
 
     The lower step may be a permutation, a dilation or a border. Of two borders one has to be empty.
     """
-    order = tuple(upper.order[axis] for axis in under.order)
+    order = tuple(upper.order[axis] for axis in lower.order)
     if upper.only_permutes:
         axes = [upper.order.index(axis) for axis in range(len(upper.order))]  # axes of the data below
-        inner, before = (tuple(of[axis] for axis in axes) for of in (under.inner, under.before))
-        spacing = tuple(under.spacing[axis] for axis in axes) if under.spacing else ()
-        return Padded(under.source, order, upper.shape, inner, before, under.fill, spacing)
-    if under.only_permutes:
-        return Padded(under.source, order, upper.shape, upper.inner, upper.before, upper.fill, upper.spacing)
-    if not under.is_spread or upper.is_spread or not upper.in_order or any(under.before):
+        inner, before = (tuple(of[axis] for axis in axes) for of in (lower.inner, lower.before))
+        spacing = tuple(lower.spacing[axis] for axis in axes) if lower.spacing else ()
+        return Padded(lower.source, order, upper.shape, inner, before, lower.fill, spacing)
+    if lower.only_permutes:
+        return Padded(lower.source, order, upper.shape, upper.inner, upper.before, upper.fill, upper.spacing)
+    if not lower.is_dilated or upper.is_dilated or not upper.in_order or any(lower.before):
         raise error
     if upper.fill is not None and float(upper.fill.value) != 0:
         raise error
-    fill = upper.fill if upper.fill is not None else under.fill
-    return Padded(under.source, order, upper.shape, under.inner, upper.before, fill, under.spacing)
+    fill = upper.fill if upper.fill is not None else lower.fill
+    return Padded(lower.source, order, upper.shape, lower.inner, upper.before, fill, lower.spacing)
 
 
 def _padding(op: Operator) -> Padded:
@@ -124,7 +124,7 @@ def _padding(op: Operator) -> Padded:
     source = op.operand[compat.load_buffer(load)]
     indices = compat.elements(load.indices)
     if any(compat.kind(index) == "FloorDiv" for index in indices):
-        return _spreading(op, source, indices, refusal)
+        return _dilation(op, source, indices, refusal)
     order, before = [], [0] * len(axes)
     for index in indices:
         var, offset = _shifted(index, refusal)
@@ -143,7 +143,7 @@ def _padding(op: Operator) -> Padded:
     return Padded(source, tuple(order), shape, tuple(inner), tuple(before), fill)
 
 
-def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: Refusal) -> Padded:
+def _dilation(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: Refusal) -> Padded:
     """Return the step of an operator that puts zeros between the elements of a tensor."""
     chosen = branches(op.value)
     if chosen is None or float(chosen[2].value) != 0 or len(indices) != len(op.spatial):

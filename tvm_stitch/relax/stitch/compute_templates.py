@@ -15,7 +15,7 @@ from ...compute.convolution import Convolution
 from ...compute.cpu.emit import emit_anchored
 from ...compute.cpu.packing import layout, packed, packed_shape
 from ...compute.cpu.tiles import Tiles
-from ...compute.templates import tiles_of, told
+from ...compute.templates import template_note, tiles_of
 from ...config import ASKED, StitchConfig
 from ...device import device_model
 from ...graph.reader import read
@@ -158,5 +158,5 @@ class _Kernels:
             reraise_fatal(err)
             owner.computed[name] = f"TVM: {error_text(err)}"
             return None
-        owner.computed[name] = told(tiles, packs)
+        owner.computed[name] = template_note(tiles, packs)
         return made.without_attr("global_symbol")

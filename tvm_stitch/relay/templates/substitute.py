@@ -13,7 +13,7 @@ from ...compute.anchored import Anchored, anchored
 from ...compute.cpu.emit import emit_anchored
 from ...compute.cpu.packing import packed_shape
 from ...compute.cpu.tiles import Tiles
-from ...compute.templates import tiles_of, told
+from ...compute.templates import template_note, tiles_of
 from ...config import StitchConfig, checked_config
 from ...device import device_model
 from ...records.decisions import decided, fresh
@@ -128,7 +128,7 @@ class _Maker:
             self.declined[declined], self.outlined[declined] = reason_of(err, name), scope
             return None
         self.names.add(name)
-        self.computed[name] = told(external.tiles, external.packs)
+        self.computed[name] = template_note(external.tiles, external.packs)
         return external
 
     def _kernel(self, func: Any, constant: tuple[bool, ...], name: str) -> tuple[_Made, Any]:
