@@ -77,11 +77,9 @@ def resolve_target(target: Any) -> Any:
     would assume an architecture that is too old for current models.)
 
     Raises:
-        ValueError: if TVM knows no such target, or the CUDA architecture does not exist. Also for a CPU, a feature
-            or a
-            triple that LLVM does not know. LLVM would compile for its baseline instead, or crash. Also for numbers
-                that
-            no device has, such as blocks of no thread.
+        ValueError: if TVM knows no such target, or the CUDA architecture does not exist. Also for a CPU, a feature or
+            a triple that LLVM does not know. LLVM would compile for its baseline instead, or crash. Also for numbers
+            that no device has, such as blocks of no thread.
     """
     if not isinstance(target, tvm.target.Target):
         target = _made(_spec_of(target) if isinstance(target, str) else target)

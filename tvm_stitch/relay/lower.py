@@ -41,8 +41,7 @@ def read_function(func: Any, target: tvm.target.Target, name: str) -> tuple[Any,
     Args:
         func: a function of tensors (tuples are flattened). Scalar constants in it become blocks without inputs.
         target: selects the definition of an operator if there are several. If that is no tensor expression (a
-            library's
-            function, a loop nest written by hand), the plain definition is used.
+            library's function, a loop nest written by hand), the plain definition is used.
         name: name of the graph.
 
     Raises:

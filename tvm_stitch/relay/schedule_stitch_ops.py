@@ -40,8 +40,7 @@ class ScheduleStitchOps:
         target: the module's target.
         config: options. The defaults suit most models.
         prefix: beginning of the names of all kernels.
-        build: whether to build the kernels at once, so that one that TVM rejects is left to TVM. Without it, each
-            is
+        build: whether to build the kernels at once, so that one that TVM rejects is left to TVM. Without it, each is
             built when TVM asks for it, and an error then ends the process. That suits only a look at the module.
 
     Raises:

@@ -66,8 +66,7 @@ class Report:
 
         Args:
             inputs: arrays for ``main`` (or the only function), in order, on the host. By default, random arrays of
-                static
-                shapes are made.
+                static shapes are made.
             repeats: timed calls of each.
             seed: seed of random inputs.
 
@@ -77,8 +76,7 @@ class Report:
         Raises:
             RuntimeError: if this machine has no such device, or an older CPU than the target's.
             ValueError: for symbolic shapes without inputs, for a wrong number of inputs, or a wrong shape or dtype.
-                Also for
-                several functions without a ``main``, less than one call, and a report without a model.
+                Also for several functions without a ``main``, less than one call, and a report without a model.
         """
         if repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {repeats}")

@@ -46,11 +46,9 @@ class EpilogueRules:
     Attributes:
         heavy: whether an epilogue may have heavy element-wise operators. TVM's CPU code computes those element by
             element, so that a separate vectorized kernel is faster there.
-        greedy: whether an epilogue is taken whatever reads its result, unless the result is wider in memory than
-            the
+        greedy: whether an epilogue is taken whatever reads its result, unless the result is wider in memory than the
             compute-intensive node's result. It costs nothing if TVM's schedules always compute an epilogue in
-                registers.
-            It also keeps the functions of TVM's fusion, so that schedules tuned for them apply.
+            registers. It also keeps the functions of TVM's fusion, so that schedules tuned for them apply.
         template: returns whether a template of this package computes a compute-intensive graph. Its kernels are
             vectorized throughout, and write a result in any order of its axes.
         permuted: the same for such a graph behind permutations of its operands' axes.

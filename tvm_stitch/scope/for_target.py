@@ -37,8 +37,7 @@ def identify_for(
         target: a TVM target, or None if it is unknown.
         config: limits, and permitted rewrites.
         topi: whether TOPI's schedules (Relay's, or Ansor's in their place) compute the remaining operators, on CPUs
-            too. Otherwise dlight's do, on GPUs only. Both compute an epilogue where the matmul leaves its result.
-                The
+            too. Otherwise dlight's do, on GPUs only. Both compute an epilogue where the matmul leaves its result. The
             kernels of a library, which the target may ask for (``-libs``), do not.
         excluded: returns whether TVM is to have a scope, from the scope's nodes and graph.
         template: returns whether a template of this package computes a compute-intensive graph.

@@ -37,12 +37,10 @@ class Weigher:
 
     Attributes:
         quotient: the units. Units that are given up are taken apart in it.
-        kernels: the launches of every unit that TVM's fusion does not touch, by its name in ``quotient``. Scopes
-            and
+        kernels: the launches of every unit that TVM's fusion does not touch, by its name in ``quotient``. Scopes and
             epilogues are such units, and views outside of them, which need no launch.
         apart: nodes that are slow in a matmul's kernel of TVM. Scopes that take them out of one are kept as long as
-            the
-            whole graph has no more kernels than TVM's.
+            the whole graph has no more kernels than TVM's.
     """
 
     quotient: Quotient

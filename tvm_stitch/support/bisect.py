@@ -20,8 +20,7 @@ def bisect(
     Args:
         units: the units, in the order in which they are tried.
         attempt: runs the step with some of the units, in that order. It returns the error, or None on success. It
-            must
-            succeed without any unit.
+            must succeed without any unit.
     """
     working: list[Unit] = []
     culprits: dict[Unit, Exception] = {}

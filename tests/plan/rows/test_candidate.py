@@ -51,7 +51,7 @@ def log_sum(emit: Any, x: Any) -> Any:
         (softmax, (4096, 1024), "split"),
         (softmax, (16, 131072), "split"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_the_measured_strategy_has_the_least_time(
     body: Callable[..., Any], shape: tuple[int, int], strategy: str

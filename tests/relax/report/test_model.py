@@ -21,8 +21,8 @@ from tvm_stitch import Report, explain
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.importers.onnx.compare import load_onnx
-from tvm_stitch.relax import explain as explaining
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.report import explain as explaining
 from tvm_stitch.relax.report.model import _note
 from tvm_stitch.report.data import ModelReport
 from tvm_stitch.testing.workloads.bert import BertConfig, build_bert

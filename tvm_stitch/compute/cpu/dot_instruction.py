@@ -2,12 +2,10 @@
 """x86 instructions that multiply several neighbouring elements and add the products to one wider sum.
 
 - AVX512-BF16 adds two products of bfloat16 to each float32 of a vector (``vdpbf16ps``). Products are exact.
-  Additions
-  round to nearest. Denormal factors and sums count as zero.
+  Additions round to nearest. Denormal factors and sums count as zero.
 - AVX512-VNNI and AVX-VNNI add four products of an unsigned and a signed byte to each int32 (``vpdpbusd``).
 - SSE2, AVX2 and AVX-512 otherwise multiply two pairs of 16 bits (``pmaddwd``), to which other bytes are widened.
-  The
-  instruction for bytes before VNNI (``pmaddubsw``) adds in 16 bits, which is too narrow.
+  The instruction for bytes before VNNI (``pmaddubsw``) adds in 16 bits, which is too narrow.
 
 Sums of integers are exact.
 """
@@ -44,8 +42,7 @@ class DotInstruction:
     Attributes:
         name: name of the function that wraps the instruction in the kernel.
         source: that function in LLVM IR, with its declarations. It takes a vector of sums, the left side's group as
-            an
-            int32, and the right side's groups as a vector of int32.
+            an int32, and the right side's groups as a vector of int32.
         left: type in which the left side's elements are multiplied.
         right: type of a packed weight.
         reads: type of a left side that is multiplied without a copy.

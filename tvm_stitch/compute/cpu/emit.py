@@ -55,8 +55,7 @@ def emit_anchored(
         func: the function that consists of both.
         anchor: its compute-intensive operator and epilogue.
         tiles: the sizes of tiles.
-        packed: the weight as the template reads it (see :mod:`~.packing`), which replaces its parameter. None if
-            the
+        packed: the weight as the template reads it (see :mod:`~.packing`), which replaces its parameter. None if the
             template reads the weight as stored.
         device: the CPU.
         config: options of the plan for an epilogue of the whole result.

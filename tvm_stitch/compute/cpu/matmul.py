@@ -52,8 +52,7 @@ class MatmulTasks:
         product: the matrix product. ``columns`` is a number if the right side is packed.
         tiles: the sizes of tiles.
         packed: the right side in panels (see :mod:`tvm_stitch.compute.cpu.packing`), which replaces its parameter.
-            None
-            if it is read as stored.
+            None if it is read as stored.
         out: stores the tiles.
     """
 

@@ -30,9 +30,8 @@ class Padded:
         inner: for each axis of the data, the extent of the source.
         before: for each axis of the data, the elements of the border before the source's.
         fill: value of the border, or None if there is no border.
-        spacing: for each axis of the data, the distance between neighbours of the source (1: contiguous). () means
-            1 for
-            all axes.
+        spacing: for each axis of the data, the distance between neighbours of the source (1: contiguous). () means 1
+            for all axes.
     """
 
     source: Tensor

@@ -30,9 +30,8 @@ class DeviceCalls:
 
     Attributes:
         sources: the CUDA C of each device module.
-        kernels: for each kernel (with PREFIX, if the run needs it) the meaning of its launch arguments, which
-            follow the
-            kernel's own arguments.
+        kernels: for each kernel (with PREFIX, if the run needs it) the meaning of its launch arguments, which follow
+            the kernel's own arguments.
         extra_blocks: for a kernel, clusters to launch beyond those of the host code.
     """
 

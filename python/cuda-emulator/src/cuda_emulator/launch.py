@@ -56,9 +56,8 @@ class Options:
     Attributes:
         seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
         poison: fill memory that nobody wrote with 0xFF bytes (NaN), else with zeros.
-        strict_rewrite: also report a thread that writes an output element twice. Also report a value of scratch
-            that is
-            overwritten before anyone read it, as if two live buffers share memory.
+        strict_rewrite: also report a thread that writes an output element twice. Also report a value of scratch that
+            is overwritten before anyone read it, as if two live buffers share memory.
         strict_shuffle: also report __shfl_up/down_sync from an inactive lane (trees read it, and drop the value).
         volatile_sync: lanes of a warp access volatile memory in lock step, which older kernels rely on.
         max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
@@ -66,9 +65,8 @@ class Options:
             larger cooperative launch is rejected and reported, as by a driver. None: no such limit.
         multiprocessors: number of the device's multiprocessors for host code.
         opt_level: optimisation level of the C++ compiler for kernels. "-O0" compiles fastest and drops no access.
-            "-O1"
-            runs large launches three times as fast, but drops stores that the same thread overwrites. "auto" takes
-            "-O1" for large launches only.
+            "-O1" runs large launches three times as fast, but drops stores that the same thread overwrites. "auto"
+            takes "-O1" for large launches only.
     """
 
     seed: int = 0

@@ -124,8 +124,7 @@ def run_relay_cuda(
         options: other options. Its seed and poison are not used.
 
     Raises:
-        ValueError: for missing or unknown inputs, inputs of another size than the graph's, or a library with
-            external
+        ValueError: for missing or unknown inputs, inputs of another size than the graph's, or a library with external
             functions.
     """
     lowered = lower_relay(mod, target, params, build)
