@@ -18,6 +18,7 @@ from tvm_stitch.plan import in_block
 from tvm_stitch.plan.gpu.mapping import RowMapping, Storage
 from tvm_stitch.plan.gpu.tile import kept_in_shared, read_again_from_cache
 from tvm_stitch.plan.iteration.loops import Keep, schedule
+from tvm_stitch.plan.rows.candidate import Candidate
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -44,12 +45,13 @@ def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Keeps every row's inputs in shared memory, a row in so many blocks of so many threads."""
 
     def chosen(splits: int, threads: int) -> None:
-        def settled(alignment: Any, _sched: Any, _mapping: Any, device: Any) -> Any:
+        def propose(alignment: Any, device: Any, _config: Any) -> Candidate:
             sched = schedule(alignment, Keep.LOADS)
             mapping = read_again_from_cache(alignment, sched, device, splits, threads)
-            return sched, kept_in_shared(sched, replace(mapping, blocks_per_sm=0), device)
+            kept = kept_in_shared(sched, replace(mapping, blocks_per_sm=0), device)
+            return Candidate(alignment, sched, kept, seconds=0.0)
 
-        monkeypatch.setattr(in_block, "settled", settled)
+        monkeypatch.setattr(in_block, "STRATEGIES", (propose,))
 
     return chosen
 
