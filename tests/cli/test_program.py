@@ -183,14 +183,14 @@ def test_operators_unknown_to_the_importer_exit_1(tmp_path: Path, capfd: pytest.
     assert "OpNotImplemented" not in stderr and "BlockBuilder" not in stderr and "Traceback" not in stderr
 
 
-@pytest.mark.parametrize("name", ["parser", "told"])
+@pytest.mark.parametrize("name", ["parser", "message_of"])
 def test_an_interrupt_of_the_command_line_itself(
     name: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While options are read, and while an error is told."""
+    """While options are read, and while the message of an error is printed."""
 
     def interrupted(*_args: object) -> object:
         raise KeyboardInterrupt
