@@ -198,7 +198,7 @@ class Evaluator:
         return self.value(key)
 
     def _index(self, index: Expr) -> Expr:
-        """Return an index in the current row and column. An index that loads an input does so only if the row exists."""
+        """Return an index in the current row and column. An index that loads an input is guarded by the row."""
         here = self.localize(index)
         if self.guard is None or not has_load(index):
             return here
