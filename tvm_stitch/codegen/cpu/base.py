@@ -183,7 +183,7 @@ class CpuEmitter:
                 lanes.store(op.output.buffer, self.stored(value, op.output.dtype), self.eval.indices(key))
 
     def stored(self, value: Expr, dtype: str) -> Expr:
-        """Convert ``value`` to a tensor's element, a vector over lanes: TVM cannot lower a bfloat16 that lanes share."""
+        """Convert ``value`` to a tensor's element, a vector over lanes. TVM lowers no bfloat16 that lanes share."""
         if (
             dtype == "bfloat16"
             and compat.COMPUTES_BFLOAT16

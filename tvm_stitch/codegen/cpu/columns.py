@@ -36,7 +36,7 @@ class ColumnEmitter(CpuEmitter):
         return [self.eval.column]
 
     def emit(self) -> None:
-        """Emit tasks of ``rows_per_task`` rows. Rows of symbolic length that prove long at run time get smaller tasks."""
+        """Emit tasks of ``rows_per_task`` rows, or of fewer if rows of symbolic length prove long at run time."""
         rows, each = self.domain.rows, self._rows_of_task()
         with self.tasks(ceildiv(rows, each)) as task:
             for p in self.sched.passes:
@@ -149,7 +149,7 @@ class ColumnEmitter(CpuEmitter):
         """Visit the columns after the last whole piece of a slice of symbolic extent.
 
         If every row or segment has such a remainder, it is visited in pieces of the shortest vectors. The last of
-        them overlaps the one before. Single columns remain only if the extent is shorter than one vector.
+        them overlaps the one before. Single columns remain if no whole vector fits.
         """
         start, extent = part[0], as_expr(part[1])
         pieces = tir.floordiv(extent, B.i64(width))
