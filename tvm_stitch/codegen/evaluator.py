@@ -265,7 +265,7 @@ def _floored(name: str, a: Expr, b: Expr) -> Expr:
 
 
 def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Expr:
-    """Rebuild a node over visited operands, computing in float32 where the dtype is float16 or bfloat16."""
+    """Rebuild a node over visited operands. float16 and bfloat16 are computed in float32."""
     name, dtype = compat.kind(e), compat.dtype_of(e)
     if name == "FloatImm":
         if dtype in HALF:

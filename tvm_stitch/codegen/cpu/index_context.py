@@ -109,7 +109,7 @@ class IndexContext:
         """Rewrite an index from the domain's variables to those of the frame."""
         if not compat.free_vars(index):
             return index
-        key = compat.expression_key(index)  # accesses of many tensors have one index
+        key = compat.expression_key(index)  # accesses of many tensors share an index
         if key not in self._known:
             self._known[key] = self.simplify(compat.substitute(index, self.symbolic))
         return self._known[key]

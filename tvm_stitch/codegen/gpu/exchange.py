@@ -29,7 +29,7 @@ class Exchanger(Protocol):
     def meet(self) -> None:
         """Wait until the row's blocks are ready for an exchange. The first ``fold`` also does this.
 
-        The code between the exchange's construction and this call has no block barrier.
+        There must be no block barrier between the exchange's construction and this call.
         """
 
     def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:

@@ -16,7 +16,7 @@ REFUSE = "tvm_stitch.refuse_device"
 
 _CUDA = 2  # DLDeviceType
 _MULTIPROCESSORS = 7  # DeviceAttrKind of the runtime
-_DEVICE_ID = 9  # the field of a tensor structure, as the builtins count them
+_DEVICE_ID = 9  # the field of a tensor structure, by the numbers of TVM's builtins
 
 
 def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: Extent | None = None) -> None:

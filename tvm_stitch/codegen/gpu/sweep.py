@@ -37,7 +37,7 @@ class SweepEmitter(RowMemory):
         self.value_tiles: dict[Key, Buffer] = {}
         self.element: Expr | None = None  # the column's position in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
-        self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
+        self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, if a row is too long for registers
         self.stage_element: Expr = B.i64(0)
         self.binder = B.Binder(stage.bound_weight)
 
@@ -123,7 +123,7 @@ class SweepEmitter(RowMemory):
         return fresh
 
     def end_sweep(self) -> None:
-        """Leave the columns."""
+        """Leave the columns: no column or element is current."""
         self.eval.at_column(None)
         self.element = self.lane_element = None
 

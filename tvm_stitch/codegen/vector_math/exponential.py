@@ -52,7 +52,7 @@ _LOG_SMALLEST, _LOG10_SMALLEST, _LOG2_SMALLEST = -103.972084, -45.154499, -150.0
 
 
 class _Count(NamedTuple):
-    """An integer in float32, and above a bias in the low bits of an int32, from where it becomes an exponent."""
+    """An integer: in float32, and plus a bias in the low bits of an int32, which become an exponent."""
 
     number: Expr
     bits: Expr

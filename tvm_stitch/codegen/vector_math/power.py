@@ -92,7 +92,7 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
     if y == 0.0:
         return f32(1.0)
     if abs(y) == 0.5:
-        unsigned = tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)  # -0 made 0
+        unsigned = tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)  # -0 becomes 0
         root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(unsigned))
         return root if y > 0 else quotient(f32(1.0), root)
     if not (_FEWEST <= y <= _MOST and y == int(y)):

@@ -15,7 +15,7 @@ from ...repairs.tir.opaque import through_bits
 NESTED_LETS = 16
 """Most Let expressions within each other. Several of TVM's passes visit a body twice, so that 20 take seconds."""
 
-Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
+Expr: TypeAlias = Any  # an expression of TVM: type checkers do not see the operators of its Python class
 Bind = Callable[[Expr], Expr]
 
 NAN = float("nan")
