@@ -24,6 +24,8 @@ COVERED = (
     "tvm_stitch/target.py",
     *(f"tvm_stitch/{folder}" for folder in "cli compat compute deploy execution graph importers".split()),
     *(f"tvm_stitch/{folder}" for folder in "records relay report scope support".split()),
+    "tvm_stitch/codegen",
+    "tvm_stitch/rules",
     "tvm_stitch_command.py",
     "python/cuda-emulator/src",
     "python/tvm-relay-toolchain/src",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a KernelPlan to TIR: GPU and CPU, and what they share."""
+"""Emit TIR from a KernelPlan: GPU and CPU emitters, and the code that they share."""

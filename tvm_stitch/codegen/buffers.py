@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a graph's tensors are while a kernel is emitted."""
+"""The buffers that hold a graph's tensors while a kernel is emitted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..graph.ir import Tensor
 class Buffers:
     """The buffer of every tensor: its own, or another one that it is ``moved`` to, such as scratch.
 
-    Memory that a tensor is moved to may be wider than its elements: scratch holds values as they are computed.
+    The other buffer may have a wider dtype than the tensor: scratch holds values in the dtype of the computation.
     """
 
     moved: Mapping[Tensor, Buffer] = field(default_factory=dict)
 
     def of(self, tensor: Tensor) -> Buffer:
-        """The buffer that holds the tensor."""
+        """Return the buffer that holds the tensor."""
         return self.moved.get(tensor, tensor.buffer)
 
     def dtype(self, tensor: Tensor) -> str:
-        """The type of its elements there."""
+        """Return the dtype of the tensor's elements in that buffer."""
         return compat.buffer_dtype(self.moved[tensor]) if tensor in self.moved else tensor.dtype
 
 

@@ -20,15 +20,15 @@ from ..repairs.tir.opaque import hidden
 
 
 def i64(value: int) -> Expr:
-    """An int64 constant."""
+    """Return an int64 constant."""
     return compat.const(value, "int64")
 
 
 @contextmanager
 def loop(kind: str, extent: int | Expr, name: str = "i") -> Iterator[Var]:
-    """A ``serial``, ``unroll``, ``vectorized`` or ``parallel`` loop with an int64 variable.
+    """Open a ``serial``, ``unroll``, ``vectorized`` or ``parallel`` loop with an int64 variable.
 
-    An extent of one makes no loop: the variable is the constant 0.
+    An extent of one emits no loop: the variable is the constant 0.
     """
     if isinstance(extent, int):
         if extent == 1:
@@ -42,14 +42,14 @@ def loop(kind: str, extent: int | Expr, name: str = "i") -> Iterator[Var]:
 
 @contextmanager
 def loop_while(condition: Expr) -> Iterator[None]:
-    """A loop that ends when the condition, asked before every round, no longer holds."""
+    """Open a loop that ends when the condition no longer holds. The condition is tested before every iteration."""
     with T.While(condition):
         yield
 
 
 @contextmanager
 def when(condition: Expr | None) -> Iterator[None]:
-    """A conditional; no condition makes none."""
+    """Open a conditional. Without a condition, none is emitted."""
     if condition is None:
         yield
         return
@@ -58,14 +58,14 @@ def when(condition: Expr | None) -> Iterator[None]:
 
 
 def both(a: Expr | None, b: Expr | None) -> Expr | None:
-    """Two conditions of which each may be missing."""
+    """Return the conjunction of two conditions. Either may be missing."""
     if a is None or b is None:
         return a if b is None else b
     return tir.And(a, b)
 
 
 def either(condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """One of two statements."""
+    """Emit one of two statements, depending on a condition."""
     with T.If(condition):
         with T.Then():
             then()
@@ -84,34 +84,35 @@ def local(shape: Sequence[Extent], dtype: str, name: str, scope: str = "local") 
 
 
 def dynamic(wanted: SharedBuffer) -> Buffer:
-    """A buffer of the plan in dynamic shared memory, with the bytes behind it that nothing uses."""
+    """Allocate a buffer of the plan in dynamic shared memory, with its padding (unused bytes at the end)."""
     elements = wanted.elements + -(-wanted.unused // item_bytes(wanted.dtype))
     buffer = local([elements], wanted.dtype, wanted.name, "shared.dyn")
-    if wanted.unused:  # TVM cuts off what nothing names; it drops the load itself behind that
+    if wanted.unused:  # TVM trims elements that nothing reads. It removes this load itself after that.
         evaluate(fetch(buffer, elements - 1))
     return buffer
 
 
 def block_barrier(scope: str = "shared") -> None:
-    """Wait until all threads of the block are here, and see what they stored."""
+    """Emit a barrier for the block's threads, after which each sees what the others stored."""
     evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string(scope)))
 
 
 STACK = "global"
-"""The scope of a CPU kernel's buffers that lie on its stack if they are small. For every buffer of local scope TVM asks
-the runtime for memory in each call: no compiler turns that into registers, and LLVM may reason about it for minutes."""
+"""The scope of a CPU kernel's buffers, which lie on its stack if they are small. For a buffer of local scope, TVM
+asks the runtime for memory in each call. No compiler turns such memory into registers, and LLVM may reason about it
+for minutes."""
 
 
 def stack(shape: Sequence[Extent], dtype: str, name: str) -> Buffer:
-    """Allocate a buffer of a CPU kernel for the rest of the enclosing scope; a small one can become registers.
+    """Allocate a buffer of a CPU kernel for the rest of the enclosing scope.
 
-    One of symbolic size comes from the thread's pool.
+    Small buffers can become registers. Buffers of symbolic size come from the thread's memory pool.
     """
     return local(shape, dtype, name, STACK)
 
 
 def words_of(buffer: Buffer) -> Buffer:
-    """The same memory, of one dimension, as words of 32 bits."""
+    """Return a view of a one-dimensional buffer as 32-bit words."""
     (size,) = buffer.shape
     dtype = compat.buffer_dtype(buffer)
     count = tir.floordiv(size * i64(item_bytes(dtype)), i64(4))
@@ -119,7 +120,7 @@ def words_of(buffer: Buffer) -> Buffer:
 
 
 def flat_view(buffer: Buffer) -> Buffer:
-    """The same memory as a buffer of one dimension."""
+    """Return a one-dimensional view of a buffer."""
     size = i64(1)
     for extent in buffer.shape:
         size = size * extent
@@ -137,14 +138,14 @@ def fetch(buffer: Buffer, *indices: Expr | int) -> Expr:
 
 
 def prefetch(buffer: Buffer, index: Expr) -> None:
-    """Have a CPU bring the cache line of an element into its second-level cache; the place need not exist."""
+    """Prefetch the cache line of an element into a CPU's second-level cache. The index may be out of bounds."""
     read, second_level, data = (compat.const(value, "int32") for value in (0, 2, 1))
     address = T.address_of(compat.load(buffer, [index]))
     T.evaluate(compat.intrinsic("void", "prefetch", address, read, second_level, data))
 
 
 def leave() -> None:
-    """End the thread (every thread of a block alike, before any barrier)."""
+    """End the thread. All threads of a block must do so together, before any barrier."""
     if not compat.LEAVES_THREADS:
         raise NotImplementedError(
             "rows of symbolic number on a GPU need Apache TVM 0.27: this TVM has no early return"
@@ -158,11 +159,11 @@ def evaluate(call: Expr) -> None:
 
 
 def cell(value: Expr, name: str, scope: str = "local") -> Expr:
-    """Store a scalar in a one-element buffer; returns its load.
+    """Store a scalar in a one-element buffer and return its load.
 
-    Values are named this way and not by ``bind``: TVM's simplifier substitutes bound scalars back into their uses
-    (which doubles the code at every level of a graph whose values are used twice), and its interval analysis of
-    bound scalars fails on some float expressions.
+    Values are named this way and not by ``bind``, for two reasons. TVM's simplifier substitutes bound scalars back
+    into their uses, which doubles the code at every level of a graph whose values are used twice. Its interval
+    analysis of bound scalars also fails on some float expressions.
     """
     buffer = local([1], compat.dtype_of(value), name, scope)
     store(buffer, value, [i64(0)])
@@ -170,10 +171,10 @@ def cell(value: Expr, name: str, scope: str = "local") -> Expr:
 
 
 def number(value: Extent, name: str) -> Extent:
-    """A natural number of a CPU kernel that is computed here, and not again in every index that it is part of.
+    """Bind a natural number of a CPU kernel, so that it is computed here and not in every index.
 
-    What is bound TVM's simplifier substitutes back, unless it is read from memory: of symbolic sizes indices become
-    long, and each pass slow.
+    TVM's simplifier substitutes bound values back unless they are read from memory. With symbolic sizes indices would
+    become long, and each pass slow.
     """
     if isinstance(value, int) or compat.kind(value) in ("Var", "SizeVar", "IntImm"):
         return value
@@ -181,19 +182,19 @@ def number(value: Extent, name: str) -> Extent:
 
 
 def number_of(value: Extent, name: str, sizes: Iterable[Extent]) -> Extent:
-    """A number by itself (``number``) where one of the sizes is symbolic; of known ones TVM makes short expressions."""
+    """Bind a number (see ``number``) if a size is symbolic. With static sizes TVM makes short expressions."""
     return value if is_static(sizes) else number(value, name)
 
 
 class Binder:
-    """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
+    """Names values so that each is computed once. Small light expressions stay expressions, others become cells."""
 
     def __init__(self, most: int, scope: str = "local"):
         """Bind light expressions of more than ``most`` nodes to buffers of a scope."""
         self.most, self.scope = most, scope
 
     def bind(self, value: Expr, name: str) -> Expr:
-        """What stands for the value from here on."""
+        """Return the value itself if it is small and light, else the load of a cell that holds it."""
         if self._weigh(value) <= self.most and not is_heavy(value):
             return value
         return cell(value, name, self.scope)
@@ -208,4 +209,4 @@ class Binder:
 
 
 kernel = compat.built_body
-"""Build the body of a scheduled function: a context that gives a list, in which the body is once it is left."""
+"""Build the body of a scheduled function. The context yields a list, which holds the body after the context exits."""

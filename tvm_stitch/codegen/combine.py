@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduction operators: how two partial results combine, on every level of a reduction."""
+"""Reduction operators: the combination of two partial results, on every level of a reduction."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def combine(combiner: str, a: Expr, b: Expr, arithmetic: Arithmetic = DEVICE) ->
 
 
 def accumulator_dtype(op: Operator) -> str:
-    """The dtype a reduction accumulates in."""
+    """Return the dtype in which a reduction accumulates."""
     return compute_dtype(op.output.dtype)
 
 
 def identity(op: Operator) -> Expr:
-    """The start value of a reduction in its accumulation dtype, rounded as the operator's own dtype rounds it."""
+    """Return the start value of a reduction in its accumulation dtype, rounded to the operator's own dtype."""
     value: Expr = op.identity
     dtype = accumulator_dtype(op)
     if compat.kind(value) == "FloatImm" and op.output.dtype in HALF:
@@ -47,14 +47,14 @@ def identity(op: Operator) -> Expr:
 
 
 def in_order(op: Operator, parts: Sequence[Expr]) -> Expr:
-    """Partial results combined one after the other."""
+    """Combine partial results one after the other."""
     return reduce(lambda a, b: combine(op.combiner or "", a, b), parts)
 
 
 def in_pairs(
     op: Operator, parts: Sequence[Expr], named: Callable[[Expr], Expr] = lambda value: value
 ) -> Expr:
-    """Partial results combined as a tree, so that few wait for each other; ``named`` is applied to every result."""
+    """Combine partial results as a tree, for short dependency chains. ``named`` is applied to every result."""
     parts = list(parts)
     while len(parts) > 1:
         pairs = [named(combine(op.combiner or "", a, b)) for a, b in zip(parts[::2], parts[1::2])]

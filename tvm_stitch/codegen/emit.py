@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a plan for the kind of device it was made for."""
+"""Emit a plan for the kind of device that it was made for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gpu.kernel import emit_gpu
 
 
 def emit(func: Any, plan: KernelPlan) -> Any:
-    """The scheduled PrimFunc for ``func`` under ``plan``."""
+    """Return the scheduled PrimFunc for ``func`` under ``plan``."""
     if plan.device.is_gpu:
         return exact_constants(_guarded(emit_gpu(func, plan)))
     from .cpu.kernel import emit_cpu
@@ -23,10 +23,10 @@ def emit(func: Any, plan: KernelPlan) -> Any:
 
 
 def sound_for_cpu(func: Any) -> Any:
-    """The scheduled PrimFunc for a CPU in forms that TVM and the machine take for what they are."""
+    """Rewrite a scheduled PrimFunc for a CPU into forms that TVM and the machine compute correctly."""
     return repaired_on_cpu(_guarded(without_zero_divisors(func)))
 
 
 def _guarded(func: Any) -> Any:
-    """The scheduled PrimFunc with its conditions and extents in forms that TVM takes for what they are."""
+    """Rewrite the conditions and extents of a scheduled PrimFunc into forms that TVM reads correctly."""
     return sound_extents(repaired(func))

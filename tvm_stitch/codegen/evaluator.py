@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate operators at points: expressions are substituted through index maps, and each value is bound once.
 
-The value cache and the index cache of AStitch's code generation (and of PAI's) are both here: a value is looked up by
-operator and point, and index arithmetic is written in variables that the caller hoists (row and column).
+The value cache and the index cache of AStitch's code generation (and of PAI's) are both here. A value is cached by
+operator and point. Index arithmetic uses variables that the caller hoists (row and column).
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from .buffers import IN_PLACE, Buffers
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
 )
-"""Calls that mean the same on float32 as on the half types, but for rounding."""
+"""Calls that mean the same on float32 as on the half types, except for rounding."""
 
 
 def convert(value: Expr, dtype: str) -> Expr:
     """Cast unless the value already has the dtype.
 
-    What was rounded to a half type is that: to round it twice costs two conversions, which compilers keep.
+    A value that was rounded to a half type is not rounded again. A second rounding would cost two conversions, which
+    compilers keep.
     """
     if compat.dtype_of(value) == dtype:
         return value
@@ -48,16 +49,16 @@ def convert(value: Expr, dtype: str) -> Expr:
 
 
 class Reader(Protocol):
-    """How a backend supplies what lies outside an expression."""
+    """The interface by which a backend supplies the values that lie outside an expression."""
 
     def kept(self, key: Key) -> Expr | None:
-        """The value of an operator at the current column if it is kept in a tile, else None."""
+        """Return the value of an operator at the current column if a tile keeps it, else None."""
 
     def input(self, access: Access, point: Point) -> Expr | None:
-        """The current element of an input already loaded into a tile, else None."""
+        """Return the current element of an input if a tile holds it already, else None."""
 
     def bind(self, value: Expr, name: str) -> Expr:
-        """Name a value so that it is computed once; returns what stands for it."""
+        """Bind a value to a name, so that it is computed once. Return the bound value."""
 
 
 class Evaluator:
@@ -87,16 +88,16 @@ class Evaluator:
         self._signed: frozenset[Var] | None = None
 
     def at_column(self, column: Expr | None) -> None:
-        """Move to another column (None: between sweeps); forgets the values of the last one."""
+        """Move to another column (None: between sweeps) and forget the values of the last one."""
         self.column = column
         self.column_cache = {}
 
     def set_row_value(self, key: Key, value: Expr) -> None:
-        """Make a row's value known (a reduction's result)."""
+        """Record a row value, such as a reduction's result."""
         self.row_cache[key] = value
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forget row values: what they are computed of has changed."""
+        """Forget row values, because their operands have changed."""
         for key in keys:
             self.row_cache.pop(key, None)
 
@@ -106,12 +107,12 @@ class Evaluator:
             self.row_cache[key] = self.reader.bind(self._expression(key, False), short_name(key[0]))
 
     def hold_row(self, key: Key) -> None:
-        """Evaluate a row value here and now where it reads an input; one that does not costs nothing later."""
+        """Evaluate a row value here and now if it reads an input. Other values cost nothing later."""
         if key not in self.row_cache and any(a.tensor in self.inputs for a in key[0].accesses):
             self.row_cache[key] = B.cell(self._expression(key, False), short_name(key[0]))
 
     def value(self, key: Key) -> Expr:
-        """The value of an operator at a point, bound on first use."""
+        """Return the value of an operator at a point, bound on first use."""
         if not key[1].per_column:  # bound before the sweep, or evaluated in place
             return self.row_cache[key] if key in self.row_cache else self._expression(key, False)
         kept = self.reader.kept(key)
@@ -122,12 +123,12 @@ class Evaluator:
         return self.column_cache[key]
 
     def operand(self, op: Operator) -> Expr:
-        """What a reduction combines, at the current column, in the accumulation dtype."""
+        """Return the operand of a reduction at the current column, in the accumulation dtype."""
         point = next(p for o, p in self.al.roots if o is op)
         return convert(self._expression((op, point), False), compute_dtype(op.output.dtype))
 
     def indices(self, key: Key) -> list[Expr]:
-        """Where a value goes in its operator's output, in the current row and column."""
+        """Return the indices of a value in its operator's output, in the current row and column."""
         return [self.localize(i) for i in self.al.domain.output_indices(*key)]
 
     def localize(self, index: Expr) -> Expr:
@@ -135,7 +136,7 @@ class Evaluator:
         return self.at(index, self.row, self.column)
 
     def at(self, index: Expr, row: Expr, column: Expr | None) -> Expr:
-        """An index at any row and column."""
+        """Return an index at any row and column."""
         values = {self.al.domain.row: row}
         if column is not None:
             values[self.al.domain.column] = column
@@ -143,7 +144,7 @@ class Evaluator:
         return _from(self.moved, here) if self.moved and has_load(here) else here
 
     def sound(self, index: Expr) -> Expr:
-        """An index in a form that TVM normalizes soundly."""
+        """Rewrite an index into a form that TVM normalizes soundly."""
         if not is_padded(index):
             return index
         if self._signed is None:
@@ -159,11 +160,11 @@ class Evaluator:
             name = compat.kind(e)
             if compat.is_load(e):
                 access, child = next(cursor)
-                if child is None:  # a gather: the indices are values themselves
+                if child is None:  # a gather: its indices are values themselves
                     buffer = self.buffers.of(access.tensor)
                     return self._read(buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
                 for _ in range(sum(1 for i in compat.elements(e.indices) for _ in loads(i))):
-                    next(cursor)  # the reads in a gather's indices are in the point itself
+                    next(cursor)  # the loads in a gather's indices belong to the point
                 return self._access(access, child, guarded)
             if name in ("Var", "SizeVar"):
                 return axis.get(e, e)
@@ -178,7 +179,7 @@ class Evaluator:
         return self.math(result) if self.math is not None and not guarded else result
 
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
-        """An operation over visited operands, as a kernel for a GPU computes it."""
+        """Rebuild an operation over visited operands, as a GPU kernel computes it."""
         hidden = hidden_negation(e, visit)
         return widen(e, visit, self.arithmetic) if hidden is None else hidden
 
@@ -197,28 +198,28 @@ class Evaluator:
         return self.value(key)
 
     def _index(self, index: Expr) -> Expr:
-        """An index in the current row and column; one that is read from an input is read only if the row exists."""
+        """Return an index in the current row and column. An index that loads an input is guarded by the row."""
         here = self.localize(index)
         if self.guard is None or not has_load(index):
             return here
         return tir.if_then_else(self.guard, here, compat.const(0, "int64"))
 
     def _read(self, buffer: Buffer, indices: list[Expr]) -> Expr:
-        if not indices and len(buffer.shape):  # a scalar that lives in a one-element buffer
+        if not indices and len(buffer.shape):  # a scalar in a one-element buffer
             indices = [compat.const(0, "int64")]
         value = compat.load(buffer, indices)
-        if self.guard is not None:  # the row may not exist: read nothing, go on with a harmless value
+        if self.guard is not None:  # the row may not exist: load nothing, use a harmless value
             value = tir.if_then_else(self.guard, value, compat.const(1, compat.buffer_dtype(buffer)))
         return convert(value, compute_dtype(compat.buffer_dtype(buffer)))
 
 
 def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Expr]:
-    """The indices into an input tensor at a point, in the domain's row and column variables."""
+    """Return the indices into an input tensor at a point, in the domain's row and column variables."""
     return alignment.domain.input_indices(tensor.shape, point)
 
 
 def _moved(alignment: Alignment, buffers: Buffers) -> dict[Buffer, Buffer]:
-    """Where inputs are that are not in the buffers which operators name: values of a part before, in scratch."""
+    """Return the buffers of inputs that are not where operators read them: values of an earlier stage, in scratch."""
     inputs = dict.fromkeys(alignment.graph.inputs)
     found = [(b, t) for op in alignment.graph.operators for b, t in op.operand.items() if t in inputs]
     found += [(b, t) for t, b in alignment.stand_ins.items()]
@@ -226,7 +227,7 @@ def _moved(alignment: Alignment, buffers: Buffers) -> dict[Buffer, Buffer]:
 
 
 def _from(moved: dict[Buffer, Buffer], index: Expr) -> Expr:
-    """An index that reads from where inputs are."""
+    """Rewrite the loads of an index to the buffers that inputs were moved to."""
 
     def visit(e: Expr) -> Expr:
         if not compat.is_load(e):
@@ -247,10 +248,10 @@ def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def _floored(name: str, a: Expr, b: Expr) -> Expr:
-    """A floor division or modulo of data, from those that truncate.
+    """Return a floor division or modulo of data, built from truncating operations.
 
-    A TVM with Relay lowers those that floor wrongly where it takes the dividend for bounded: in ``(x + 2) % 3`` by
-    adding a multiple of 3 above 2^31 - 2, which overflows.
+    A TVM with Relay lowers floor operations wrongly if it believes the dividend to be bounded. In ``(x + 2) % 3`` it
+    adds a multiple of 3 above 2^31 - 2, which overflows.
     """
     if not compat.dtype_of(a).startswith("int"):
         return tir.FloorDiv(a, b) if name == "FloorDiv" else tir.FloorMod(a, b)
@@ -264,7 +265,7 @@ def _floored(name: str, a: Expr, b: Expr) -> Expr:
 
 
 def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Expr:
-    """Rebuild a node over visited operands, computing in float32 where the dtype is float16 or bfloat16."""
+    """Rebuild a node over visited operands. float16 and bfloat16 are computed in float32."""
     name, dtype = compat.kind(e), compat.dtype_of(e)
     if name == "FloatImm":
         if dtype in HALF:
@@ -274,11 +275,11 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return e
     if name == "Cast":
         value = visit(e.value)
-        if dtype in HALF:  # an explicit rounding is kept, then computed with in float32
+        if dtype in HALF:  # keep an explicit rounding, then compute in float32
             if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
                 return value
             if arithmetic is DEVICE and not has_load(e) and compat.free_vars(value):
-                # Of sizes alone: TVM would compute it once for all kernels, on the host, which knows no half types.
+                # Of sizes alone: TVM would compute it once for all kernels, on the host, which has no half types.
                 value = as_c_type(value, compat.dtype_of(value))
             return tir.Cast("float32", tir.Cast(dtype, value))
         return arithmetic.narrowed(value, dtype) if wraps(e) else convert(value, dtype)
@@ -317,5 +318,8 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
 
 
 def _is_data(e: Expr) -> bool:
-    """Whether an operation is the model's, not an index: on what is read, or of a dtype that no index has."""
+    """Return True if an operation computes the model's data rather than an index.
+
+    Such an operation reads a tensor, or has a dtype that no index has.
+    """
     return is_small(compat.dtype_of(e)) or has_load(e)

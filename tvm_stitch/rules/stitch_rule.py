@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StitchRule: a dlight rule that schedules any stitchable PrimFunc with our plan."""
+"""StitchRule: a dlight rule that schedules any stitchable PrimFunc with a plan of this package."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from ..support.failures import reason_of
 
 
 class StitchRule(dl.ScheduleRule):
-    """Schedule memory-intensive functions, whoever fused them.
+    """Schedule memory-intensive functions, no matter which pass fused them.
 
-    Use it before other rules: ``dl.ApplyDefaultSchedule(StitchRule(), dl.gpu.Fallback())``. Declines (returns None)
-    what is compute-intensive, what cannot be read, and what no plan serves whose blocks stay apart or share a cluster:
-    a rule cannot give a function the scratch that a grid barrier needs.
+    Use it before other rules: ``dl.ApplyDefaultSchedule(StitchRule(), dl.gpu.Fallback())``. It declines (returns
+    None) compute-intensive functions and functions that cannot be read. It also declines if every plan needs a grid
+    barrier: a rule cannot give a function the scratch that a grid barrier uses. Blocks of its plans are independent
+    or share a cluster.
     """
 
     def apply(self, func: Any, target: Any, _tunable: bool) -> Any:
-        """The scheduled function as a Schedule, or None."""
+        """Return the scheduled function as a Schedule, or None."""
         try:
             graph = read(func)
             if kind_of(graph) is not NodeKind.MEMORY:
                 return None
             plan = plan_in_block(graph, device_model(target), StitchConfig(grid_barriers=False))
             return None if plan.scratch else s_tir.Schedule(emit(func, plan))
-        except Exception as err:  # another rule may take what makes ours fail
+        except Exception as err:  # another rule may handle a function on which this one fails
             reason_of(err, "a function that StitchRule was given")
             return None

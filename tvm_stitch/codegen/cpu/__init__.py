@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans become functions for an llvm CPU: parallel tasks, vectors of lanes."""
+"""Emit functions for an llvm CPU from plans: parallel tasks, vectors of lanes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU emitters share: the evaluator's reader, row buffers, the work on one piece of a pass."""
+"""The base of the CPU emitters: the evaluator's reader, row buffers, and the work on one piece of a pass."""
 
 from __future__ import annotations
 
@@ -49,16 +49,19 @@ class CpuEmitter:
         self.eval = self.evaluator(B.i64(0))
 
     def evaluator(self, row: Expr) -> ContextEvaluator:
-        """An evaluator of the given row."""
+        """Return an evaluator of the given row."""
         return ContextEvaluator(self.al, row, self, self.math)
 
     def math(self, value: Expr) -> Expr:
-        """Math calls as polynomials, whose shared parts are bound where the value is; conditions decided."""
+        """Lower math calls to polynomials, and decide conditions.
+
+        The shared parts of a polynomial are bound where the value is.
+        """
         value = self._decide(value)
         return self._round(lower_math(value, lambda part: self._name(self._round(part))))
 
     def _decide(self, value: Expr) -> Expr:
-        """Resolve conditions that hold or fail everywhere in the part; branch on those that lanes share."""
+        """Resolve conditions that are constant over the whole slice. Branch on conditions that all lanes share."""
         if not compat.is_choice(value):
             return compat.rebuild(value, self._decide)
         condition, yes, no = value.args
@@ -102,7 +105,7 @@ class CpuEmitter:
 
     # -- Reader ------------------------------------------------------------------------------------------
     def kept(self, key: Key) -> Expr | None:
-        """The value in its row buffer, once a whole pass has filled that."""
+        """Return the value from its row buffer, once a whole pass has filled that buffer."""
         if key not in self.ready or self.eval.column is None:
             return None
         if key not in self.eval.column_cache:
@@ -111,7 +114,7 @@ class CpuEmitter:
         return self.eval.column_cache[key]
 
     def input(self, access: Access, point: Point) -> Expr | None:
-        """The input's element in the compute dtype, loaded once a piece."""
+        """Return the input's element in the compute dtype. It is loaded once a piece."""
         if self.lanes is None or not point.per_column:
             return None
         leaf = (access.tensor, point)
@@ -122,22 +125,22 @@ class CpuEmitter:
         return self.loaded[leaf]
 
     def bind(self, value: Expr, name: str) -> Expr:
-        """Name a value, over the lanes where there are any."""
+        """Bind a value to a name: over the lanes if there are any, else as a scalar."""
         if self.lanes is not None:
             return self.lanes.bind(value, name)
         return from_held(self.binder.bind(to_held(value), name), compat.dtype_of(value))
 
     def emit(self) -> None:
-        """Write the whole kernel."""
+        """Emit the whole kernel."""
         raise NotImplementedError
 
     def tasks(self, count: Extent) -> Any:
-        """The loop over a number of tasks, in parallel or one after the other."""
+        """Open the loop over a number of tasks, parallel or serial."""
         few = few_points(self._stage, self.mapping) if self.mapping.parallel is None else None
         return task_loop(self.mapping.parallel, few, count)
 
     def slot(self) -> list[Expr]:
-        """Where the current column is in a row buffer."""
+        """Return the indices of the current column in a row buffer."""
         raise NotImplementedError
 
     # -- a piece ------------------------------------------------------------------------------------------
@@ -147,7 +150,7 @@ class CpuEmitter:
         for key in shape_of.values:
             if key in self.sched.kept_values and key not in self.tiles:
                 dtype = held(compute_dtype(key[0].output.dtype))
-                # A row may have no columns: what has no elements cannot be allocated.
+                # A row may have no columns, but a buffer needs at least one element.
                 elements = size if isinstance(size, int) else tir.max(size, B.i64(1))
                 self.tiles[key] = B.stack([elements], dtype, key[0].output.name)
 
@@ -164,7 +167,7 @@ class CpuEmitter:
         self.loaded = {}
 
     def evaluate(self, p: RowLoop, fresh: list[Key]) -> None:
-        """Compute the pass's values and outputs at the current column; keep those of ``fresh``."""
+        """Compute the pass's values and outputs at the current column. Keep the values of ``fresh``."""
         lanes = self.lanes
         assert lanes is not None
         reduces = set(p.reduces)
@@ -180,7 +183,7 @@ class CpuEmitter:
                 lanes.store(op.output.buffer, self.stored(value, op.output.dtype), self.eval.indices(key))
 
     def stored(self, value: Expr, dtype: str) -> Expr:
-        """``value`` as an element of a tensor, in vector form over lanes: TVM lowers no bfloat16 that they share."""
+        """Convert ``value`` to a tensor's element, a vector over lanes. TVM lowers no bfloat16 that lanes share."""
         if (
             dtype == "bfloat16"
             and compat.COMPUTES_BFLOAT16
@@ -192,7 +195,7 @@ class CpuEmitter:
         return stored_as(value, dtype)
 
     def accumulate(self, p: RowLoop, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
-        """Combine the reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
+        """Combine the reductions' operands into their accumulators. Lanes outside ``mask`` add nothing."""
         assert self.lanes is not None
         for op, acc in zip(p.reduces, accumulators, strict=True):
             value = self.eval.operand(op)
@@ -203,11 +206,11 @@ class CpuEmitter:
             self.lanes.store(acc, merged(op, compat.load(acc, [at]), to_held(value)), [at])
 
     def fresh_tiles(self, p: RowLoop) -> list[Key]:
-        """The values that the pass is the first to compute and that later ones read."""
+        """Return the values that this pass computes first and that later passes read."""
         return [k for k in p.values if k in self.sched.kept_values and k not in self.ready]
 
     def store_row_outputs(self) -> None:
-        """Evaluate what follows the last pass, and write the outputs that have one element a row."""
+        """Evaluate the values after the last pass, and write the outputs that have one element a row."""
         for key in self.sched.final_values:
             self.eval.bind_row(key)
         for key in self.sched.row_outputs:
@@ -220,7 +223,7 @@ class CpuEmitter:
 
 
 def merged(op: Operator, a: Expr, b: Expr) -> Expr:
-    """Two partial results of a reduction combined, all three as buffers hold them; ``b`` is a load."""
+    """Combine two partial results of a reduction, all in the dtype of buffers. ``b`` is a load."""
     dtype = accumulator_dtype(op)
     a, b = from_held(a, dtype), from_held(b, dtype)
     if dtype in FLOATS and op.combiner in ("max", "min"):
@@ -229,7 +232,7 @@ def merged(op: Operator, a: Expr, b: Expr) -> Expr:
 
 
 def accumulator(op: Operator, extent: Extent, name: str) -> Buffer:
-    """A buffer for partial results of a reduction."""
+    """Allocate a buffer for partial results of a reduction."""
     return B.stack([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}")
 
 
@@ -249,5 +252,5 @@ def fold(op: Operator, acc: Buffer, width: int) -> Expr:
 
 
 def extent_min(limit: int, left: Expr) -> Expr:
-    """The smaller of a constant and what is left."""
+    """Return the minimum of a constant and the remaining count."""
     return tir.min(B.i64(limit), left)

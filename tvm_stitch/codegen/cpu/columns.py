@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes along the columns: one row after the other, tasks taking blocks of rows."""
+"""Lanes along the columns: one row after the other, and tasks take blocks of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
 
 
 class ColumnEmitter(CpuEmitter):
-    """Rows one by one; each pass walks the columns in pieces of ``width`` lanes."""
+    """Emits rows one by one. Each pass walks the columns in pieces of ``width`` lanes."""
 
     @property
     def width(self) -> int:
@@ -36,7 +36,7 @@ class ColumnEmitter(CpuEmitter):
         return [self.eval.column]
 
     def emit(self) -> None:
-        """Tasks of ``rows_per_task`` rows, of fewer where these are symbolic and turn out to be long."""
+        """Emit tasks of ``rows_per_task`` rows, or of fewer if rows of symbolic length prove long at run time."""
         rows, each = self.domain.rows, self._rows_of_task()
         with self.tasks(ceildiv(rows, each)) as task:
             for p in self.sched.passes:
@@ -54,7 +54,7 @@ class ColumnEmitter(CpuEmitter):
         return B.bind(tir.max(tir.min(fitting, B.i64(each)), B.i64(1)), "rows_of_task")
 
     def row(self, row: Expr) -> None:
-        """All passes of a row."""
+        """Emit all passes of a row."""
         self.ready = set()
         self.lanes = None
         self.eval = self.evaluator(row)
@@ -74,7 +74,7 @@ class ColumnEmitter(CpuEmitter):
             self.eval.set_row_value((op, self.al.row_point), total)
 
     def accumulators(self, p: RowLoop) -> list[Buffer]:
-        """An accumulator of one element a lane for each of the pass's reductions, at its identity."""
+        """Return an accumulator at its identity for each of the pass's reductions, with one element a lane."""
         found = []
         for op in p.reduces:
             acc = accumulator(op, self.width, "acc")
@@ -83,7 +83,7 @@ class ColumnEmitter(CpuEmitter):
         return found
 
     def body(self, p: RowLoop, accumulators: list[Buffer], fresh: list[Key]) -> Body:
-        """What a pass does at a piece."""
+        """Return the function that emits a pass's work on one piece."""
         row = Coordinate("row", self.domain.rows, self.domain.rows)
         row.move(B.i64(0), self.eval.row)
         segment = self.mapping.segment(p.columns)
@@ -95,7 +95,7 @@ class ColumnEmitter(CpuEmitter):
             frame = IndexContext(self.domain, row, column, part)
             if vectors == 1:
                 place = column.move(outer, inner + lanes.lane)
-            else:  # nothing is left behind whole vectors
+            else:  # whole vectors leave no remainder
                 number = frame.analyzer.simplify(tir.floordiv(inner, B.i64(vectors)))
                 place = column.move(outer, number, lanes.lane)
             with self.piece(frame, place):
@@ -113,7 +113,7 @@ class ColumnEmitter(CpuEmitter):
                 self.part(outer, part, body)
 
     def part(self, outer: Expr, part: Part, body: Body) -> None:
-        """Visit a part of a segment: whole pieces, then what is left."""
+        """Visit a slice of a segment: whole pieces, then the remainder."""
         start, extent = part
         width = self.lanes_for(extent)
         if not is_number(self.pieces(extent), 0):
@@ -122,18 +122,18 @@ class ColumnEmitter(CpuEmitter):
         self.tail(outer, part, body)
 
     def lanes_for(self, extent: Extent) -> int:
-        """Lanes of a piece of a part: short parts take narrower vectors."""
+        """Return the lanes of a piece of a slice. Short slices take narrower vectors."""
         if not isinstance(extent, int) or extent >= self.width:
             return self.width
         return next((w for w in (16, 8) if w <= extent and w <= self.width), 1)
 
     def pieces(self, extent: Extent) -> Extent:
-        """Whole pieces in a part."""
+        """Return the number of whole pieces in a slice."""
         width = self.lanes_for(extent)
         return extent // width if isinstance(extent, int) else tir.floordiv(as_expr(extent), B.i64(width))
 
     def tail(self, outer: Expr, part: Part, body: Body) -> None:
-        """The columns after the last whole piece: a piece that overlaps it, else column by column."""
+        """Visit the columns after the last whole piece: in one piece that overlaps it, or column by column."""
         start, extent = part
         width = self.lanes_for(extent)
         if is_multiple(extent, width):
@@ -146,14 +146,14 @@ class ColumnEmitter(CpuEmitter):
         self._symbolic_tail(outer, part, body, width)
 
     def _symbolic_tail(self, outer: Expr, part: Part, body: Body, width: int) -> None:
-        """The columns after the last whole piece of a part of symbolic extent.
+        """Visit the columns after the last whole piece of a slice of symbolic extent.
 
-        Where every row or segment ends so, they are pieces of the shortest vectors, of which the last one overlaps the
-        one before. Single columns are left where there is no whole vector.
+        If every row or segment has such a remainder, it is visited in pieces of the shortest vectors. The last of
+        them overlaps the one before. Single columns remain if no whole vector fits.
         """
         start, extent = part[0], as_expr(part[1])
         pieces = tir.floordiv(extent, B.i64(width))
-        whole = as_expr(B.number(pieces, "pieces")) * B.i64(width)  # seen to be a multiple of the width
+        whole = as_expr(B.number(pieces, "pieces")) * B.i64(width)  # visibly a multiple of the width
         left = extent - whole
         narrow = self.mapping.tail_width
 
@@ -177,7 +177,7 @@ class ColumnEmitter(CpuEmitter):
 
 
 class SplitEmitter(ColumnEmitter):
-    """Few long rows, and flat domains: every pass is a parallel loop over pieces of the columns."""
+    """Emits few long rows, and flat domains: every pass is a parallel loop over pieces of the columns."""
 
     def emit(self) -> None:
         for p in self.sched.passes:
@@ -205,7 +205,7 @@ class SplitEmitter(ColumnEmitter):
         self._combine(p)
 
     def _across(self, p: RowLoop, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
-        """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
+        """Emit tasks of ``each`` segments, in blocks whose accesses share cache lines if some are strided."""
         block = 1 if p.reduces else segment.together
         each = -(-each // block) * block
         partials = self._partials(p, ceildiv(outer, each))
@@ -227,7 +227,7 @@ class SplitEmitter(ColumnEmitter):
             self._finish(p, accumulators, partials, task)
 
     def _within(self, p: RowLoop, outer: Extent, part: Part, fresh: list[Key]) -> None:
-        """Tasks of ``elements_per_task`` columns inside one part of a segment."""
+        """Emit tasks of ``elements_per_task`` columns inside one slice of a segment."""
         start, extent = part
         width = self.lanes_for(extent)
         each = max(1, self.mapping.elements_per_task // width)
@@ -253,7 +253,7 @@ class SplitEmitter(ColumnEmitter):
             self._finish(p, accumulators, partials, task)
 
     def _partials(self, p: RowLoop, tasks: Extent) -> list[Buffer]:
-        """A buffer for the tasks' partial results of each of the pass's reductions."""
+        """Allocate a buffer for the tasks' partial results of each of the pass's reductions."""
         buffers = []
         for op in p.reduces:
             buffers.append(accumulator(op, tasks, "partial"))
@@ -278,12 +278,12 @@ class SplitEmitter(ColumnEmitter):
 
 
 def _place(value: Expr, chunks: Extent, name: str) -> Expr:
-    """What a division by a number of chunks gives; that of a symbolic one by itself."""
+    """Return the result of a division by a number of chunks, bound to a name if that number is symbolic."""
     return value if isinstance(chunks, int) else as_expr(B.number(value, name))
 
 
 def count_of(whole: Extent, each: Extent, first: Expr) -> Extent:
-    """How many of ``whole`` things a group of at most ``each`` that starts at ``first`` has."""
+    """Return the size of the group that starts at ``first``: at most ``each`` of ``whole`` elements."""
     if not isinstance(each, int):
         return tir.min(each, as_expr(whole) - first)
     if isinstance(whole, int) and (whole <= each or whole % each == 0):
@@ -292,7 +292,7 @@ def count_of(whole: Extent, each: Extent, first: Expr) -> Extent:
 
 
 def quotient_of(whole: Extent, part: Extent) -> Extent:
-    """``whole / part``, known to be exact."""
+    """Return ``whole / part``, known to be exact."""
     if part is whole:
         return 1
     if isinstance(whole, int) and isinstance(part, int):

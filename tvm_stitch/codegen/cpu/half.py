@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bfloat16 on a CPU: rounding as integer arithmetic, and for a TVM with Relay all loads and stores.
+"""bfloat16 on a CPU: rounding as integer arithmetic, and all loads and stores for a TVM with Relay.
 
-TVM drops a cast there and back again, and may lose NaN in one alone. The lowering of bfloat16 in TVMs with Relay
-refuses vectorized stores of what a bfloat16 load gives.
+TVM drops a cast to bfloat16 and back again, and may lose a NaN in a single cast. The bfloat16 lowering of TVMs with
+Relay refuses vectorized stores of a loaded bfloat16.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...graph.ir import StitchGraph
 
 
 def rounds(graph: StitchGraph) -> bool:
-    """Whether anything in the graph is a bfloat16: without, there is nothing to lower."""
+    """Return True if anything in the graph is a bfloat16. Otherwise there is nothing to lower."""
     computed = (compat.dtype_of(e) for op in graph.operators for e in compat.parts(op.value))
     return "bfloat16" in {t.dtype for t in graph.tensors()} or "bfloat16" in computed
 
@@ -24,7 +24,7 @@ def rounds(graph: StitchGraph) -> bool:
 def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
     """Replace every pair of casts float32 -> bfloat16 -> float32 by equal arithmetic on the bits.
 
-    ``bind`` names a value that is used several times; below an ``if_then_else`` nothing is bound.
+    ``bind`` names a value that is used several times. Below an ``if_then_else`` nothing is bound.
     """
     if compat.is_choice(expr):
         return compat.rebuild(expr, lambda e: lower_rounding(e, None))
@@ -38,10 +38,10 @@ def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
 
 
 def stored_as(value: Expr, dtype: str) -> Expr:
-    """``value`` as an element of a tensor.
+    """Convert ``value`` to an element of a tensor.
 
-    TVM's cast to bfloat16 rounds the bits of a NaN as well: where they are nearly all ones that makes a zero of it,
-    where all but the lowest are zeros an infinity.
+    TVM's cast to bfloat16 rounds the bits of a NaN too. A NaN whose bits are nearly all ones becomes a zero. A NaN
+    whose fraction is all zeros except for the lowest bits becomes an infinity.
     """
     if dtype == "bfloat16" and compat.COMPUTES_BFLOAT16 and compat.dtype_of(value) == "float32":
         bits = tir.reinterpret("int32", value)
@@ -50,12 +50,15 @@ def stored_as(value: Expr, dtype: str) -> Expr:
 
 
 def round_bfloat16(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Expr:
-    """The float32 nearest to ``value`` among the bfloat16 numbers (ties to even; NaN and infinities stay)."""
+    """Return the float32 nearest to ``value`` among the bfloat16 numbers (ties to even). NaN and infinities stay."""
     return tir.reinterpret("float32", rounded_bits(value, bind))
 
 
 def rounded_bits(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Expr:
-    """The bits of :func:`round_bfloat16`, as int32: a bfloat16's above 16 zeros, for a NaN all of ``value``'s."""
+    """Return the bits of :func:`round_bfloat16` as int32.
+
+    They are the bits of a bfloat16 above 16 zeros. For a NaN they are all bits of ``value``.
+    """
 
     def i32(number: int) -> Expr:
         return compat.const(number, "int32")
@@ -69,15 +72,15 @@ def rounded_bits(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Exp
 
 
 def are_nan(bits: Expr) -> Expr:
-    """Whether a float32's bits (int32) are those of a NaN."""
+    """Return True if a float32's bits (int32) are those of a NaN."""
     return (bits & compat.const(0x7FFFFFFF, "int32")) > compat.const(0x7F800000, "int32")
 
 
 def as_bits(body: Any) -> Any:
-    """``body``, a statement, without expressions and accesses of dtype bfloat16: they are of uint16 views.
+    """Replace bfloat16 expressions and accesses in the statement ``body`` by those of uint16 views.
 
     Raises:
-        NotImplementedError: where it computes in bfloat16 (the emitters compute in float32).
+        NotImplementedError: if it computes in bfloat16 (the emitters compute in float32).
     """
     views: dict[Buffer, Buffer] = {}
 
@@ -89,7 +92,7 @@ def as_bits(body: Any) -> Any:
         return views[buffer]
 
     def visit(e: Expr) -> Expr:
-        """An expression; of dtype uint16 where it was bfloat16."""
+        """Rewrite an expression. The result has dtype uint16 if the expression had bfloat16."""
         if compat.kind(e) == "Cast" and _is_bfloat16(e.value):
             high = tir.Cast("int32", visit(e.value)) << compat.const(16, "int32")
             wide = tir.reinterpret("float32", high)
@@ -126,7 +129,7 @@ def _is_bfloat16(e: Expr) -> bool:
 
 
 def _narrow(value: Expr) -> Expr:
-    """The bits (uint16) of the bfloat16 nearest to a float32."""
+    """Return the bits (uint16) of the bfloat16 nearest to a float32."""
     bits = tir.reinterpret("int32", value)
     # The upper half of a NaN may be that of an infinity: make it quiet.
     kept = tir.Select(are_nan(bits), bits | compat.const(0x400000, "int32"), rounded_bits(value))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index arithmetic inside segments: simplified knowing that lanes never leave the segment they are in."""
+"""Index arithmetic inside segments: simplified with the knowledge that lanes never leave their segment."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..evaluator import Evaluator, widen
 
 
 class Coordinate:
-    """A row or column as ``outer * extent + inner``, and where both are at the moment.
+    """A row or column as ``outer * extent + inner``, with the current values of both.
 
-    ``vectors`` says that it moves by whole vectors of so many lanes, which divide the extent: then ``inner`` is
-    ``number * vectors + lane``, and a quotient by a multiple of the lanes is seen to be the same in all of them.
+    ``vectors`` is the number of lanes if the coordinate moves by whole vectors. It divides the extent. Then ``inner``
+    is ``number * vectors + lane``. So a quotient by a multiple of the lanes is provably equal in all lanes.
     """
 
     def __init__(self, name: str, total: Extent, extent: Extent, vectors: int = 1):
@@ -42,7 +42,7 @@ class Coordinate:
         return number if lane is None else number * compat.const(self.vectors, "int64") + lane
 
     def bind_ranges(self, analyzer: Analyzer, start: int = 0, extent: Extent | None = None) -> None:
-        """Tell an analyzer the ranges of the variables, of the inner one within a part of the segment."""
+        """Bind the ranges of the variables in an analyzer. The inner variable ranges over a slice of the segment."""
         for var, length in self.axes:
             first = 0
             if var is self.number and self.lane is None:
@@ -51,7 +51,7 @@ class Coordinate:
 
     @property
     def axes(self) -> list[tuple[Var, Extent]]:
-        """Its variables with their extents."""
+        """The coordinate's variables with their extents."""
         found: list[tuple[Var, Extent]] = []
         if self.lane is None:
             found.append((self.number, self.extent))
@@ -66,7 +66,10 @@ class Coordinate:
         return found
 
     def move(self, outer: Expr, number: Expr, lane: Expr | None = None) -> Expr:
-        """Go to a place; returns the coordinate there. Of vectors, ``number`` is the vector's and ``lane`` the lane."""
+        """Move to a position and return its coordinate.
+
+        With vectors, ``number`` is the index of the vector and ``lane`` that of the lane.
+        """
         self.values = {self.number: number}
         if self.lane is not None:
             assert lane is not None
@@ -81,7 +84,7 @@ class Coordinate:
 class IndexContext:
     """The row and the column of a pass, in whose variables indices and conditions are simplified.
 
-    ``part`` is the start and the extent of the part of the column's segment that is being visited.
+    ``part`` is the start and the extent of the current slice of the column's segment.
     """
 
     def __init__(
@@ -103,20 +106,20 @@ class IndexContext:
             self.symbolic[domain.column] = column.symbolic
 
     def localize(self, index: Expr) -> Expr:
-        """An index written in the domain's variables, in those of the frame."""
+        """Rewrite an index from the domain's variables to those of the frame."""
         if not compat.free_vars(index):
             return index
-        key = compat.expression_key(index)  # accesses of many tensors have one index
+        key = compat.expression_key(index)  # accesses of many tensors share an index
         if key not in self._known:
             self._known[key] = self.simplify(compat.substitute(index, self.symbolic))
         return self._known[key]
 
     def simplify(self, value: Expr) -> Expr:
-        """Simplify what is written in the frame's variables."""
+        """Simplify an expression in the frame's variables."""
         return self.analyzer.simplify(simplifiable(self._divisions.divided(value)))
 
     def actual(self, value: Expr) -> Expr:
-        """What is written in the frame's variables, at the current place."""
+        """Substitute the current position into an expression in the frame's variables."""
         values = dict(self.row.values)
         if self.column is not None:
             values.update(self.column.values)
@@ -124,7 +127,7 @@ class IndexContext:
 
 
 class ContextEvaluator(Evaluator):
-    """An evaluator whose indices are simplified in a frame."""
+    """An evaluator that simplifies indices in a frame."""
 
     arithmetic = HOST
     frame: IndexContext | None = None
@@ -134,5 +137,5 @@ class ContextEvaluator(Evaluator):
         return super().localize(index) if self.frame is None else self.sound(self.frame.localize(index))
 
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
-        """An operation over visited operands."""
+        """Rebuild an operation over visited operands."""
         return widen(e, visit, self.arithmetic)

@@ -16,10 +16,10 @@ from .rows import RowEmitter
 
 
 def emit_cpu(func: Any, plan: KernelPlan) -> Any:
-    """The scheduled PrimFunc that computes ``func`` as ``plan`` says.
+    """Return the scheduled PrimFunc that computes ``func`` according to ``plan``.
 
     Raises:
-        ValueError: when the plan was made for a GPU.
+        ValueError: if the plan was made for a GPU.
     """
     with B.kernel() as body:
         emit_stage(plan.stage)
@@ -31,10 +31,10 @@ def emit_cpu(func: Any, plan: KernelPlan) -> Any:
 
 
 def emit_stage(stage: Stage) -> None:
-    """Emit what a stage computes, into the kernel that is being built.
+    """Emit a stage into the kernel that is being built.
 
     Raises:
-        ValueError: when the plan was made for a GPU.
+        ValueError: if the plan was made for a GPU.
     """
     mapping = stage.mapping
     if not isinstance(mapping, CpuMapping):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vector statements: a value is computed for all lanes of a piece and stored by a vectorized loop of its own.
 
-TVM makes a vectorized loop scalar as a whole when a single operator in it has no vector form, so each value
-gets its own loop; and it substitutes bound scalars back into their uses, so values are named by lane buffers.
-LLVM turns both into registers again.
+TVM makes a whole vectorized loop scalar if a single operator in it has no vector form. So each value gets its own
+loop. TVM also substitutes bound scalars back into their uses, so values are named by lane buffers. LLVM turns both
+into registers again.
 
-Lanes that branch apart and wrap around are unrolled. TVM makes a scalar loop of a vectorized one with a condition in
-it, and LLVM 22's loop vectorizer takes ``x[i % 8]`` below a condition for ``x[i]`` (llvm/llvm-project, issue 156849
-and pull request 225086): wrong elements, also beyond the tensor. Unrolled, most conditions are known, and the code is
-as fast or faster.
+Lanes that branch apart and wrap around are unrolled. TVM makes a vectorized loop scalar if it contains a condition.
+LLVM 22's loop vectorizer then mistakes ``x[i % 8]`` below a condition for ``x[i]`` (llvm/llvm-project, issue 156849
+and pull request 225086). That reads wrong elements, also beyond the tensor. After unrolling most conditions are
+known, and the code is as fast or faster.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .index_context import IndexContext
 
 
 def held(dtype: str) -> str:
-    """The dtype in which the function's own buffers hold a value (TVM cannot lower those of bool)."""
+    """Return the dtype in which the function's own buffers hold a value. TVM cannot lower buffers of bool."""
     return "int8" if dtype == "bool" else dtype
 
 
 def to_held(value: Expr) -> Expr:
-    """The value as it is stored in a buffer of the function's own."""
+    """Convert a value to its form in the function's own buffers."""
     return tir.Cast("int8", value) if compat.dtype_of(value) == "bool" else value
 
 
 def from_held(value: Expr, dtype: str) -> Expr:
-    """A value of ``dtype`` from what such a buffer holds."""
+    """Convert a value from its form in such a buffer back to ``dtype``."""
     return tir.NE(value, compat.const(0, "int8")) if dtype == "bool" else value
 
 
 class LaneWriter:
-    """Writes statements over ``width`` lanes; expressions mention the lane as the variable ``lane``.
+    """Writes statements over ``width`` lanes. Expressions refer to the lane by the variable ``lane``.
 
     ``signed`` are the symbols that may be negative.
     """
@@ -50,17 +50,17 @@ class LaneWriter:
         self.own: set[Buffer] = set()
 
     def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
-        """``buffer[indices] = value`` for every lane."""
+        """Emit ``buffer[indices] = value`` for every lane."""
         unrolled = self._branches(value) and self.wraps(value)
         with B.loop("unroll" if unrolled else "vectorized", self.width, "v") as v:
             _store(buffer, self.at(value, v), [self.at(i, v) for i in indices])
 
     def _branches(self, value: Expr) -> bool:
-        """Do lanes branch apart in it? TVM makes a loop of them."""
+        """Return True if lanes branch apart in a value. TVM makes a scalar loop of such lanes."""
         return any(compat.is_choice(e) and self.differ(e.args[0]) for e in compat.parts(value))
 
     def wraps(self, value: Expr) -> bool:
-        """Does an index of it wrap around at a power of two, within the lanes?"""
+        """Return True if an index in a value wraps around at a power of two, within the lanes."""
 
         def is_power(divisor: int | None) -> bool:
             return divisor is not None and divisor > 1 and divisor & (divisor - 1) == 0
@@ -69,21 +69,21 @@ class LaneWriter:
         return any(is_power(compat.int_value(e.b)) and self.differ(e.a) for e in remainders)
 
     def at(self, value: Expr, lane: Expr) -> Expr:
-        """The value in one lane, at the frame's current place."""
+        """Return the value in one lane, at the frame's current position."""
         value = self.actual(value)
         return compat.substitute(value, {self.lane: lane}) if self.width > 1 else value
 
     def actual(self, value: Expr) -> Expr:
-        """The value at the frame's current place, in terms of the lane."""
+        """Return the value at the frame's current position, in terms of the lane."""
         value = value if self.frame is None else self.frame.actual(value)
         return truncated(value, self.signed) if compat.HAS_SYMBOLIC_EXTENTS else value
 
     def differ(self, value: Expr) -> bool:
-        """May the value differ between lanes?"""
+        """Return True if the value may differ between lanes."""
         return self.width > 1 and self.lane in compat.free_vars(self.actual(value))
 
     def bind(self, value: Expr, name: str) -> Expr:
-        """What stands for the value from here on: itself when trivial, else an element of a lane buffer."""
+        """Return the value itself if it is trivial, else an element of a lane buffer that holds it."""
         if compat.kind(value) in ("Var", "FloatImm", "IntImm"):
             return value
         if compat.is_load(value) and compat.load_buffer(value) in self.own:
@@ -91,14 +91,14 @@ class LaneWriter:
         return self.spread(value, name)
 
     def spread(self, value: Expr, name: str) -> Expr:
-        """An element of a lane buffer that holds the value, even one that all lanes share."""
+        """Store a value in a lane buffer and return its element, even if all lanes share the value."""
         dtype = compat.dtype_of(value)
         buffer = self.buffer(held(dtype), name)
         self.store(buffer, to_held(value), [self.lane])
         return from_held(compat.load(buffer, [self.lane]), dtype)
 
     def buffer(self, dtype: str, name: str) -> Buffer:
-        """A buffer of one element a lane."""
+        """Allocate a buffer of one element a lane."""
         buffer = B.stack([self.width], dtype, name)
         self.own.add(buffer)
         return buffer
@@ -109,7 +109,7 @@ class LaneWriter:
 
 
 def _store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
-    """Store; a conditional value becomes a statement: vector code where all lanes decide alike."""
+    """Store a value. A conditional value becomes a statement, which is vector code if all lanes decide alike."""
     if compat.is_choice(value):
         condition, yes, no = value.args
         B.either(condition, lambda: _store(buffer, yes, indices), lambda: _store(buffer, no, indices))

@@ -22,7 +22,7 @@ from .tasks import times
 
 
 class RowEmitter(CpuEmitter):
-    """Strips of ``strip`` rows, in pieces of ``width`` lanes; row values are buffers of one element a row."""
+    """Emits strips of ``strip`` rows, in pieces of ``width`` lanes. Row values are buffers of one element a row."""
 
     def emit(self) -> None:
         m = self.mapping
@@ -48,7 +48,7 @@ class RowEmitter(CpuEmitter):
                     self._strip(tir.floordiv(index, each_segment), tir.floormod(index, each_segment))
 
     def _strip(self, outer: Expr, strip: Expr) -> None:
-        """All passes of the rows of a strip of a segment."""
+        """Emit all passes of the rows of a strip of a segment."""
         self.ready = set()
         self.row_buffers: dict[Key, Buffer] = {}
         self.outer, self.first = outer, strip
@@ -65,7 +65,7 @@ class RowEmitter(CpuEmitter):
 
     @contextmanager
     def _each_piece(self) -> Iterator[None]:
-        """A loop over the pieces of the current strip."""
+        """Open a loop over the pieces of the current strip."""
         with times("serial", self.pieces, "piece") as piece:
             self.enter(piece)
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over tasks: in parallel, one after the other, or as the amount of work says that a call turns out to have."""
+"""Loops over tasks: parallel, serial, or decided in each call by the amount of work."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from ...plan.kernel import Stage
 from .. import builder as B
 
 SERIAL_WHERE = "tvm_stitch.serial_where"
-"""The attribute that says of a parallel loop where it had better be serial. Who ignores it loses time only."""
+"""The attribute of a parallel loop with the condition under which a serial loop is faster. A backend that ignores it
+only loses time."""
 
 
 def times(kind: str, extent: Extent, name: str) -> Any:
-    """A loop over an extent."""
+    """Open a loop over an extent."""
     return B.loop(kind, extent if isinstance(extent, int) else as_expr(extent), name)
 
 
 @contextmanager
 def task_loop(parallel: bool | None, few: Expr | None, count: Extent) -> Iterator[Expr]:
-    """The loop over ``count`` tasks.
+    """Open the loop over ``count`` tasks.
 
     Args:
-        parallel: whether they run in parallel; None where that is decided in each call.
-        few: the condition, then, under which they do not; None where they always do.
+        parallel: whether tasks run in parallel, or None if each call decides that.
+        few: the condition under which a call runs them serially, or None if no call does.
         count: the number of tasks.
     """
     kind = "serial" if parallel is False else "parallel"
@@ -42,7 +43,7 @@ def task_loop(parallel: bool | None, few: Expr | None, count: Extent) -> Iterato
 
 
 def few_points(stage: Stage, mapping: CpuMapping) -> Expr | None:
-    """Whether there is too little work for a parallel region; None where there never is."""
+    """Return the condition that there is too little work for a parallel region, or None if there is always enough."""
     domain = stage.alignment.domain
     if domain.flat and stage.schedule.passes:
         count = stage.schedule.passes[0].columns
@@ -55,9 +56,10 @@ def few_points(stage: Stage, mapping: CpuMapping) -> Expr | None:
 
 
 def _least(count: Expr) -> int:
-    """What a number of rows that is not 0 is at least: where that is many, those that are few are none.
+    """Return a lower bound of a number of rows that is not 0.
 
-    From such a condition TVM would conclude that a symbol is 0, and refuse the divisions of indices by it.
+    If it is high, no number of rows is small except 0. From a condition on such a number, TVM would conclude that a
+    symbol is 0, and refuse the divisions of indices by it.
     """
     modular = Analyzer().modular_set(as_expr(count))
     return int(modular.coeff) if int(modular.base) == 0 else 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transposed copies on a CPU: square tiles of vectors, transposed in registers.
 
-Element by element, a copy costs two cycles each; in tiles of n x n elements, n vectors are loaded, n log2(n) shuffles
-exchange halves of ever larger squares, and n vectors are stored.
+An element-wise copy costs two cycles an element. A tile of n x n elements needs n vector loads, n log2(n) shuffles
+and n vector stores. The shuffles exchange halves of ever larger squares.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .. import builder as B
 from .tasks import times
 
 Changed = Callable[[Expr], Expr]
-"""What is stored of an element, or of a vector of them."""
+"""A function from an element, or a vector of elements, to the stored value."""
 
 
 @dataclass(frozen=True)
 class MatrixRows:
-    """MatrixRows in a buffer of one dimension, whose elements are neighbours.
+    """Rows of a matrix in a buffer of one dimension. The elements of a row are contiguous.
 
     Attributes:
         buffer: of one dimension.
-        start: of the first row.
-        stride: from row to row.
+        start: index of the first row.
+        stride: elements from row to row.
     """
 
     buffer: Buffer
@@ -36,7 +36,7 @@ class MatrixRows:
     stride: Expr
 
     def at(self, row: Expr, column: Expr) -> Expr:
-        """The place of an element."""
+        """Return the index of an element."""
         return self.start + row * self.stride + column
 
 
@@ -53,10 +53,10 @@ def transpose(
     Tiles at an end overlap those before them.
 
     Args:
-        source, to: where it is, and where it goes.
-        rows, columns: of ``source``.
-        side: of a tile, a power of two; a matrix with fewer rows or columns is copied element by element.
-        changed: what is stored.
+        source, to: the source and the destination.
+        rows, columns: extents of ``source``.
+        side: side of a tile, a power of two. A matrix with fewer rows or columns is copied element by element.
+        changed: the function that is applied to each element.
     """
     whole = [
         tir.GE(extent, B.i64(side)) for extent in (rows, columns) if not isinstance(extent, int) and side > 1
@@ -74,7 +74,7 @@ def transpose(
 
 
 def side_of(lanes: int, *extents: Extent) -> int:
-    """The side of tiles for matrices of at most these extents, on a CPU with vectors of so many elements."""
+    """Return the side of tiles for matrices of at most these extents, on a CPU with vectors of ``lanes`` elements."""
     side = lanes
     while side > 1 and any(isinstance(extent, int) and extent < side for extent in extents):
         side //= 2
@@ -82,7 +82,10 @@ def side_of(lanes: int, *extents: Extent) -> int:
 
 
 def _elements(source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent, changed: Changed) -> None:
-    """Element by element. LLVM unrolls both of two loops that it knows to be short, so a few of them are one loop."""
+    """Copy element by element.
+
+    LLVM unrolls both of two nested loops that it knows to be short. So if one extent is short, both loops become one.
+    """
 
     def copy(r: Expr, c: Expr) -> None:
         B.store(to.buffer, changed(B.fetch(source.buffer, source.at(r, c))), [to.at(c, r)])
@@ -98,7 +101,7 @@ def _elements(source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent,
 
 
 def _is_short(extent: Extent) -> bool:
-    """Whether so many steps are unrolled; a power of two, which divides by a shift."""
+    """Return True if LLVM unrolls so many steps. The extent is a power of two, so that division by it is a shift."""
     return isinstance(extent, int) and extent in (2, 4, 8, 16)
 
 
@@ -122,7 +125,7 @@ def _tiles(
 
 @contextmanager
 def _steps(extent: Extent, side: int, name: str) -> Iterator[Expr]:
-    """A loop over the tiles along an axis, which gives the first place of each."""
+    """Open a loop over the tiles along an axis, which yields the first position of each."""
     with times("serial", ceildiv(extent, side), name) as tile:
         at = tile * B.i64(side)
         exact = isinstance(extent, int) and extent % side == 0
@@ -134,7 +137,7 @@ def _vector(start: Expr, side: int) -> Expr:
 
 
 def _named(value: Expr, side: int) -> Expr:
-    """What stands for a vector from here on: a buffer that LLVM makes a register of."""
+    """Store a vector in a buffer and return its load. LLVM turns the buffer into a register."""
     dtype = compat.dtype_of(value).split("x")[0]
     buffer = B.stack([side], dtype, "line")
     T.buffer_store(buffer, value, [_vector(B.i64(0), side)])
@@ -142,7 +145,7 @@ def _named(value: Expr, side: int) -> Expr:
 
 
 def _exchanged(lines: list[Expr], half: int) -> list[Expr]:
-    """The lines after the squares of ``2 half`` x ``2 half`` have exchanged two of their quarters."""
+    """Return the lines after the squares of ``2 half`` x ``2 half`` have exchanged two of their quarters."""
     side = len(lines)
     found = list(lines)
     for i in range(side):

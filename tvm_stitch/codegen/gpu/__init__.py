@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans become CUDA kernels: rows, stages, reductions across lanes, warps, blocks and rows, barriers."""
+"""Emit CUDA kernels from plans: rows, stages, reductions across lanes, warps, blocks and rows, barriers."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions across rows on a GPU: accumulators of a thread, sums of a block, totals of the grid.
 
-A thread accumulates over all its rows in registers; at the end of a stage the block combines its threads' sums in a
-fixed order and writes one partial result for each result to scratch. So the result does not vary from run to run.
+A thread accumulates over all its rows in registers. At the end of a stage the block combines its threads' sums in a
+fixed order. It writes one partial result for each result to scratch. So the result does not vary from run to run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .reduce import row_reduce
 
 
 def accumulator(op: Operator, elements: int) -> Buffer:
-    """A thread's accumulators of a reduction, at its start value."""
+    """Allocate a thread's accumulators of a reduction, at its start value."""
     acc = B.local([elements], accumulator_dtype(op), f"{short_name(op)}_sum")
     with B.loop("unroll", elements) as e:
         B.store(acc, identity(op), [e])
@@ -31,7 +31,7 @@ def accumulator(op: Operator, elements: int) -> Buffer:
 
 
 def folded(op: Operator, acc: Buffer) -> Expr:
-    """All accumulators of a thread in one."""
+    """Fold all accumulators of a thread into one value."""
     return B.cell(in_pairs(op, [B.fetch(acc, e) for e in range(int(acc.shape[0]))]), "sum")
 
 
@@ -39,7 +39,7 @@ def store_scalars(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], threads: int, thread: Expr,
     block: Expr, working: Expr | None, most_in_order: int,
 ) -> None:  # fmt: skip
-    """Combine a block's accumulators of reductions to one result; one thread of a working block writes them."""
+    """Combine a block's accumulators of reductions to one result. One thread of a working block writes the results."""
     results = row_reduce(
         ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0), most_in_order
     )
@@ -55,8 +55,8 @@ def store_columns(
 ) -> None:  # fmt: skip
     """Combine the sums of the block's slots, column by column, and write the partial results of its columns.
 
-    ``working`` is false on blocks without a task: they write nothing. Sums go through the ``buffers`` in shared memory,
-    one chunk at a time.
+    ``working`` is false on blocks without a task, which write nothing. Sums go through the ``buffers`` in shared
+    memory, one chunk at a time.
     """
     width, slots = mapping.threads * columns.vector, mapping.rows_per_block
     start = tile * B.i64(columns.chunks * width)
@@ -97,7 +97,7 @@ def total(
     thread: Expr,
     most_in_order: int,
 ) -> list[Expr]:
-    """Every thread's copy of the totals of reductions to one result, from the blocks' partial results."""
+    """Return the totals of reductions to one result, from the blocks' partial results. Every thread gets a copy."""
     own = []
     for op, partial, count in zip(ops, partials, blocks):
         acc = accumulator(op, 1)

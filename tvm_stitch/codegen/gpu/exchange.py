@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Combine the partial results of the blocks that share a row: through a cluster's shared memory, or a grid barrier.
 
-Every block folds the segments' partial results in the same order, so that all of them hold the same value, whatever
-the order in which they arrive.
+Every block folds the segments' partial results in the same order. So all blocks hold the same value, whatever the
+order in which the partial results arrive.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .reduce import WARP, fold_parts, row_reduce, warp_reduce
 
 
 class Exchanger(Protocol):
-    """Folds over the segments of a row."""
+    """An exchange that folds partial results over the segments of a row."""
 
     def meet(self) -> None:
-        """Wait until the row's blocks are ready for an exchange, as the first ``fold`` does of its own.
+        """Wait until the row's blocks are ready for an exchange. The first ``fold`` also does this.
 
-        No block barrier stands between making the exchange and this.
+        There must be no block barrier between the exchange's construction and this call.
         """
 
     def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:
-        """The results of reductions of which every thread has a part.
+        """Return the results of reductions of which every thread has a partial result.
 
         Every thread of every block that shares the row must come here, outside any condition.
         """
@@ -43,14 +43,14 @@ def make_exchange(
     stage: Stage, partials: Mapping[Operator, Buffer], scratch: Mapping[str, Buffer], row: Expr, segment: Expr,
     slot: Expr, lane: Expr,
 ) -> Exchanger | None:  # fmt: skip
-    """What the plan's mapping asks for; None where a row has one block.
+    """Return the exchange that the plan's mapping asks for, or None if a row has one block.
 
     Args:
-        stage: the only one of a plan.
+        stage: the only stage of a plan.
         partials: the scratch of each reduction's partial results, of shape (rows, blocks a row).
         scratch: the plan's scratch by name, with the buffers of a grid barrier.
-        row, segment: the row of the thread, and which of its segments the block has.
-        slot, lane: the row's place in the block, and the thread's in the row.
+        row, segment: the row of the thread, and the index of the block's segment.
+        slot, lane: the index of the row in the block, and of the thread in the row.
     """
     m = stage.row_mapping
     if m.exchange is CrossBlockReduction.NONE:
@@ -63,17 +63,22 @@ def make_exchange(
 class ClusterExchange:
     """Blocks of a cluster push their warps' partial results into each other's shared memory.
 
-    A warp sends its own to every block, without waiting for the others of its block (st.async); a barrier in the
-    receiver's shared memory counts the bytes of a level, and who waits for it has all of them (mbarrier). Each level
-    has a barrier, and each row, reduction, segment and warp a slot, of its own: both are used once, by blocks that stay
-    in one turn. (Were they used again, a cluster barrier would have to release what was read of them, and with that
-    wait for all that threads had stored: 35.5 us instead of 33.9 of a transposed layer norm on an H200.) Before the
-    first push blocks wait until all of the cluster have made their barriers, which they say at once by a fence of that
-    alone; they end when everything that is sent to them is there. An acquisition at the cluster's scope, as an exchange
-    by cluster barriers takes at each level, would empty the multiprocessor's first-level cache.
+    A warp sends its partial results to every block, without waiting for the other warps of its block (st.async). A
+    barrier in the receiver's shared memory counts the bytes of a level (mbarrier). A thread that waits for the
+    barrier sees all of them.
 
-    Slots are written and read by instructions that TVM does not look into: it would place block barriers of its own
-    around them. Its storage planning sees the buffers in use from here to the last exchange.
+    Each level has its own barrier. Each row, reduction, segment and warp has its own slot. Persistent blocks have
+    their own barriers and slots for each turn, so that all of these are used once. With reuse, a cluster barrier
+    would have to release the slots that were read. It would also wait for all stores of its threads. A transposed
+    layer norm on an H200 took 35.5 us that way, and takes 33.9 us without reuse.
+
+    Before the first push, a block waits until all blocks of the cluster have initialised their barriers. Blocks
+    announce this at once, by a fence of the initialisation alone. A block ends when all data sent to it has arrived.
+    An exchange by cluster barriers acquires at cluster scope at each level. That would empty the multiprocessor's
+    first-level cache.
+
+    Slots are written and read by instructions that TVM does not analyse: it would place block barriers of its own
+    around them. TVM's storage planning sees the buffers in use from here to the last exchange.
     """
 
     def __init__(self, stage: Stage, segment: Expr, slot: Expr, lane: Expr):
@@ -84,7 +89,7 @@ class ClusterExchange:
         self.bits, self.level = self.layout.bits, self.layout.level
         self.most_in_order = stage.partials_in_order
         self.turn: Expr | None = None
-        """Which group of rows the block has, where it stays for several."""
+        """The index of the current group of rows in a persistent block, else None."""
         shape = [self.layout.turns, self.layout.rows, len(self.layout.position), self.layout.partials]
         self.slots = B.local(shape, f"uint{self.bits}", "segments", scope="shared")
         self.barriers = B.local([self.layout.barrier_count], "uint64", "arrived", scope="shared")
@@ -100,13 +105,13 @@ class ClusterExchange:
         B.evaluate(T.ptx.barrier.cluster.arrive.relaxed.aligned())
 
     def meet(self) -> None:
-        """Wait until all blocks of the cluster have made their barriers."""
+        """Wait until all blocks of the cluster have initialised their barriers."""
         if not self.met:
             B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
             self.met = True
 
     def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:
-        """The results, once those of all warps of the cluster are here."""
+        """Return the results, once the partial results of all warps of the cluster have arrived."""
         m, level = self.mapping, self.level[ops[0]]
         folded = warp_reduce(ops, partials, m.threads, self.rescaled)
         self.meet()
@@ -133,7 +138,7 @@ class ClusterExchange:
         )
 
     def _wait(self, level: int) -> None:
-        """Wait for all bytes of a level: at the block's scope, as they arrive in its own memory."""
+        """Wait for all bytes of a level. The wait is at block scope, since they arrive in the block's own memory."""
         done = B.local([1], "uint32", "done")
         zero = compat.const(0, "uint32")
         B.store(done, zero, [B.i64(0)])
@@ -158,12 +163,12 @@ class ClusterExchange:
         return T.cuda.cvta_generic_to_shared(self.barriers.data) + compat.const(8 * number, "uint32")
 
     def _of_turn(self, size: int) -> Expr:
-        """Bytes before those of the block's turn, of ``size`` each."""
+        """Return the offset in bytes of the block's turn, where each turn has ``size`` bytes."""
         assert self.turn is not None
         return tir.Cast("uint32", self.turn) * compat.const(size, "uint32")
 
     def _offset(self, op: Operator, part: Expr) -> Expr:
-        """Bytes before a slot of the thread's row."""
+        """Return the offset in bytes of a slot of the thread's row."""
         within = compat.const(self.layout.position[op] * self.layout.reduction_bytes, "uint32")
         within += tir.Cast("uint32", part) * compat.const(self.bits // 8, "uint32")
         if self.turn is not None:
@@ -199,10 +204,10 @@ class GridExchange:
         self.row, self.segment, self.slot, self.lane = row, segment, slot, lane
 
     def meet(self) -> None:
-        """Nothing to wait for: scratch is there before the kernel."""
+        """Do nothing: scratch exists before the kernel starts."""
 
     def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:
-        """The results, once all blocks of the grid are here."""
+        """Return the results, once all blocks of the grid have reached the barrier."""
         m = self.mapping
         totals = row_reduce(
             ops,

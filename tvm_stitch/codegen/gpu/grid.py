@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a grid-wide plan: phases of stages, divided by grid barriers, on blocks that stay for all of it."""
+"""Emit a grid-wide plan: phases of stages with grid barriers in between, on blocks that stay resident throughout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GridEmitter:
         self.retained = None if plan.retention is None else Retained(plan, plan.retention, self.thread)
 
     def _views(self) -> None:
-        """Scratch buffers in the shapes of the tensors that live in them; shared memory for a block's own values."""
+        """Create scratch views in the shapes of the tensors in them, and shared memory for a block's own values."""
         for k, tensor in enumerate(self.plan.crossing.shared):
             shape = [int(e) for e in tensor.shape] or [1]
             self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
@@ -62,9 +62,9 @@ class GridEmitter:
             self.buffer[tensor] = compat.view(self.scratch[name], shape, label)
 
     def _finish_scalars(self, phase: int, resident: bool) -> None:
-        """Every block finishes the reductions to one result that the phase reads or that the last one made.
+        """Finish, in every block, the reductions to one result that the phase reads or that the last phase computed.
 
-        A ``resident`` block has those of earlier phases already.
+        A ``resident`` block already has the results of earlier phases.
         """
         found = self.plan.crossing
         read = {t for stage in self.plan.phases[phase] for t in stage.slice.tensors}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The barrier across a grid: cooperative groups' where TVM launches cooperatively, else a device function of our own.
+"""The barrier across a grid: that of cooperative groups if TVM launches cooperatively, else a device function.
 
 A TVM with Relay has the plain launch only. There the barrier is a call of a function that
-``tvm_stitch.relay.cuda_source`` defines in the generated code. Its state must not be shared with another launch that
-runs at the same time, not even of the same kernel, and must be right without being set up before each launch. So it is
-found by a *key*: the address of a small workspace, which no two launches that run at once have in common.
+``tvm_stitch.relay.cuda_source`` defines in the generated code. Two launches that run at the same time must not share
+its state, even if they launch the same kernel. The state must also be right without any setup before a launch. So the
+function finds its state by a *key*: the address of a small workspace, which no two concurrent launches share.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from ...compat import Buffer, T, tir
 from .. import builder as B
 
 GRID_BARRIER = "tvm_stitch_grid_barrier"
-"""Name of the device function; its argument is the key."""
+"""Name of the device function. Its argument is the key."""
 KEY = "grid_barrier_key"
 """Name of the workspace among a function's scratch."""
 
 
 def declare_barrier() -> dict[str, Buffer]:
-    """What a kernel with barriers needs besides its scratch. To be called before the kernel is built."""
+    """Return the buffers that a kernel with barriers needs in addition to its scratch.
+
+    Call it before the kernel is built.
+    """
     if compat.LAUNCHES_COOPERATIVELY:
         return {}
     return {KEY: compat.allocate([B.i64(1)], "uint32", "global", KEY)}
 
 
 def grid_barrier(scratch: Mapping[str, Buffer]) -> None:
-    """Emit a barrier for all threads of the grid; ``scratch`` has what ``declare_barrier`` gave."""
+    """Emit a barrier for all threads of the grid. ``scratch`` includes the buffers from ``declare_barrier``."""
     if compat.LAUNCHES_COOPERATIVELY:
         B.evaluate(T.cuda.grid_sync())
     else:

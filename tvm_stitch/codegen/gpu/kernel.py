@@ -22,7 +22,7 @@ COOPERATIVE = (
 
 
 def emit_gpu(func: Any, plan: KernelPlan) -> Any:
-    """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
+    """Return the scheduled PrimFunc (root block, thread bindings) that computes ``func`` according to ``plan``."""
     with B.kernel() as body:
         scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
         if plan.cooperative:
@@ -33,7 +33,7 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
             partials = {op: scratch[plan.place[tensor]] for op, tensor in plan.crossing.partials.items()}
             stages = [*(variant.stage for variant in plan.variants), plan.stage]
             for stage, once in zip(stages, launched(plan)):
-                # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
+                # Not in a condition: TVM mistakes a condition of the host for one around the barriers of its kernel.
                 with B.loop("serial", once, "chosen"):
                     emitter = PersistentEmitter if stage.row_mapping.workers else RowEmitter
                     emitter(stage, scratch, partials).emit()
@@ -41,7 +41,7 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
 
 
 def _multiprocessors(plan: KernelPlan) -> int | None:
-    """How many the blocks of a cooperative launch fill; None for all that the device has."""
+    """Return how many multiprocessors the blocks of a cooperative launch fill, or None for all of the device."""
     if plan.grid is not None:
         return -(-plan.grid.blocks // plan.grid.blocks_per_sm)
     m, rows = plan.stage.row_mapping, plan.stage.alignment.domain.rows

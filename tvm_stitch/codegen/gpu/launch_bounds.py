@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launch bound of a kernel: how many of its blocks a multiprocessor must hold, which limits their registers."""
+"""The launch bound of a kernel: the blocks that a multiprocessor must hold, which limits their registers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from ...compat import T, tir
 from .. import builder as B
 
 RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
-"""What a kernel says of itself where TVM cannot set a launch bound: true as it stands, in C++ without meaning.
+"""The message of a ``static_assert`` by which a kernel states its launch bound if TVM cannot set one.
 
-``tvm_stitch.relay.cuda_source`` makes it the launch bound, so that it is true of the code that is compiled as well.
+The assertion always holds, so it has no effect in C++. ``tvm_stitch.relay.cuda_source`` turns it into the launch
+bound. So the message is also true of the compiled code.
 """
 
 
 def bound_registers(stack: ExitStack, blocks: int) -> None:
-    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built.
+    """Require of the compiler that a multiprocessor can hold ``blocks`` blocks of the kernel being built.
 
-    To be called behind the launch of its threads: what stands before it stays on the host.
+    Call it after the launch of the kernel's threads: code before that stays on the host.
     """
     if compat.BOUNDS_RESIDENT_BLOCKS:
         bound = compat.const(blocks, "int32")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel with a grid barrier demands of the device that it is launched on, checked on the host's side."""
+"""The requirements of a kernel with a grid barrier on its device, checked on the host's side."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ REFUSE = "tvm_stitch.refuse_device"
 
 _CUDA = 2  # DLDeviceType
 _MULTIPROCESSORS = 7  # DeviceAttrKind of the runtime
-_DEVICE_ID = 9  # the field of a tensor structure, as the builtins count them
+_DEVICE_ID = 9  # the field of a tensor structure, by the numbers of TVM's builtins
 
 
 def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: Extent | None = None) -> None:
-    """Emit a check that the blocks of a cooperative launch can all be resident on the device they are to run on.
+    """Emit a check that the blocks of a cooperative launch can all be resident on the device that they run on.
 
-    To be called where a function's body is built, before ``launch_thread``. On a device with fewer multiprocessors
-    than the launch needs, calls end in a RuntimeError that says so before anything is launched.
+    Call it while a function's body is built, before ``launch_thread``. On a device with too few multiprocessors,
+    calls raise a RuntimeError that says so before anything is launched.
 
     Args:
-        device: what the launch was planned for.
-        buffer: a tensor parameter of the function; the device it lies on is asked.
-        needed: multiprocessors that the launch fills, if they are fewer than the device has; an expression where that
-            depends on symbolic sizes.
+        device: the device that the launch was planned for.
+        buffer: a tensor parameter of the function. The check asks the device that holds it.
+        needed: multiprocessors that the launch fills, if they are fewer than the device has. It is an expression if
+            it depends on symbolic sizes.
 
     Raises:
         ValueError: if more are needed than the device has.
@@ -53,13 +53,16 @@ def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: Extent | 
         with T.Assert(tir.GE(present, enough), message):
             pass
         return
-    # Where stitch ops are external functions, host code is compiled without assertions.
+    # If stitch ops are external functions, host code is compiled without assertions.
     with B.when(tir.LT(present, enough)):
         B.evaluate(tir.call_packed(REFUSE, compat.string(message)))
 
 
 def _refuse(message: str) -> None:
-    """What host code calls on a device that is too small; where it is not registered, the call fails as well."""
+    """Raise the error of a launch on a device that is too small.
+
+    If this function is not registered, the call from host code fails as well.
+    """
     raise RuntimeError(message)
 
 
@@ -68,10 +71,10 @@ if not compat.HOST_CODE_ASSERTS:
 
 
 def _device_of(buffer: Buffer) -> Expr:
-    """The id of the device that a parameter lies on.
+    """Return the id of the device that holds a parameter.
 
-    A body sees the addresses of its parameters only. But a tensor structure that it makes is filled in with the
-    device of the function's arguments when host code is lowered, and from there the id can be read back.
+    A body sees the addresses of its parameters only. But it can make a tensor structure. Lowering of host code fills
+    in the device of the function's arguments, from where the id can be read back.
     """
     zero = compat.const(0, compat.buffer_dtype(buffer))
     strides = compat.intrinsic("handle", "reinterpret", compat.const(0, "uint64"))

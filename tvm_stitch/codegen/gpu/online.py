@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sweep that takes maxima, and sums beside the greatest element that a thread has seen (online softmax)."""
+"""One sweep that computes maxima, and sums relative to a thread's running maximum (online softmax)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .sweep import SweepEmitter
 
 
 def online_partials(emitter: SweepEmitter, passes: Sequence[RowLoop]) -> tuple[list[Operator], list[Expr]]:
-    """The reductions of all passes, and a thread's partial results: maxima its warp's, sums beside these.
+    """Return the reductions of all passes, and a thread's partial results.
 
-    What was computed of what a thread has seen is forgotten.
+    Maxima are those of the thread's warp, and sums are relative to them. Row values that depend on a thread's running
+    maximum are forgotten.
     """
     cm, rescaled = emitter.mapping.of(passes[0].columns), emitter.stage.rescaled
     accumulators = [emitter.accumulators(p) for p in passes]
@@ -27,7 +28,7 @@ def online_partials(emitter: SweepEmitter, passes: Sequence[RowLoop]) -> tuple[l
     maxima = dict.fromkeys(rescaled.values())
     seen = {op: B.local([1], accumulator_dtype(op), f"{short_name(op)}_seen") for op in maxima}
     for op in maxima:
-        B.store(seen[op], _whole(op, held[op]), [B.i64(0)])  # of nothing yet
+        B.store(seen[op], _whole(op, held[op]), [B.i64(0)])  # nothing seen yet
     for key in passes[0].row_values:
         emitter.eval.bind_row(key)
     emitter.bind_independent()
@@ -57,7 +58,7 @@ def online_partials(emitter: SweepEmitter, passes: Sequence[RowLoop]) -> tuple[l
 
 
 def _whole(op: Operator, acc: Buffer) -> Expr:
-    """A thread's accumulators, folded."""
+    """Fold a thread's accumulators."""
     (size,) = acc.shape
     return in_pairs(op, [B.fetch(acc, e) for e in range(int(size))])
 
@@ -65,9 +66,9 @@ def _whole(op: Operator, acc: Buffer) -> Expr:
 def _rescale(
     emitter: SweepEmitter, maximum: Operator, greatest: Expr, seen: Buffer, held: dict[Operator, Buffer]
 ) -> None:
-    """Let sums be beside ``greatest`` that are beside what was ``seen`` of their maximum.
+    """Rescale sums that are relative to the maximum ``seen`` so far, to make them relative to ``greatest``.
 
-    Where nothing above -inf was seen sums are 0, or nan, and stay so: they are scaled by 0.
+    If nothing above -inf was seen, sums are 0, or nan. They stay so, because they are scaled by 0.
     """
     bound = B.cell(as_bound(greatest), "bound")
     old = B.cell(B.fetch(seen, 0), "old")

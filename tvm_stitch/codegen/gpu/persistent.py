@@ -19,7 +19,10 @@ from .rows import RowEmitter
 
 
 class PersistentEmitter(RowEmitter):
-    """Emits a loop over a cluster's groups of rows: each is read from its patch, then copies of the next are begun."""
+    """Emits a loop over a cluster's groups of rows.
+
+    Each group is read from its patch. Then the copies of the next group begin.
+    """
 
     def emit(self) -> None:
         m, rows = self.mapping, static_extent(self.domain.rows)
@@ -46,7 +49,7 @@ class PersistentEmitter(RowEmitter):
             B.evaluate(T.ptx.cp.async_.wait_all())
 
     def _group(self, group: Expr, exact: bool, turn: Expr) -> None:
-        """Evaluate a group of rows."""
+        """Emit the evaluation of a group of rows."""
         assert isinstance(self.exchange, ClusterExchange)
         self.value_tiles, self.load_tiles, self.in_range = {}, {}, None
         self.exchange.turn = turn
@@ -67,7 +70,7 @@ class PersistentEmitter(RowEmitter):
 
     @staticmethod
     def _begin(copy: PatchCopy, count: int, group: Expr, wanted: Expr | None) -> None:
-        """Begin the first of a thread's copies for a group of rows."""
+        """Begin the first ``count`` of a thread's copies for a group of rows."""
         with B.loop("unroll", count, "copy") as number:
             copy.copy(group, number, wanted)
 

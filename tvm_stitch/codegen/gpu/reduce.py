@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduce over the threads of a row: warp shuffles, then shared memory across the row's warps.
 
-One barrier between writing and reading partial results is emitted here. TVM adds those that protect a reused buffer.
-Placing all of them here would save a few.
+One barrier between writing and reading partial results is emitted here. TVM adds the barriers that protect a reused
+buffer. Placing all of them here would save a few.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NOTHING: Rescaled = {}
 
 
 def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
-    """Fold ``value`` over groups of ``lanes`` neighbouring lanes (a power of two); every lane gets the result."""
+    """Fold ``value`` over groups of ``lanes`` neighbouring lanes (a power of two). Every lane gets the result."""
     dtype = compat.dtype_of(value)
     moved = carried_dtype(dtype)
     offset = lanes // 2
     while offset:
         carried = B.cell(convert(value, moved), "carry")
         shuffle = compat.shuffle_xor(moved, carried, offset)
-        # In a cell of its own: C evaluates the second operand of && and || only where the first leaves it open.
+        # In a cell of its own: C evaluates the second operand of && and || only if the first leaves the result open.
         other = B.cell(shuffle, "other")
         value = B.cell(combine(op.combiner or "", convert(carried, dtype), convert(other, dtype)), "fold")
         offset //= 2
@@ -45,7 +45,7 @@ def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
 def warp_reduce(
     ops: Sequence[Operator], partials: Sequence[Expr], threads: int, rescaled: Rescaled
 ) -> list[Expr]:
-    """Fold each partial over a row's lanes of a warp; maxima that sums are relative to are folded already."""
+    """Fold each partial over a row's lanes of a warp. Maxima that sums are relative to are folded already."""
     done = set(rescaled.values())
     return [p if op in done else shuffle_reduce(op, p, min(threads, WARP)) for op, p in zip(ops, partials)]
 
@@ -66,11 +66,12 @@ def row_reduce(
     Args:
         ops: the reductions of one pass, folded together so that they share one barrier.
         partials: each thread's partial result.
-        threads: threads a row (a power of two); ``rows`` rows in the block.
+        threads: threads a row (a power of two).
+        rows: rows in the block.
         lane, slot: the thread's index in its row, the row's index in the block.
-        most_in_order: partial results of other warps up to which every thread folds them one after the other.
+        most_in_order: the most partial results of other warps that every thread folds one after the other.
         rescaled: sums that are relative to their warp's maximum.
-        whole_rows: whether no other block has a part of the row.
+        whole_rows: whether no other block has a segment of the row.
 
     Returns: per reduction its result, known to every thread of the row.
     """
@@ -105,11 +106,12 @@ def fold_parts(
     rescaled: Rescaled = NOTHING,
     whole_rows: bool = True,
 ) -> list[Expr]:
-    """The results of reductions of which every thread of a row can read ``count`` parts; alike in all of them.
+    """Return the results of reductions of which every thread of a row can read ``count`` partial results.
 
-    A part of a rescaled sum is relative to the maximum's part of the same index: it is scaled to the whole maximum.
-    Where a part's maximum is -inf, its sum is 0 (see :func:`as_bound`), and stays so unless the maximum of a whole row
-    is -inf: then it is nan, as it would be had the maximum been known first.
+    All threads get equal results. A partial result of a rescaled sum is relative to the maximum's partial result of
+    the same index. It is scaled to the whole maximum. If a partial maximum is -inf, its sum is 0 (see
+    :func:`as_bound`). The sum stays 0 unless the maximum of a whole row is -inf. Then it is nan, as it would be if
+    the maximum had been known first.
     """
     whole: dict[Operator, Expr] = {}
 
@@ -132,16 +134,17 @@ def fold_parts(
 
 
 def as_bound(maximum: Expr) -> Expr:
-    """What a sum is taken relative to, of a warp's maximum: 0 where that is -inf, for all that it sums is 0 then.
+    """Return the bound that a warp's sum is relative to, given the warp's maximum.
 
-    Relative to -inf it would be nan.
+    If the maximum is -inf, the bound is 0, because all terms of the sum are 0 then. Relative to -inf the sum would be
+    nan.
     """
     lowest = compat.const(-np.inf, compat.dtype_of(maximum))
     return tir.Select(tir.EQ(maximum, lowest), compat.const(0, compat.dtype_of(maximum)), maximum)
 
 
 def _fold(op: Operator, count: int, lane: Expr, part: Callable[[Expr], Expr]) -> Expr:
-    """Parts folded by the lanes of every warp, each of which reads every 32nd."""
+    """Fold partial results by the lanes of every warp. Each lane reads every 32nd."""
     if count < WARP and not count & (count - 1):
         return shuffle_reduce(op, B.cell(part(tir.floormod(lane, B.i64(count))), "part"), count)
     folded = B.local([1], accumulator_dtype(op), "parts")

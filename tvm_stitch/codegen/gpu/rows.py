@@ -2,11 +2,11 @@
 """Emit a stitch op for a GPU: rows over blocks and threads, sweeps over columns, reductions across lanes and warps.
 
 Tails are predicated, and no barrier or shuffle is inside a condition. Threads past the last row work on it without
-storing. In shared-memory mode columns past the end repeat the last vector. With symbolic rows, loads are predicated
-too: the row that a surplus thread is clamped to need not exist.
+storing. In shared-memory mode, columns past the end repeat the last vector. With symbolic rows, loads are predicated
+too: a surplus thread is clamped to a row that may not exist.
 
-An empty input gets one idle block, whose threads return before the first barrier. CUDA rejects a launch of zero blocks,
-TVM's runtime launches one block instead, and TVM refuses barriers below a condition on the host's side.
+An empty input gets one idle block, whose threads return before the first barrier. CUDA rejects a launch of zero
+blocks, and TVM's runtime launches one block instead. TVM also refuses barriers below a condition on the host's side.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RowEmitter(SweepEmitter):
             self.exchange = self.make_exchange(row)
             self._load_early()
             if self.exchange is not None and (self.mapping.shared or self.mapping.transposed):
-                self.exchange.meet()  # block barriers stand among accesses to staged values and patches
+                self.exchange.meet()  # the accesses to staged values and patches contain block barriers
             wait_for_copies(self)
             for passes in self.stage.levels:
                 self._level(passes)
@@ -81,10 +81,10 @@ class RowEmitter(SweepEmitter):
             groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
             grid = groups if m.row_splits == 1 else groups * m.row_splits
         total = self.stage.schedule.passes[0].columns if m.split else self.domain.rows
-        if not isinstance(grid, int):  # an empty input gets one idle block: no grid is an error on CUDA
+        if not isinstance(grid, int):  # an empty input gets one idle block: CUDA rejects a launch of none
             grid = tir.max(grid, B.i64(1))
         self._launch_threads(stack, grid)
-        if not isinstance(grid, int):  # nor may that block divide by an extent of zero
+        if not isinstance(grid, int):  # that block must not divide by an extent of zero either
             with B.when(tir.LE(as_expr(total), B.i64(0))):
                 B.leave()
         if m.split:
@@ -109,7 +109,7 @@ class RowEmitter(SweepEmitter):
             bound_registers(stack, m.blocks_per_sm)
 
     def _groups_of_blocks(self) -> Expr:
-        """The group of rows of this block, or of its cluster, of which it has a segment of the columns then."""
+        """Return the group of rows of this block or its cluster. A cluster's block has one segment of the columns."""
         splits = self.mapping.row_splits
         if splits == 1:
             return self.block
@@ -117,7 +117,7 @@ class RowEmitter(SweepEmitter):
         return tir.floordiv(self.block, B.i64(splits))
 
     def row_of(self, group: Expr, exact: bool) -> Expr:
-        """The row of this thread's slot in a group of rows; ``exact`` when no group reaches past the last row."""
+        """Return the row of this thread's slot in a group of rows. ``exact``: no group reaches past the last row."""
         rows, m = self.domain.rows, self.mapping
         self.first_row = group * B.i64(m.rows_per_block)
         row = group if m.rows_per_block == 1 else self.first_row + self.slot
@@ -130,11 +130,11 @@ class RowEmitter(SweepEmitter):
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
 
     def make_exchange(self, row: Expr) -> Exchanger | None:
-        """The exchange among the blocks of a row."""
+        """Create the exchange among the blocks of a row."""
         return make_exchange(self.stage, self.partials, self.scratch, row, self.segment, self.slot, self.lane)
 
     def _load_early(self) -> None:
-        """Load what passes behind a reduction read first: it is there when they begin."""
+        """Load the first inputs of passes after a reduction, so that they are there when those passes begin."""
         for leaf in self.stage.early:
             p = self.stage.schedule.loading(leaf)
             self._load_tile(leaf, p, self.mapping.of(p.columns), B.i64(0))
@@ -142,18 +142,18 @@ class RowEmitter(SweepEmitter):
                 self.resident[leaf] = self.load_tiles[leaf]
 
     def _level(self, passes: Sequence[RowLoop]) -> None:
-        """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
+        """Emit the passes between two levels of reductions. Blocks that share a row exchange their results once."""
         if self.mapping.storage is Storage.STEPS and passes:
             ops, partials = online_partials(self, passes)
             self._fold(ops, partials)
-            return  # what is computed of the results is bound where it is read
+            return  # values of the results are bound where they are read
         rescaled = any(op in self.stage.rescaled for p in passes for op in p.reduces)
         if self.exchange is None and not rescaled:
             for p in passes:
                 self._pass(p)
             return
         ops, partials = [], []
-        relative: list[Key] = []  # row values that are computed of a warp's maximum
+        relative: list[Key] = []  # row values that depend on a warp's maximum
         for p in passes:
             if any(op in self.stage.rescaled for op in p.reduces):
                 relative += p.row_values
@@ -168,7 +168,7 @@ class RowEmitter(SweepEmitter):
             self.eval.bind_row(key)
 
     def _with_bounds(self, p: RowLoop, partials: list[Expr]) -> list[Expr]:
-        """Partial results; maxima that sums are taken beside are their warp's, and from here on their bound."""
+        """Fold maxima that sums are relative to over the warp, and record their bounds. Return all partial results."""
         for i, op in enumerate(p.reduces):
             if op in self.stage.rescaled.values():
                 partials[i] = shuffle_reduce(op, partials[i], min(self.mapping.threads, WARP))
@@ -176,13 +176,13 @@ class RowEmitter(SweepEmitter):
         return partials
 
     def _pass(self, p: RowLoop) -> None:
-        """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
+        """Emit one sweep over the columns of a row with one block, and the reductions that the sweep feeds."""
         partials = self._thread_partials(p, self._sweep(p))
         if p.reduces:
             self._fold(p.reduces, partials)
 
     def _fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> None:
-        """Fold what threads have reduced over the row's, and over its blocks."""
+        """Fold the threads' partial results over the row's threads, and over its blocks."""
         m, rescaled = self.mapping, self.stage.rescaled
         if self.exchange is None:
             found = row_reduce(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit one stage of a grid-wide plan: a block's tasks in turn, and the sums across their rows.
+"""Emit one stage of a grid-wide plan: a block's tasks one after the other, and the sums across their rows.
 
-Tasks past the last have no guard of their own: a bound clamped by ``max`` in the address makes nvcc (13.0) store a
-vector's four elements one by one, at half the speed. Blocks take several tasks at once, and what that leaves one by
-one.
+Tasks past the last have no guard of their own. A bound clamped by ``max`` in the address makes nvcc (13.0) store a
+vector's four elements one by one, at half the speed. Blocks take several tasks at once, and the remaining tasks one
+by one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .rows import RowEmitter
 
 @dataclass(frozen=True)
 class _Task:
-    """A group of rows; kept tasks have a position in shared memory or registers."""
+    """A group of rows. Kept tasks have a position in shared memory or registers."""
 
     group: Expr
     shared: Expr | None = None
@@ -61,7 +61,8 @@ class StageEmitter(RowEmitter):
         m = self.mapping
         self.grid_block, self.thread = block, thread
         self.lane, self.slot = B.i64(0), B.i64(0)
-        # Powers of two, in bits: TVM 0.27 takes (x % 32 + y) // 8 for (x + y) % 32 // 8 in indices of reshapes.
+        # Powers of two, by bit operations: TVM 0.27 mistakes (x + y) % 32 // 8 for (x % 32 + y) // 8 in indices of
+        # reshapes.
         if m.threads > 1:
             self.lane = thread
             if m.rows_per_block > 1:
@@ -90,7 +91,7 @@ class StageEmitter(RowEmitter):
         if stage.tiles > 1:
             self.segment = B.cell(tir.floormod(turn, B.i64(stage.tiles)), "tile")
             worker = tir.floordiv(turn, B.i64(stage.tiles))
-        if self.retained is None:  # tasks kept in registers stand in no loop, where TVM takes no cells
+        if self.retained is None:  # tasks kept in registers are outside of loops, where TVM takes no cells
             worker = B.cell(B.i64(0) if stage.slice.replicated else worker, "worker")
         for key in self.stage.schedule.cross_row:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
@@ -100,15 +101,15 @@ class StageEmitter(RowEmitter):
             working = worker < B.i64(stage.stride)
         self._tasks(worker, working)
         if stage.slice.replicated or (working is not None and self.mapping.threads > self.whole.device.warp):
-            # Before others read what a replicated stage stored; and blocks without a task miss the barriers in the
-            # loop, which TVM counts on for what follows.
+            # Other threads read what a replicated stage stored. Blocks without a task also miss the barriers in the
+            # loop, on which TVM relies afterwards.
             B.block_barrier()
         self._store_sums(worker, working)
 
     def _hoist(self, once: Expr) -> None:
-        """Evaluate what no row changes: a value in all, or one for each of the thread's columns.
+        """Evaluate the values that no row changes: a single value, or one for each of the thread's columns.
 
-        In a loop of ``once`` steps, which is 1: TVM takes no cells in conditions that stand in no loop.
+        The loop has ``once`` steps, which is 1. TVM takes no cells in conditions that are outside of loops.
         """
         self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
         for key in self.stage.schedule.hoisted:
@@ -140,7 +141,7 @@ class StageEmitter(RowEmitter):
 
     # -- tasks --------------------------------------------------------------------------------------------------
     def _tasks(self, worker: Expr, working: Expr | None) -> None:
-        """All tasks of the block: what is kept on chip is loaded first, and used again last."""
+        """Emit all tasks of the block. Tasks kept on chip are loaded first, and used again last."""
         loops = [self._kept_in_shared, self._kept_in_registers, self._others]
         if self.retained is not None and not self.retained.loads(self.stage):
             loops.reverse()
@@ -168,14 +169,15 @@ class StageEmitter(RowEmitter):
             self._together(tasks[start : start + together])
 
     def _others(self, worker: Expr, working: Expr | None) -> None:
-        """Tasks that are not kept: several at once, and one by one what that leaves.
+        """Emit the tasks that are not kept: several at once, and the remaining ones one by one.
 
-        Guards on tasks past the last would do as well, but they make scalars of nvcc's vector stores.
+        Guards on tasks past the last would be correct too, but they make nvcc split its vector stores into scalar
+        ones.
         """
         stage = self.stage
         least, more = divmod(stage.tasks, stage.stride)
         if self.retained is None:
-            # Not a constant even where it has one value: the worker's cell is to be read in a loop.
+            # Not a constant even if it has one value: the worker's cell must be read in a loop.
             first, last = 0, tir.floordiv(B.i64(stage.tasks + stage.stride - 1) - worker, B.i64(stage.stride))
         else:
             first = self.retained.retention.tasks
@@ -194,7 +196,7 @@ class StageEmitter(RowEmitter):
                 self._grid_stride(worker, last, [done + step])
 
     def _grid_stride(self, worker: Expr, last: Expr, positions: list[Expr]) -> None:
-        """The tasks at these positions among those that are not kept."""
+        """Emit the tasks at these positions among those that are not kept."""
         if self.stage.backwards:
             positions = [last - B.i64(1) - position for position in positions]
         elif self.retained is not None:
@@ -202,7 +204,7 @@ class StageEmitter(RowEmitter):
         self._together([_Task(worker + position * B.i64(self.stage.stride)) for position in positions])
 
     def _together(self, tasks: list[_Task]) -> None:
-        """Tasks whose loads are all in flight before the first is evaluated."""
+        """Emit tasks whose loads are all in flight before the first is evaluated."""
         if len(tasks) == 1 and not tasks[0].kept:
             self._enter(tasks[0])
             self._evaluate(tasks[0])
@@ -252,7 +254,7 @@ class StageEmitter(RowEmitter):
                 self.retained.get(tensor, task.shared, self.load_tiles[leaf])
 
     def _evaluate(self, task: _Task) -> None:
-        """Keep what is to be kept, and run the passes."""
+        """Store the tiles that the task keeps, and run the passes."""
         m = self.mapping
         if task.shared is not None and self.retained is not None and self.retained.loads(self.stage):
             for leaf, tensor in self.kept_leaves.items():
@@ -260,7 +262,7 @@ class StageEmitter(RowEmitter):
         for p in self.stage.schedule.passes:
             self._pass(p)
         self._row_outputs()
-        # All tasks of a flat domain are of its one row, which counts once.
+        # All tasks of a flat domain belong to its one row, which counts once.
         counts = tir.EQ(self.block, B.i64(0)) if m.split and self.stage.tasks > 1 else None
         for key in self.stage.schedule.final_cross_row:
             self._accumulate(key, B.i64(0), counts)
@@ -305,7 +307,7 @@ class StageEmitter(RowEmitter):
         scalars = [op for op, _ in cross_row if op.output.size == 1]
         if scalars:
             rows = [op for op, point in cross_row if not point.per_column]
-            if rows and m.threads > 1:  # every lane of a row has the row's value: one of them counts
+            if rows and m.threads > 1:  # every lane of a row has the row's value: only one of them counts
                 for op in rows:
                     first = tir.EQ(self.lane, B.i64(0))
                     held = self.sums[op]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Emit a sweep over a row's columns: load a thread's columns, evaluate, keep, accumulate and store them.
 
-Inputs are loaded into *tiles* (registers) by 16-byte vector loads, all of a pass in flight before the first use.
-Outputs leave tiles by 16-byte stores. Between them scalars are computed in unrolled loops: TVM splits a vector loop
-that also computes. Rows too long for registers are staged in dynamic shared memory; each thread reads only what it
-wrote itself.
+Inputs are loaded into *tiles* (registers) by 16-byte vector loads. All loads of a pass are in flight before the first
+use. Outputs leave tiles by 16-byte stores. Scalars are computed in unrolled loops in between, because TVM splits a
+vector loop that also computes. Rows too long for registers are staged in dynamic shared memory. Each thread reads
+only what it wrote itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SweepEmitter(RowMemory):
         self.value_tiles: dict[Key, Buffer] = {}
         self.element: Expr | None = None  # the column's position in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
-        self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
+        self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, if a row is too long for registers
         self.stage_element: Expr = B.i64(0)
         self.binder = B.Binder(stage.bound_weight)
 
@@ -67,7 +67,7 @@ class SweepEmitter(RowMemory):
 
     # -- a sweep ------------------------------------------------------------------------------------------------
     def _sweep(self, p: RowLoop) -> list[Buffer]:
-        """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""
+        """Evaluate, keep, accumulate and store all of the thread's columns. Return its accumulators."""
         self.eval.at_column(None)
         for key in p.row_values:
             self.eval.bind_row(key)
@@ -90,7 +90,10 @@ class SweepEmitter(RowMemory):
         return accumulators
 
     def accumulators(self, p: RowLoop) -> list[Buffer]:
-        """Of a pass's reductions: one for each position in a vector, or a single one that is scaled again and again."""
+        """Allocate accumulators for a pass's reductions.
+
+        A reduction has one for each position in a vector, or a single one that is rescaled repeatedly.
+        """
         positions = 1 if self.mapping.storage is Storage.STEPS else self.mapping.of(p.columns).vector
         found = []
         for op in p.reduces:
@@ -104,8 +107,8 @@ class SweepEmitter(RowMemory):
         self, p: RowLoop, cm: ColumnMapping, step: Expr, accumulators: list[Buffer], tiles: dict[Key, Buffer],
         kept: Sequence[Key] = (), first: bool = False,
     ) -> list[Leaf]:  # fmt: skip
-        """A step of a sweep; returns the inputs that were loaded for it. ``tiles`` gets those of what is ``kept``."""
-        # Of every row: all loads are in flight before the first use.
+        """Emit a step of a sweep and return the inputs loaded for it. ``tiles`` gets the tiles of ``kept``."""
+        # All loads of a row are in flight before the first use.
         fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
         for leaf in fresh:
             self._load_tile(leaf, p, cm, step)
@@ -120,12 +123,12 @@ class SweepEmitter(RowMemory):
         return fresh
 
     def end_sweep(self) -> None:
-        """Leave the columns."""
+        """Leave the columns: no column or element is current."""
         self.eval.at_column(None)
         self.element = self.lane_element = None
 
     def bind_independent(self) -> None:
-        """Begin to load what is read behind reductions and depends on none, after the first pass's own loads."""
+        """Begin to load what is read after reductions but depends on none, after the first pass's own loads."""
         for key in self.stage.schedule.independent:
             self.eval.hold_row(key)
 
@@ -133,11 +136,11 @@ class SweepEmitter(RowMemory):
         self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
         tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
-        """One vector of columns: evaluate, keep, accumulate, store.
+        """Emit one vector of columns: evaluate, keep, accumulate, store.
 
-        Columns past the row's end are skipped. Where tiles are in shared memory nothing may be skipped (TVM places
-        barriers around such accesses, and none may stand in a condition): the last vector is evaluated instead, kept
-        in the column's own position, and left out of reductions and stores.
+        Columns past the row's end are skipped, unless tiles are in shared memory. TVM places barriers around accesses
+        to shared memory, and barriers must not be in a condition. So with tiles in shared memory the last vector is
+        evaluated instead. It is kept in the column's own position, and left out of reductions and stores.
         """
         base = self.base(cm, step, chunk)
         tail = self._tail(p.columns, base)
@@ -183,7 +186,7 @@ class SweepEmitter(RowMemory):
             B.store(acc, combine(op.combiner or "", B.fetch(acc, position), operand), [position])
 
     def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
-        """The thread's partial result of each reduction: its accumulators, one for each vector element, folded."""
+        """Return the thread's partial result of each reduction, folded from an accumulator a vector element."""
         partials = []
         for op, acc in zip(p.reduces, accumulators):
             parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which variant of a kernel is launched: decided by the host, from the lengths that rows turn out to have."""
+"""The choice of the variant of a kernel to launch: the host decides by the lengths of rows at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .. import builder as B
 
 
 def launched(plan: KernelPlan) -> list[Extent]:
-    """How often each variant and, last, the stage that serves all rows are launched: one of them once, others never."""
+    """Return the launch counts of the variants and, last, of the stage that serves all rows.
+
+    The count is 1 for one of them and 0 for the others.
+    """
     if not plan.variants:
         return [1]
     left: Expr | None = None
@@ -30,7 +33,7 @@ def _serves(plan: KernelPlan, variant: Variant) -> Expr:
     spaces = [e for e in plan.stage.schedule.spaces if not isinstance(e, int)]
     conditions = [tir.LE(as_expr(e), B.i64(variant.longest)) for e in spaces]
     m = variant.stage.row_mapping
-    if m.shared:  # threads without a vector of their own take the last one, which has to be there
+    if m.shared:  # threads without their own vector take the last one, which must exist
         conditions += [tir.GE(as_expr(e), B.i64(m.of(e).vector)) for e in spaces]
     conditions += [
         tir.EQ(tir.floormod(symbol, B.i64(number)), B.i64(0)) for symbol, number in variant.multiples

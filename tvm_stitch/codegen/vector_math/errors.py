@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """The greatest error of a function, and what a user should know besides.
+    """The greatest error of a function, and remarks for users.
 
-    ``ulp`` counts units in the last place of the exact result: 6e-8 to 1.2e-7 of a normal result, and 1.4e-45
-    for a denormal one. ``relative`` bounds the relative error of normal results, where that says more than
-    ``ulp`` times 1.2e-7: just below a power of two a unit is half of that.
+    ``ulp`` counts units in the last place of the exact result: 6e-8 to 1.2e-7 of a normal result, and 1.4e-45 for a
+    denormal one. ``relative`` bounds the relative error of normal results, if that is less than ``ulp`` times 1.2e-7.
+    Just below a power of two a unit is half as large.
     """
 
     ulp: float

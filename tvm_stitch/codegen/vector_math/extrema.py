@@ -13,18 +13,18 @@ from .scope import EXPONENT_BITS, Expr, Scope, dtype_of, i32, magnitude_bits
 
 
 def extremum(scope: Scope, node: type[Any], a: Expr, b: Expr) -> Expr:
-    """The maximum (``tir.Max``) or minimum of two floats; NaN if one of them is."""
+    """Return the maximum (``tir.Max``) or minimum of two floats, or NaN if one of them is NaN."""
     if compat.kind(a) == "FloatImm" and not math.isnan(float(a.value)):
         return node(a, b)
     return keeping_nan(node, a, scope.let(b))
 
 
 def keeping_nan(node: type[Any], a: Expr, b: Expr) -> Expr:
-    """The maximum or minimum of ``a`` and ``b``, which is used three times; NaN if one of them is.
+    """Return the maximum or minimum of ``a`` and ``b``, or NaN if one of them is NaN. ``b`` is used three times.
 
-    TVM's own are the second operand where one of them is NaN, since comparing it is false: a NaN in ``a`` stays. One in
-    ``b`` sets all bits of the result, which makes it NaN. That takes the least time from an accumulator ``a`` to the
-    next, which is what a reduction waits for.
+    TVM's own operations return the second operand if an operand is NaN, because a comparison with NaN is false. So a
+    NaN in ``a`` stays. A NaN in ``b`` sets all bits of the result, which makes it NaN. That order has the shortest
+    latency from an accumulator ``a`` to the next, on which a reduction waits.
     """
     dtype = dtype_of(b)
     bits = f"int{dtype[5:]}"
@@ -33,15 +33,16 @@ def keeping_nan(node: type[Any], a: Expr, b: Expr) -> Expr:
 
 
 def is_nan(x: Expr) -> Expr:
-    """Whether a float32 or float64, which is used twice, is NaN.
+    """Return True if a float32 or float64 is NaN. ``x`` is used twice.
 
-    TVMs with Relay tell LLVM's code generation that there are no NaN: a float that differs from itself is none to it.
+    TVMs with Relay tell LLVM's code generation that there are no NaN. Then LLVM assumes that no float differs from
+    itself.
     """
     return HOST.differ(HOST.identity(x), x) if compat.COMPARES_NAN else is_nan_by_bits(x)
 
 
 def is_nan_by_bits(x: Expr) -> Expr:
-    """Whether a float32 or float64 is NaN, told by integers alone."""
+    """Return True if a float32 or float64 is NaN, by integer operations alone."""
     if dtype_of(x) == "float32":
         return magnitude_bits(x) > i32(EXPONENT_BITS)
     bits = tir.reinterpret("int64", x) & tir.const(0x7FFFFFFFFFFFFFFF, "int64")

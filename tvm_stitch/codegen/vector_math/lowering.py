@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lower_math: rewrites the math calls of a scalar expression into operations that LLVM keeps vector code."""
+"""lower_math: rewrites the math calls of a scalar expression into operations that LLVM keeps as vector code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {"pow": power.power} | {f.__name__:
     trigonometric.atan, trigonometric.atan2, trigonometric.asin, trigonometric.acos,
     logarithm.asinh, logarithm.acosh, logarithm.atanh,
 )}  # fmt: skip
-# For these LLVM code generation has no rule, or a formula that loses all digits of small operands.
+# LLVM code generation has no rule for these, or a formula that loses all digits of small operands.
 _LIBM = ("sinh", "cosh", "tanh", "atanh")
 
 _SIMPLE = ("nearbyint", "rsqrt", "copysign", "fmod")
@@ -28,32 +28,31 @@ _INTEGER_DIVISION = (tir.Div, tir.Mod, tir.FloorDiv, tir.FloorMod)
 
 
 def lower_math(expr: Expr, bind: Bind | None = None) -> Expr:
-    """Rewrite the float math calls of a scalar expression so that a vectorized loop around it stays so.
+    """Rewrite the float math calls of a scalar expression so that a vectorized loop around it stays vectorized.
 
-    float32 calls become polynomials (errors in ``MATH_ERROR``); float16 and bfloat16 calls are computed in
-    float32 and cast back; float64 calls stay libm calls, or become such where TVM's own rule is a formula
-    of less precision. Anything else is returned as it is. NaN goes through every function as in C. Equal
-    calls are computed once. An ``if_then_else`` whose branches hold no loads becomes a Select. The rest stay, with
-    ``Let`` in their branches, and keep their loop scalar unless all lanes share the condition.
+    - float32 calls become polynomials (errors in ``MATH_ERROR``).
+    - float16 and bfloat16 calls are computed in float32 and cast back.
+    - float64 calls stay libm calls. They become libm calls if TVM's own rule is a formula of less precision.
+    - An ``if_then_else`` without loads in its branches becomes a Select. Others stay, with ``Let`` in their branches.
+      They keep their loop scalar unless all lanes share the condition.
+    - Anything else is returned as it is.
 
-    Parameters
-    ----------
-    expr : a scalar TIR expression (vector-typed calls are left alone).
-    bind : called with each sub-expression that is used several times, in order of evaluation. It arranges for
-        the value to be computed before the expression and returns what stands for it there. In a vectorized
-        loop that should be a load from a local buffer with one element a lane, allocated outside the loop:
-        LLVM makes it a register, and compile time stays linear. (``Bind`` statements are expanded into each
-        other by TVM's simplifier; a buffer allocated inside the loop gives every lane the value of lane 0.)
-        Without ``bind`` the result holds nested ``Let`` expressions, which vectorize as well, but TVM's
-        passes take twice as long with each: only for an expression with one or two calls.
+    NaN goes through every function as in C. Equal calls are computed once.
 
-    Raises
-    ------
-    ValueError : without ``bind``, when more than 16 Lets would nest.
+    Args:
+        expr: a scalar TIR expression (vector-typed calls are left alone).
+        bind: called with each sub-expression that is used several times, in order of evaluation. It arranges for the
+            value to be computed before the expression, and returns its replacement there. In a vectorized loop the
+            replacement should be a load from a local buffer with one element a lane, allocated outside the loop. LLVM
+            turns such a buffer into a register, and compile time stays linear. TVM's simplifier expands ``Bind``
+            statements into each other. A buffer allocated inside the loop gives every lane the value of lane 0.
+            Without ``bind`` the result holds nested ``Let`` expressions, which vectorize as well. But each doubles
+            the time of TVM's passes, so omit ``bind`` only for an expression with one or two calls.
 
-    Returns
-    -------
-    An expression of the same dtype.
+    Returns: an expression of the same dtype.
+
+    Raises:
+        ValueError: without ``bind``, if more than 16 Lets would nest.
     """
     scope = Scope(bind)
     return scope.close(_Lowerer(scope).visit(expr))
@@ -63,7 +62,7 @@ _KNOWN = compat.LEAVES | compat.BINARY | {"BitwiseNot", "Not", "Cast", "Select",
 
 
 def _children(expr: Expr) -> list[Expr]:
-    """Sub-expressions in order; none for leaves and for nodes with a body of their own (a Reduce)."""
+    """Return the sub-expressions in order. Leaves and nodes with a body of their own (a Reduce) have none."""
     return compat.operands(expr) if _is_known(expr) else []
 
 
@@ -72,7 +71,7 @@ def _is_known(expr: Expr) -> bool:
 
 
 def _rebuilt(expr: Expr, old: list[Expr], new: list[Expr]) -> Expr:
-    """``expr`` with its children ``old`` replaced by ``new``; the same object where nothing changed."""
+    """Replace the children ``old`` of ``expr`` by ``new``. The same object is returned if nothing changed."""
     if all(after.same_as(before) for after, before in zip(new, old, strict=True)):
         return expr
     return compat.with_operands(expr, new)
@@ -85,7 +84,7 @@ class _Lowerer:
         self.visited: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def visit(self, expr: Expr) -> Expr:
-        """Lower an expression; one that several others share (the same object) is visited once."""
+        """Lower an expression. An expression that several others share (the same object) is visited once."""
         # A hash says little: equal constants of different dtypes share one.
         known = self.visited.setdefault(hash(expr), [])
         for seen, lowered in known:
@@ -125,14 +124,14 @@ class _Lowerer:
         return _rebuilt(call, list(call.args), args)
 
     def lower(self, name: str, dtype: str, args: list[Expr]) -> Expr | None:
-        """The replacement of a call, or None where it may stay."""
+        """Return the replacement of a call, or None if the call may stay."""
         scope = self.scope
         if dtype == "float32" and name in _FUNCTIONS:
             return scope.let(_FUNCTIONS[name](scope, *[scope.let(arg) for arg in args]))
         if dtype == "float64" and name in _LIBM:
             return tir.call_pure_extern(dtype, name, *args)
         if dtype == "float64" and name == "exp10":
-            return tir.pow(tir.const(10.0, dtype), *args)  # TVM's is 2 to a product that was rounded
+            return tir.pow(tir.const(10.0, dtype), *args)  # TVM's own is 2 to the power of a rounded product
         if name == "isnan":
             return self.is_nan(dtype, args[0])
         if dtype not in ("float32", "float64"):
@@ -150,7 +149,7 @@ class _Lowerer:
         return None
 
     def is_nan(self, dtype: str, x: Expr) -> Expr | None:
-        """Compares bits: x != x is folded away, and TVM's isnan turns a vectorized loop scalar."""
+        """Compare bits. LLVM folds x != x away, and TVM's isnan turns a vectorized loop scalar."""
         if dtype in HALF:
             x, dtype = tir.Cast("float32", x), "float32"
         return extrema.is_nan_by_bits(x) if dtype in ("float32", "float64") else None
@@ -167,13 +166,13 @@ class _Lowerer:
         self.scope = Scope(parent=outer)
         try:
             return self.scope.close(self.visit(expr))
-        except ValueError:  # too many Lets: libm calls are as good, in a loop that is scalar most likely
+        except ValueError:  # too many Lets: libm calls are as good, in a loop that is most likely scalar
             return expr
         finally:
             self.scope, self.renamed, self.visited = outer, renamed, visited
 
     def speculable(self, expr: Expr) -> bool:
-        """Whether evaluating the expression when it is not asked for can neither trap nor be seen."""
+        """Return True if evaluating the expression when it is not needed can neither trap nor have a visible effect."""
         pending, seen = [expr], set()
         while pending:
             node = pending.pop()

@@ -36,14 +36,14 @@ _EXP2 = (
 _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 1.1754943508222875e-38
 _MAX = 3.4028234663852886e38
-# Stands for the infinite logarithms: finite, so that a zero exponent times it is zero and not NaN.
+# The magnitude of infinite logarithms. It is finite, so that a zero exponent times it is zero and not NaN.
 _HUGE = 1e300
-# Constant integer exponents in between are multiplied out; each product adds half a unit of error.
+# Constant integer exponents in between are multiplied out. Each multiplication adds half a unit of error.
 _FEWEST, _MOST = -3, 5
 
 
 def _log2(scope: Scope, x: Expr) -> Expr:
-    """log2(|x|) in float64 for any float32: -1e300 at zero, 1e300 at infinity, NaN for NaN."""
+    """Return log2(|x|) in float64 for any float32: -1e300 at zero, 1e300 at infinity, NaN for NaN."""
     a = scope.let(fabs(x))
     denormal = a < f32(_SMALLEST_NORMAL)
     bits = scope.let(to_bits(tir.Select(denormal, a * f32(2.0**23), a)))
@@ -59,7 +59,7 @@ def _log2(scope: Scope, x: Expr) -> Expr:
 
 
 def _exp2(scope: Scope, t: Expr) -> Expr:
-    """2**t as float32 for a float64 t, infinite or zero past the ends of the range; NaN is kept."""
+    """Return 2**t as float32 for a float64 t. It is infinite or zero past the ends of the range, and NaN stays."""
     t = scope.let(at_most(f64(200.0), at_least(f64(-200.0), t)))
     n = scope.let(nearest_int(t, 256))
     r = scope.let(t - tir.Cast("float64", n))
@@ -69,7 +69,7 @@ def _exp2(scope: Scope, t: Expr) -> Expr:
 
 
 def power(scope: Scope, x: Expr, y: Expr) -> Expr:
-    """x**y with C's special cases; products and square roots for the usual constant exponents."""
+    """Return x**y with C's special cases. The usual constant exponents become multiplications and square roots."""
     if isinstance(y, tir.FloatImm):
         short = _constant_power(scope, x, float(y.value))
         if short is not None:
@@ -92,7 +92,7 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
     if y == 0.0:
         return f32(1.0)
     if abs(y) == 0.5:
-        unsigned = tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)  # -0 made 0
+        unsigned = tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)  # -0 becomes 0
         root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(unsigned))
         return root if y > 0 else quotient(f32(1.0), root)
     if not (_FEWEST <= y <= _MOST and y == int(y)):
@@ -102,7 +102,7 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
 
 
 def _product(scope: Scope, x: Expr, n: int) -> Expr:
-    """x**n by repeated squaring."""
+    """Return x**n by repeated squaring."""
     result: Expr | None = None
     square = x
     while True:
@@ -116,7 +116,7 @@ def _product(scope: Scope, x: Expr, n: int) -> Expr:
 
 
 def hypot(scope: Scope, x: Expr, y: Expr) -> Expr:
-    """sqrt(x*x + y*y) without overflow on the way; infinite when either is, even beside NaN."""
+    """Return sqrt(x*x + y*y) without intermediate overflow. It is infinite if either is, even if the other is NaN."""
     wide_x, wide_y = scope.let(tir.Cast("float64", x)), scope.let(tir.Cast("float64", y))
     root = tir.Cast("float32", tir.sqrt(wide_x * wide_x + wide_y * wide_y))
     infinite = tir.Or(tir.EQ(fabs(x), f32(INF)), tir.EQ(fabs(y), f32(INF)))

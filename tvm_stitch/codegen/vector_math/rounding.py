@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """nearbyint and copysign of float32 and float64 by arithmetic on bits.
 
-TVMs with Relay disagree on how LLVM's intrinsics are called (some want the number of their overloaded types).
+LLVM's intrinsics are not used: TVMs with Relay disagree on how to call them. Some want the number of their overloaded
+types.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from ...compat import tir
 from .scope import Expr, Scope, dtype_of, fabs
 
-# By dtype: the integer of its size, and from where on every number is an integer.
+# By dtype: the integer of its size, and the magnitude from which every number is an integer.
 _INTEGER = {"float32": "int32", "float64": "int64"}
 _ALL_WHOLE = {"float32": 2.0**23, "float64": 2.0**52}
 
 
 def copysign(magnitude: Expr, sign: Expr) -> Expr:
-    """``magnitude`` with the sign of ``sign``."""
+    """Return ``magnitude`` with the sign of ``sign``."""
     dtype = dtype_of(magnitude)
     integer = _INTEGER[dtype]
     rest = tir.const(2 ** (31 if dtype == "float32" else 63) - 1, integer)
@@ -24,10 +25,10 @@ def copysign(magnitude: Expr, sign: Expr) -> Expr:
 
 
 def nearbyint(scope: Scope, x: Expr) -> Expr:
-    """The nearest integer, ties to even; infinities and NaN as they are, and the sign of zeros.
+    """Return the nearest integer, ties to even. Infinities, NaN and the sign of zeros stay.
 
-    The sum rounds to an integer; passing through bits hides from TVM's simplifier that its two halves would cancel
-    if numbers were real.
+    The sum rounds to an integer. Access through bits hides a cancellation from TVM's simplifier: over the reals, the
+    later subtraction would undo the addition.
     """
     dtype = dtype_of(x)
     whole = tir.const(_ALL_WHOLE[dtype], dtype)

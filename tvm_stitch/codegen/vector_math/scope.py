@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small vocabulary for building vectorizable float expressions with shared sub-expressions."""
+"""A small vocabulary for building vectorizable float expressions with shared sub-expressions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...compat import tir
 from ...repairs.tir.opaque import through_bits
 
 NESTED_LETS = 16
-"""Let expressions within each other: several of TVM's passes visit a body twice (20 take seconds)."""
+"""Most Let expressions within each other. Several of TVM's passes visit a body twice, so that 20 take seconds."""
 
-Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
+Expr: TypeAlias = Any  # an expression of TVM: type checkers do not see the operators of its Python class
 Bind = Callable[[Expr], Expr]
 
 NAN = float("nan")
@@ -28,67 +28,70 @@ dtype_of = compat.dtype_of
 
 
 def f32(value: float) -> Expr:
-    """A float32 constant, rounded here so that every printer and code generator sees the same number."""
+    """Return a float32 constant, rounded here so that every printer and code generator sees the same number."""
     return compat.float_const(float(np.float32(value)), "float32")
 
 
 def f64(value: float) -> Expr:
-    """A float64 constant."""
+    """Return a float64 constant."""
     return compat.float_const(float(value), "float64")
 
 
 def i32(value: int) -> Expr:
-    """An int32 constant."""
+    """Return an int32 constant."""
     return tir.const(value, "int32")
 
 
 def to_bits(x: Expr) -> Expr:
-    """The 32 bits of a float32 as int32."""
+    """Return the 32 bits of a float32 as int32."""
     return tir.reinterpret("int32", x)
 
 
 def from_bits(bits: Expr) -> Expr:
-    """The float32 of 32 bits held as int32."""
+    """Return the float32 of 32 bits held as int32."""
     return tir.reinterpret("float32", bits)
 
 
 def fabs(x: Expr) -> Expr:
-    """|x| of a float32 or float64; clears the sign of -0 and NaN too."""
+    """Return |x| of a float32 or float64. It also clears the sign of -0 and NaN."""
     return tir.abs(x)
 
 
 def with_sign_of(magnitude: Expr, sign: Expr) -> Expr:
-    """A non-negative (or NaN) float32 ``magnitude`` with the sign bit of ``sign``."""
+    """Return a non-negative (or NaN) float32 ``magnitude`` with the sign bit of ``sign``."""
     return from_bits(to_bits(magnitude) | (to_bits(sign) & i32(SIGN_BIT)))
 
 
 def magnitude_bits(x: Expr) -> Expr:
-    """The bits of |x| of a float32: ordered as |x| is, infinity is EXPONENT_BITS and NaN lies above."""
+    """Return the bits of |x| of a float32. They are ordered as |x| is: infinity is EXPONENT_BITS and NaN lies above."""
     return to_bits(x) & i32(0x7FFFFFFF)
 
 
 def quotient(a: Expr, b: Expr) -> Expr:
-    """``a / b`` of floats that may be 0: TVM refuses to divide by a constant 0, and divides a constant 0 by a NaN."""
+    """Return ``a / b`` of floats that may be 0.
+
+    TVM refuses to divide by a constant 0. It also folds a constant 0 divided by x to 0, even if x is NaN.
+    """
     return through_bits(a) / through_bits(b, True)
 
 
 def at_most(limit: Expr, x: Expr) -> Expr:
-    """min(limit, x) that keeps a NaN in x: comparing NaN is false, and Min then takes its second operand."""
+    """Return min(limit, x), or NaN if x is NaN. Comparing NaN is false, and Min then takes its second operand."""
     return tir.Min(limit, x)
 
 
 def at_least(limit: Expr, x: Expr) -> Expr:
-    """max(limit, x) that keeps a NaN in x."""
+    """Return max(limit, x), or NaN if x is NaN."""
     return tir.Max(limit, x)
 
 
 def nearest_int(x: Expr, bound: int) -> Expr:
-    """The integer nearest to a float32 or float64 x with |x| < bound, as int32; -bound for NaN.
+    """Return the integer nearest to a float32 or float64 x with |x| < bound, as int32. For NaN it is -bound.
 
-    Shifting x to positive values makes truncation round: one instruction everywhere, while LLVM's rounding
-    intrinsics are libm calls on x86 without SSE4.1, and a float constant added and subtracted again is folded
-    away. Near a tie the neighbour may be returned (float32 x + 256 keeps 15 bits after the point). NaN must
-    not reach the cast, whose result would be undefined: Max drops it.
+    Shifting x to positive values makes truncation round, which is one instruction everywhere. LLVM's rounding
+    intrinsics are libm calls on x86 without SSE4.1. A float constant that is added and subtracted again is folded
+    away. Near a tie the neighbour may be returned (float32 x + 256 keeps 15 bits after the point). NaN must not reach
+    the cast, whose result would be undefined: Max drops it.
     """
     dtype = dtype_of(x)
     shifted = tir.Max(x + tir.const(bound + 0.5, dtype), tir.const(0.0, dtype))
@@ -96,7 +99,7 @@ def nearest_int(x: Expr, bound: int) -> Expr:
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """c[0] + c[1] x + c[2] x^2 ... in the dtype of x, float32 or float64; it becomes fused multiply-adds."""
+    """Return c[0] + c[1] x + c[2] x^2 ... in the dtype of x, float32 or float64, as fused multiply-adds."""
     const = f64 if dtype_of(x) == "float64" else f32
     result = const(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -105,15 +108,15 @@ def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def pow2(n: Expr) -> Expr:
-    """2**n as float32 for an int32 n in [-126, 127]."""
+    """Return 2**n as float32 for an int32 n in [-126, 127]."""
     return from_bits((n + i32(127)) << i32(23))
 
 
 class Scope:
     """Holds the shared sub-expressions of one evaluation scope, in order.
 
-    Without ``bind`` they become nested ``Let`` expressions around the result (``close``); with it every one
-    goes through the callback, which returns what stands for the value: a load, or a Var.
+    Without ``bind`` they become nested ``Let`` expressions around the result (``close``). With ``bind`` each one goes
+    through the callback, which returns the replacement of the value: a load, or a Var.
     """
 
     def __init__(self, bind: Bind | None = None, parent: Scope | None = None) -> None:
@@ -123,16 +126,18 @@ class Scope:
         self._known: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def let(self, value: Expr) -> Expr:
-        """An expression for ``value`` that is cheap to repeat; equal values are computed once.
+        """Return an expression for ``value`` that is cheap to repeat. Equal values are computed once.
 
-        Raises ValueError when more values than NESTED_LETS would become nested Lets, or one that computes in bfloat16:
-        TVM's legalization of bfloat16 leaves the values of Lets out, so that bits would be read as numbers. What is
-        only read is repeated instead.
+        Without ``bind``, bfloat16 values that are only loaded are repeated instead.
+
+        Raises:
+            ValueError: if more values than NESTED_LETS would become nested Lets, or if a value computes in bfloat16.
+                TVM's legalization of bfloat16 leaves out the values of Lets, so bits would be read as numbers.
         """
         if isinstance(value, (tir.Var, tir.IntImm, tir.FloatImm)):
             return value
         if dtype_of(value) == "bool":
-            # TVM's analyzer fails on a Let of a vector of bools; comparisons are cheap, and LLVM merges them.
+            # TVM's analyzer fails on a Let of a vector of bools. Comparisons are cheap, and LLVM merges them.
             return value
         key = compat.structural_hash(value)
         found = self._find(key, value)
@@ -140,7 +145,7 @@ class Scope:
             return found
         if self._bind is not None:
             found = self._bind(value)
-            # What stands for a value (a load) needs no binding of its own.
+            # The replacement of a value (a load) needs no binding of its own.
             self._known.setdefault(compat.structural_hash(found), []).append((found, found))
         else:
             if self._depth() >= NESTED_LETS:
@@ -157,7 +162,7 @@ class Scope:
         return found
 
     def close(self, result: Expr) -> Expr:
-        """``result`` inside the Lets made in this scope."""
+        """Return ``result`` inside the Lets made in this scope."""
         for var, value in reversed(self._bound):
             result = tir.Let(var, value, result)
         self._bound.clear()

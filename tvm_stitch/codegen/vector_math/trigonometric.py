@@ -19,7 +19,8 @@ from .scope import (
     with_sign_of,
 )
 
-# (sin(x) / x - 1) / x^2 and (cos(x) - 1 + x^2 / 2) / x^4 in x^2 for |x| <= pi / 4; 5e-12 and 1e-10.
+# (sin(x) / x - 1) / x^2 in x^2 for |x| <= pi / 4, 5e-12. (cos(x) - 1 + x^2 / 2) / x^4 in x^2 on the same interval,
+# 1e-10.
 _SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983933470910415, 2.7183041311218403e-06)
 _COS = (0.04166664555668831, -0.0013887366512790322, 2.4438379114144482e-05)
 # (atan(x) / x - 1) / x^2 in x^2 on [0, 1], 4e-10.
@@ -35,10 +36,10 @@ _ASIN = (
 )  # fmt: skip
 _ROUNDER = 1.5 * 2.0**52
 _HALF_PI, _PI = 1.5707963267948966, 3.141592653589793
-_HALF_PI_LO = _HALF_PI - 1.57079637050628662109375  # what float32's pi/2 lacks
+_HALF_PI_LO = _HALF_PI - 1.57079637050628662109375  # the remainder of pi/2 after rounding to float32
 
-# 2 / pi in parts of 28, 28 and 53 bits, per range of |x| (its lower end is the key). Bits of 2 / pi so high
-# that every x of the range times them is a multiple of 4, whole turns, are left out: no float32 loses digits.
+# 2 / pi in parts of 28, 28 and 53 bits, per range of |x| (its lower end is the key). The highest bits of 2 / pi are
+# left out if every x of the range times them is a multiple of 4 (whole turns). So no float32 loses digits.
 _TWO_OVER_PI = {
     0.0: (0.6366197690367699, 3.3308114738561656e-09, 2.276010073078396e-18),
     2.0**45: (2.0449648729936598e-07, 2.937095479631555e-16, 6.074026489649846e-24),
@@ -48,7 +49,7 @@ _TWO_OVER_PI = {
 
 
 def _reduce(scope: Scope, a: Expr) -> tuple[Expr, Expr]:
-    """(r, q) with a = r + q * pi / 2 modulo 2 pi, |r| <= pi / 4, for a >= 0; inf gives NaN."""
+    """Return (r, q) with a = r + q * pi / 2 modulo 2 pi and |r| <= pi / 4, for a >= 0. For inf, r is NaN."""
     wide = scope.let(tir.Cast("float64", a))
     parts: list[Expr] = []
     for index in range(3):
@@ -64,17 +65,17 @@ def _reduce(scope: Scope, a: Expr) -> tuple[Expr, Expr]:
 
 
 def _off_turns(scope: Scope, x: Expr) -> Expr:
-    """x modulo 4, in [-2, 2], for a float64 |x| < 2**53.
+    """Return x modulo 4, in [-2, 2], for a float64 |x| < 2**53.
 
-    Adding and subtracting 1.5 * 2**52 rounds to an integer; passing through bits in between hides from TVM's
-    simplifier that the two would cancel if numbers were real.
+    Adding and subtracting 1.5 * 2**52 rounds to an integer. Access through bits in between hides from TVM's
+    simplifier that the two would cancel over the reals.
     """
     rounded = tir.reinterpret("int64", x * f64(0.25) + f64(_ROUNDER))
     return scope.let(x - (tir.reinterpret("float64", rounded) - f64(_ROUNDER)) * f64(4.0))
 
 
 def _sin_cos(scope: Scope, r: Expr) -> tuple[Expr, Expr]:
-    """(sin r, cos r) for |r| <= pi / 4."""
+    """Return (sin r, cos r) for |r| <= pi / 4."""
     u = scope.let(r * r)
     sine = r * u * horner(u, _SIN) + r
     cosine = (u * u) * horner(u, _COS) + (f32(1.0) - u * f32(0.5))
@@ -82,7 +83,7 @@ def _sin_cos(scope: Scope, r: Expr) -> tuple[Expr, Expr]:
 
 
 def _flip(x: Expr, bits: Expr) -> Expr:
-    """x with its sign flipped where ``bits`` (int32) has its second lowest bit set."""
+    """Return x with its sign flipped if ``bits`` (int32) has its second lowest bit set."""
     return from_bits(to_bits(x) ^ ((bits & i32(2)) << i32(30)))
 
 
@@ -91,7 +92,7 @@ def _odd(q: Expr) -> Expr:
 
 
 def sin(scope: Scope, x: Expr) -> Expr:
-    """sin(x), for every float32."""
+    """Return sin(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
     result = _flip(tir.Select(_odd(q), cosine, sine), q)
@@ -99,14 +100,14 @@ def sin(scope: Scope, x: Expr) -> Expr:
 
 
 def cos(scope: Scope, x: Expr) -> Expr:
-    """cos(x), for every float32."""
+    """Return cos(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
     return _flip(tir.Select(_odd(q), sine, cosine), q + i32(1))
 
 
 def tan(scope: Scope, x: Expr) -> Expr:
-    """tan(x), for every float32."""
+    """Return tan(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
     odd = _odd(q)
@@ -115,13 +116,13 @@ def tan(scope: Scope, x: Expr) -> Expr:
 
 
 def _atan_unit(scope: Scope, t: Expr) -> Expr:
-    """atan(t) for t in [0, 1]."""
+    """Return atan(t) for t in [0, 1]."""
     u = scope.let(t * t)
     return t * u * horner(u, _ATAN) + t
 
 
 def atan(scope: Scope, x: Expr) -> Expr:
-    """The arc tangent."""
+    """Return the arc tangent."""
     a = scope.let(fabs(x))
     large = a > f32(1.0)
     t = scope.let(_atan_unit(scope, scope.let(tir.Select(large, quotient(f32(1.0), a), a))))
@@ -129,7 +130,7 @@ def atan(scope: Scope, x: Expr) -> Expr:
 
 
 def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
-    """The angle of the point (x, y), with C's results on the axes and at infinity."""
+    """Return the angle of the point (x, y), with C's results on the axes and at infinity."""
     a, b = scope.let(fabs(y)), scope.let(fabs(x))
     steep = a > b
     # 0/0 counts as 0, inf/inf as 1. A NaN that the comparisons would drop is put back at the end by the sum.
@@ -143,7 +144,10 @@ def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
 
 
 def _asin_half(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
-    """asin(t), and whether a = |x| is more than 1/2, where t is sqrt((1 - a) / 2); it is a itself otherwise."""
+    """Return asin(t), and the condition that a = |x| is more than 1/2.
+
+    If it holds, t is sqrt((1 - a) / 2). Otherwise t is a itself.
+    """
     a = scope.let(fabs(x))
     large = a > f32(0.5)
     t = scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a))
@@ -152,13 +156,13 @@ def _asin_half(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
 
 
 def asin(scope: Scope, x: Expr) -> Expr:
-    """The arc sine; NaN outside [-1, 1]."""
+    """Return the arc sine, or NaN outside [-1, 1]."""
     s, large = _asin_half(scope, x)
     return with_sign_of(tir.Select(large, f32(_HALF_PI) - (s + s - f32(_HALF_PI_LO)), s), x)
 
 
 def acos(scope: Scope, x: Expr) -> Expr:
-    """The arc cosine; NaN outside [-1, 1]."""
+    """Return the arc cosine, or NaN outside [-1, 1]."""
     s, large = _asin_half(scope, x)
     negative = x < f32(0.0)
     far = tir.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a block's threads move data between memory, shared memory and registers."""
+"""Data movement of a block's threads between memory, shared memory and registers."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage the inputs that a row keeps in shared memory by cp.async.
 
-All of a thread's copies are on their way at once and need no registers, so that several blocks share a multiprocessor
-and hide each other's pauses; a load that goes through registers waits for its data before it is stored. A thread waits
-for its own copies and reads nothing else, so no block barrier is needed.
+All of a thread's copies are in flight at once and need no registers. So several blocks share a multiprocessor and
+hide each other's latencies. A load through registers would wait for its data before the store. A thread waits for its
+own copies and reads nothing else, so no block barrier is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .row_memory import RowMemory
 
 
 def begin_copies(emitter: RowMemory) -> dict[Leaf, Buffer]:
-    """Begin the copies of the plan; returns the buffer in shared memory of each input."""
+    """Begin the copies of the plan. Return the buffer in shared memory of each input."""
     begun = {leaf: _begin(emitter, leaf, buffer) for leaf, buffer in emitter.stage.layout.copies.items()}
     if begun:
         B.evaluate(T.ptx.cp.async_.commit_group())
@@ -28,13 +28,13 @@ def begin_copies(emitter: RowMemory) -> dict[Leaf, Buffer]:
 
 
 def wait_for_copies(emitter: RowMemory) -> None:
-    """Wait until the thread's own copies are there."""
+    """Wait until the thread's own copies have arrived."""
     if emitter.async_copies:
         B.evaluate(T.ptx.cp.async_.wait_all())
 
 
 def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, position: Expr) -> None:
-    """Read one vector of each input that a pass needs into registers."""
+    """Load one vector of each input that a pass needs into registers."""
     for leaf, stage in emitter.async_copies.items():
         if leaf not in p.loads:
             continue

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bfloat16 in registers as float32: two elements lie in a word, one is shifted up, of the other the rest is cleared.
+"""Read bfloat16 in registers as float32, from words of two elements: one is shifted up, the other masked.
 
-That is one instruction an element. NVIDIA's compiler takes the upper element out of the word first, which makes it
-three for two elements.
+That is one instruction an element. NVIDIA's compiler first extracts the upper element from the word, which takes
+three instructions for two elements.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from ... import builder as B
 
 
 def widened(words: Buffer, element: Expr) -> Expr:
-    """An element as float32; of two in a word the first is the lower half.
+    """Return an element as float32. The first of the two elements in a word is the lower half.
 
-    Which half it is must be known once loops are unrolled: a choice would stay in the kernel.
+    The half must be known once loops are unrolled. Otherwise a choice would stay in the kernel.
     """
     word = B.fetch(words, tir.floordiv(element, B.i64(2)))
     upper = tir.bitwise_and(word, compat.const(0xFFFF0000, "uint32"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy the patches of a block's next rows to shared memory by cp.async, and read the patches of its own rows.
 
-Every thread copies pieces of 16 bytes, next to those of its neighbours, and reads pieces that others have copied: block
-barriers separate the two. Inputs that all rows share for each column stay in shared memory next to the patches.
+Every thread copies pieces of 16 bytes, next to those of its neighbours. It reads pieces that others have copied, so
+block barriers separate the two. Inputs that all rows share for each column stay in shared memory next to the patches.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class PatchCopy:
         self.patch = B.dynamic(self.layout.buffer)
 
     def copy(self, group: Expr, number: Expr, wanted: Expr | None = None) -> None:
-        """Begin one of a thread's copies for a group of rows, which need not be there if it is not ``wanted``.
+        """Begin one of a thread's copies for a group of rows. The group may not exist if it is not ``wanted``.
 
-        What is not there becomes 0, by an instruction that reads nothing: a condition would part what comes before
-        from what comes behind it.
+        Missing elements become 0, by a copy that reads nothing. A condition would separate the instructions before it
+        from those after it.
         """
         emitter, layout, at_once = self.emitter, self.layout.pieces, self.layout.columns_at_once
         m, (tensor, point) = emitter.mapping, self.leaf
@@ -59,7 +59,7 @@ class PatchCopy:
         B.evaluate(copy(T.cuda.cvta_generic_to_shared(to), source, self.layout.piece_bytes, size))
 
     def read(self, tile: Buffer) -> None:
-        """Bring a thread's columns of its row into a tile; 0 where there are none."""
+        """Load a thread's columns of its row into a tile. Missing columns are 0."""
         emitter, layout, vector = self.emitter, self.layout.pieces, self.vector
         m = emitter.mapping
         piece = emitter.slot >> B.i64(layout.rows.bit_length() - 1)
@@ -71,7 +71,8 @@ class PatchCopy:
                 there = B.both(there, emitter.segment * B.i64(self.covered) + first < B.i64(self.columns))
             moved = tir.floordiv(first, B.i64(vector)) & B.i64(layout.positions - 1)
             for v in range(vector):
-                # As _position() says, with what changes in the low bits alone, and the same for several columns.
+                # The same position as in _position(), as a term that several columns share and changes in the low
+                # bits only.
                 low = v * layout.column % layout.positions
                 position = (
                     first * B.i64(layout.column)
@@ -84,13 +85,13 @@ class PatchCopy:
                 B.store(tile, value, [chunk * B.i64(vector) + B.i64(v)])
 
     def _position(self, column: Expr, piece: Expr) -> Expr:
-        """Where a column's piece lies: all of a vector's columns, and only they, change places alike."""
+        """Return the position of a column's piece. All columns of a vector, and only they, are permuted alike."""
         moved = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.pieces.positions - 1)
         return (column * B.i64(self.layout.pieces.column) + piece) ^ moved
 
 
 class SharedColumns:
-    """What all rows share for each column, in shared memory for as long as the block stays."""
+    """The inputs that all rows share for each column, in shared memory for the lifetime of the block."""
 
     def __init__(self, emitter: RowMemory):
         self.emitter = emitter
@@ -98,7 +99,7 @@ class SharedColumns:
         self.kept = {leaf: B.dynamic(buffer) for leaf, buffer in wanted.items()}
 
     def load(self) -> None:
-        """Bring it there, every slot some of the chunks."""
+        """Load the inputs into shared memory. Every slot loads some of the chunks."""
         emitter, m = self.emitter, self.emitter.mapping
         for leaf, kept in self.kept.items():
             p = emitter.stage.schedule.loading(leaf)
@@ -120,12 +121,12 @@ class SharedColumns:
             del emitter.load_tiles[leaf]
 
     def read(self, leaf: Leaf, tile: Buffer, position: Expr, vector: int) -> None:
-        """Bring the vector that begins at a position of the block's columns into a tile."""
+        """Load the vector that begins at a position of the block's columns into a tile."""
         _move(self.kept[leaf], position, tile, B.i64(0), vector)
 
 
 def _move(source: Buffer, first: Expr, to: Buffer, position: Expr, vector: int) -> None:
-    """Copy a vector of elements, as much of it at once as an instruction moves."""
+    """Copy a vector of elements, as many at once as one instruction moves."""
     piece = min(vector, 16 // item_bytes(compat.buffer_dtype(source)))
     for start in range(0, vector, piece):
         with B.loop("vectorized", piece, "v") as v:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit retention: the buffers in which a block keeps what its first tasks loaded, and the copies to and from them."""
+"""Emit retention: the buffers in which a block keeps the loads of its first tasks, and the copies to and from them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ... import builder as B
 class Retained:
     """Shared memory and registers of a kernel for its plan's retention.
 
-    A thread reads from shared memory only what it has written itself: no barrier is needed in between. Threads' vectors
-    stand side by side, so that no two of a warp meet in a bank.
+    A thread reads from shared memory only what it wrote itself, so no barrier is needed in between. Threads' vectors
+    are adjacent, so that a warp has no bank conflicts.
     """
 
     def __init__(self, plan: KernelPlan, retention: InterPhaseReuse, thread: Expr):
@@ -35,7 +35,7 @@ class Retained:
             ]
 
     def loads(self, stage: Stage) -> bool:
-        """True for the stage that fills the buffers."""
+        """Return True for the stage that fills the buffers."""
         return stage is self.retention.stages[0]
 
     def put(self, tensor: Tensor, task: Expr, tile: Buffer) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns of a row a thread has, and what it moves between memory and its tiles."""
+"""The columns of a row that a thread has, and its copies between memory and tiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RowMemory(RowPosition):
     def __init__(self, stage: Stage, buffers: Buffers):
         super().__init__(stage, buffers)
         self.load_tiles: dict[Leaf, Buffer] = {}
-        self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
+        self.resident: dict[Leaf, Buffer] = {}  # all of a thread's columns, of inputs that rows share
         self.async_copies: dict[Leaf, Buffer] = {}  # inputs that cp.async stages in shared memory
         self.pairs: dict[Buffer, Buffer] = {}  # tiles as words of two elements
         self.l2_resident: Expr | None = None  # the cache policy of loads of the stage's l2_resident inputs
@@ -33,7 +33,7 @@ class RowMemory(RowPosition):
         return B.local([cm.chunks * cm.vector], dtype, name)
 
     def input_tile(self, leaf: Leaf, size: int) -> Buffer:
-        """A tile for elements of an input."""
+        """Allocate a tile for elements of an input."""
         dtype = self.buffers.dtype(leaf[0])
         tile = B.local([size], dtype, leaf[0].name + "_in")
         if self.stage.reads_pairs(leaf, dtype):
@@ -43,7 +43,7 @@ class RowMemory(RowPosition):
     def _load_tile(
         self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
     ) -> None:
-        """Bring a thread's share of an input into a tile (a new one if none is given)."""
+        """Load a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
             tile = self.input_tile(leaf, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
@@ -56,7 +56,10 @@ class RowMemory(RowPosition):
                 self._read_vector(leaf, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
     def _load_for_step(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
-        """Load what rows share for all of a step at once, where values are in shared memory and registers free."""
+        """Load the inputs that rows share, for a whole step at once.
+
+        This needs free registers, so values must be in shared memory.
+        """
         if not self.mapping.shared:
             return []
         leaves = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
@@ -66,7 +69,7 @@ class RowMemory(RowPosition):
         return leaves
 
     def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, position: Expr) -> list[Leaf]:
-        """Load one vector of inputs that all rows share (scales, biases); ``position`` is in the block's segment."""
+        """Load one vector of inputs that all rows share (scales, biases). ``position`` is in the block's segment."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
             self.load_tiles[leaf] = self.input_tile(leaf, cm.vector)
@@ -81,7 +84,7 @@ class RowMemory(RowPosition):
         self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, True, policy)
 
     def policy_of(self, leaf: Leaf, piece: int) -> Expr | None:
-        """The cache policy for loads of ``piece`` elements of an input; None for the cache's own."""
+        """Return the cache policy for loads of ``piece`` elements of an input, or None for the cache's default."""
         lasts = leaf in self.stage.l2_resident and loads_words(self.buffers.dtype(leaf[0]), piece)
         return self.l2_resident if lasts else None
 
@@ -94,7 +97,7 @@ class RowMemory(RowPosition):
             self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
 
     def input_piece(self, leaf: Leaf) -> int:
-        """Elements of an input that one vector access moves."""
+        """Return the elements of an input that one vector access moves."""
         return self.stage.load_elements(leaf, self.buffers.dtype(leaf[0]))
 
     def _copy(
@@ -126,7 +129,7 @@ class RowMemory(RowPosition):
     def vector_at(
         self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
     ) -> tuple[list[Expr], Buffer]:
-        """Where the vector of ``piece`` elements that begins at a column is."""
+        """Return the indices and the buffer of the vector of ``piece`` elements that begins at a column."""
         self.eval.column = column
         found = vector_address(self.eval, memory, indices, piece)
         self.eval.column = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which row and which of its columns a thread has."""
+"""The row of a thread, and the thread's columns in that row."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RowPosition:
         self.guarded = False
 
     def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
-        """The column a thread works on: in shared memory's mode never past the last vector of the row."""
+        """Return the column that a thread works on. In shared-memory mode it is at most the row's last vector."""
         if not self.mapping.shared or self._tail(columns, base) is None:
             return base
         return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
 
     def base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """The first column of a vector."""
+        """Return the first column of a vector."""
         position = self.position(cm, step, chunk)
         if self.mapping.row_splits == 1:
             return position
@@ -45,7 +45,7 @@ class RowPosition:
         return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + position
 
     def position(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """A vector's position in the block's segment."""
+        """Return a vector's position in the block's segment."""
         group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
         if self.mapping.split:
             group = self.block * B.i64(cm.chunks) + chunk

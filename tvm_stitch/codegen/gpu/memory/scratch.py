@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scratch buffers: trailing parameters of an emitted function, or allocations around its kernels.
 
-What Relax allocates can be planned together with its other tensors. A TVM with Relay calls a function with its inputs
-and outputs only; there an allocation outside of all kernels becomes a workspace that host code takes from the device's
-pool.
+Relax can plan the memory of its own allocations together with that of its other tensors. A TVM with Relay calls a
+function with its inputs and outputs only. There an allocation outside of all kernels becomes a workspace that host
+code takes from the device's pool.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ....plan.kernel import Scratch
 from ..grid_barrier import declare_barrier
 
 WORKSPACE_ATTR = "tvm_stitch.workspace"
-"""Function attribute: how many of the last parameters are scratch."""
+"""Function attribute: the number of last parameters that are scratch."""
 
 
 def declare_scratch(wanted: Iterable[Scratch], barrier: bool = False) -> dict[str, Buffer]:
-    """A buffer for each scratch, by its name, and what a grid barrier needs.
+    """Declare a buffer for each scratch, by its name, and the buffers of a grid barrier.
 
-    To be called where the body is built, before any kernel.
+    Call it where the body is built, before any kernel.
     """
     if compat.TAKES_WORKSPACE:
         return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
@@ -37,7 +37,10 @@ def declare_scratch(wanted: Iterable[Scratch], barrier: bool = False) -> dict[st
 def finish(
     func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None
 ) -> Any:
-    """``func`` with the emitted body, its scratch as trailing parameters (if it is that), marked as scheduled."""
+    """Return ``func`` with the emitted body, marked as scheduled.
+
+    Scratch becomes trailing parameters, unless the body allocates it.
+    """
     more = list(scratch.values()) if compat.TAKES_WORKSPACE else []
     func = compat.with_body_and_params(func, body, {}, more) if more else func.with_body(body)
     func = func.with_attr(WORKSPACE_ATTR, len(more)) if more else func

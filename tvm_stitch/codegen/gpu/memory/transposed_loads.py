@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit the loads of an input whose rows are neighbours in memory: through a patch in shared memory (see the plan's)."""
+"""Emit transposed loads: rows of the input are neighbours in memory, and go through a patch in shared memory.
+
+The plan lays out the patch.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from .row_position import RowPosition
 
 
 def load_transposed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
-    """Bring a thread's columns of an input into a tile, by way of the block's patch.
+    """Load a thread's columns of an input into a tile, by way of the block's patch.
 
-    Threads next to each other load rows next to each other; what is past the last row or column is 0. All threads of
-    the block take part, so nothing here stands in a condition.
+    Neighbouring threads load neighbouring rows. Elements past the last row or column are 0. All threads of the block
+    take part, so nothing here is in a condition.
     """
     m, cm = emitter.mapping, emitter.mapping.of(columns)
     layout = emitter.stage.layout.loaded_patches[leaf]
@@ -37,7 +40,7 @@ def load_transposed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buf
 
 
 def _element(emitter: RowPosition, leaf: Leaf, columns: Extent, row: Expr, column: Expr) -> Expr:
-    """An element of an input; 0 where there is none."""
+    """Return an element of an input, or 0 past the last row or column."""
     tensor, point = leaf
     m, rows, length = emitter.mapping, static_extent(emitter.domain.rows), static_extent(columns)
     inside = None

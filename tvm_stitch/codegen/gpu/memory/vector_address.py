@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a vector lies in memory, in a form of which TVM makes one access."""
+"""The address of a vector in memory, in a form that TVM turns into one access."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from ...evaluator import Evaluator
 def vector_address(
     ev: Evaluator, memory: Buffer, indices: list[Expr], piece: int
 ) -> tuple[list[Expr], Buffer]:
-    """Where the first of a vector's ``piece`` elements is, in a buffer whose last dimension the vector runs along.
+    """Return the address of a vector of ``piece`` elements: indices of the first one, and their buffer.
 
-    The evaluator is at its column.
-
-    When the column runs through several dimensions the buffer is seen flat: TVM makes one vector access of an
-    index only if it sees the stride.
+    The vector runs along the buffer's last dimension, and the evaluator is at its column. If the column runs through
+    several dimensions, the buffer is a flat view: TVM makes one vector access of an index only if it sees the stride.
     """
     where = [ev.localize(i) for i in indices]
     if piece == 1:
@@ -32,21 +30,21 @@ def vector_address(
         return where, memory
     flat = B.flat_view(memory)
     if divides(address) or _has_size(address, shape):
-        # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
-        # sight of stride and alignment.
+        # Later passes would merge the lane into the quotients, or compute a size's multiple on the host. Both hide
+        # stride and alignment.
         vector = B.cell(ev.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
         address = vector * B.i64(piece)
     return [address], flat
 
 
 def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
-    """True when the column is the last index itself, and occurs in no other."""
+    """Return True if the column is the last index itself, and occurs in no other."""
     return compat.same_var(indices[-1], column) and not any(
         column in compat.free_vars(i) for i in indices[:-1]
     )
 
 
 def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:
-    """Does a symbolic size of ``shape`` occur in an index?"""
+    """Return True if a symbolic size of ``shape`` occurs in an index."""
     sizes = {v for extent in shape for v in compat.free_vars(as_expr(extent))}
     return not sizes.isdisjoint(compat.free_vars(index))
