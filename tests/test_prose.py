@@ -24,6 +24,10 @@ COVERED = (
     "tvm_stitch/target.py",
     *(f"tvm_stitch/{folder}" for folder in "cli compat compute deploy execution graph importers".split()),
     *(f"tvm_stitch/{folder}" for folder in "records relay report scope support".split()),
+    *(
+        f"tvm_stitch/relax/{folder}"
+        for folder in "attention constants layout legalize library quantize".split()
+    ),
     "tvm_stitch_command.py",
     "python/cuda-emulator/src",
     "python/tvm-relay-toolchain/src",

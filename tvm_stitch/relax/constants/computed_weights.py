@@ -120,7 +120,7 @@ def _is_computed(op: relax.Expr) -> bool:
 
 
 def _weights(values: Values, constants: Container[relax.Var], choices: Choices) -> list[relax.Var]:
-    """Return the variables among constants that matmuls of other values read, up to the largest constant allowed."""
+    """Return the variables among constants that products of other values read, up to the largest constant allowed."""
     products = (
         value for var, value in values.items() if operator_name(value) in PRODUCTS and var not in constants
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SinkReshapes: compute element-wise operators on a matmul's result before the result is reshaped.
+"""SinkReshapes: compute element-wise operators on a product's result before the result is reshaped.
 
 PyTorch's linear layers multiply matrices, and reshape the result behind the bias. An activation behind the reshape
-has other axes than the matmul, and would be a kernel of its own.
+has other axes than the product, and would be a kernel of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .quantization import is_elementwise
 
 @module_pass
 class SinkReshapes:
-    """Sink reshapes of matmuls, and of element-wise operators behind these, below further element-wise operators.
+    """Sink reshapes of products, and of element-wise operators on these, through further element-wise operators.
 
     ``gelu(reshape(x))`` becomes ``reshape(gelu(x))``. The other operands of an operator are scalars, tensors of the
     result's shape, or tensors that vary along a last axis which the reshape keeps. Tensors of the result's shape are
@@ -31,14 +31,14 @@ class SinkReshapes:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions in which matmuls are reshaped."""
+        """Rewrite the Relax functions in which products are reshaped."""
         return apply_rules(mod, [RULE], unique_names=True)
 
 
 def _computed_before(match: Match) -> relax.Expr | None:
     """Return the reshape of an element-wise operator on the values before its operands' reshapes, or None.
 
-    The matches' notes map a matmul's result, and element-wise operators on it, to None. They map a reshape of such a
+    The matches' notes map a product's result, and element-wise operators on it, to None. They map a reshape of such a
     value to the value before it.
     """
     call, name, var, notes = match.before, match.name, match.var, match.notes

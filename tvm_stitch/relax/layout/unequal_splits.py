@@ -27,7 +27,7 @@ from ..rewriting.views import parts_of
 class UnequalSplits:
     """Replace the slices of ``R.split`` by ``R.strided_slice`` if their sizes differ.
 
-    A split stays if several of its slices are results, or are read by matmuls as they are. Each would then be a copy
+    A split stays if several of its slices are results, or are read by products as they are. Each would then be a copy
     by a kernel. A split whose tuple is read as a whole stays too. Runs before ``LegalizeOps``.
     """
 
@@ -63,7 +63,7 @@ def _is_replaced(var: relax.Var, call: relax.Call, readers: Readers) -> bool:
 
 
 def _is_copied(var: relax.Var, readers: Readers) -> bool:
-    """Return whether a slice is a result, or a matmul reads it as it is. Other readers can read the whole instead."""
+    """Return whether a slice is a result, or a product reads it as it is. Others can read the whole instead."""
     return any(
         reader is None
         or operator_name(reader.value) in PRODUCTS
