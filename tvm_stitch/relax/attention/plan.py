@@ -228,5 +228,5 @@ def causal_offset(mask: Any, queries: Extent, keys: Extent) -> int | None:
 
 
 def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:
-    """Return a key that prefers separate leading axes, and among these <batch, head>, the order of results."""
+    """Return a key that is largest for separate leading axes, then for <batch, head>, as results are permuted."""
     return sum(not is_number(extent, 1) for extent in leading), len(leading) == 2, -len(leading)

@@ -24,7 +24,7 @@ _FILLS = ("relax.full", "relax.full_like")
 
 
 class NotAttention(Refusal):
-    """Matmuls around a softmax are something else. A user would not look for them among attention."""
+    """The matmuls around a softmax are no attention. A user would not look for them in a report of attention."""
 
 
 @dataclass

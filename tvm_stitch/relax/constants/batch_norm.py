@@ -18,7 +18,7 @@ from ..rewriting.calls import with_calls
 class ConstantBatchNorm:
     """Replace ``R.nn.batch_norm`` at inference by ``x * scale + shift`` if all its parameters are constants.
 
-    TVM legalizes it to one PrimFunc of four operators and three results, which cannot be fused with anything. Scale
+    TVM legalizes it to one PrimFunc of four operators and three results, and nothing can be fused with that. Scale
     and shift are computed in float64. Runs before ``LegalizeOps``.
     """
 

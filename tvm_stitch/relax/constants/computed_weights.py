@@ -184,7 +184,7 @@ def _needed(weights: Sequence[relax.Var], constants: Values) -> list[relax.Var]:
 
 
 def _of(match: Match, known: Values) -> relax.Expr | None:
-    """Return a call with constants in place of its known operands, or None if it has none."""
+    """Return a call with constants in place of its known operands, or None if no operand is known."""
     call, operands = match.value, match.before.args
     if not any(arg in known for arg in operands if isinstance(arg, relax.Var)):
         return None

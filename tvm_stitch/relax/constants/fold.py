@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldConstants: TVM's constant folding, where TVM's own arithmetic is correct."""
+"""FoldConstants: TVM's constant folding, after repairs of TVM's arithmetic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .uniform import computed_of_scalars, with_single_values
 class FoldConstants:
     """Compute the values that depend on constants alone, with the arithmetic of kernels for a CPU.
 
-    TVM's ``FoldConstant`` compiles the functions for this machine as they are. Its errors with NaN and with casts
-    that wrap around would be in the result. Calls of functions with a pattern get one element for a tensor of one
+    TVM's ``FoldConstant`` compiles the functions for this machine as they are. Wrong results for NaN and for casts
+    that wrap around would become constants. Calls of functions with a pattern get one element for a tensor of one
     value that is computed from scalars. Runs behind ``LegalizeOps``.
     """
 

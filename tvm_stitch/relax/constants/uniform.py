@@ -82,7 +82,7 @@ def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
 
 
 def _single(array: Any) -> Any:
-    """Return as a constant the value that all elements equal, bit for bit. None if they differ or there is one."""
+    """Return the value that all elements equal, bit for bit, as a constant. None if they differ or there is one."""
     if math.prod(array.shape) < 2:
         return None
     held = array.numpy().reshape(-1)
@@ -92,7 +92,7 @@ def _single(array: Any) -> Any:
 
 def _may_be_given(func: Any) -> bool:
     """Return whether a function reads tensors only in blocks that a stitch kernel may have."""
-    if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are wider
+    if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are above
         return False
     try:
         read(func)

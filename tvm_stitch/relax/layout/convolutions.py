@@ -78,7 +78,7 @@ class ConvolutionLayouts(ChoosingPass):
 
 
 def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
-    """Return whether one such transposition, behind element-wise operators, is the only reader of a convolution."""
+    """Return whether a transposition to channels last, behind element-wise operators, is the only reader."""
     rank = len(shape_of(var) or ())
     found = only_reader(readers, var)
     if found is None:
@@ -110,9 +110,9 @@ def _has_constant_weight(call: Any) -> bool:
 def suits_library(tf32: bool, call: Any, read_last: bool) -> bool:
     """Return whether cuDNN computes a convolution faster with channels last.
 
-    A GPU's matrix units do: for half types, and for float32 that may be rounded. Exact float32 is mostly slower with
-    channels last. A depthwise one is not: it is worth converting if no transposition is added. Transposed
-    convolutions stay.
+    A GPU's matrix units compute half types, and float32 that may be rounded, faster so. Exact float32 is mostly
+    slower. Depthwise convolutions of exact float32 are not slower, and converting them pays if no transposition is
+    added. Transposed convolutions stay.
     """
     if operator_name(call) in SPATIAL:
         return False

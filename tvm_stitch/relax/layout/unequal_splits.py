@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnequalSplits: replace a split into different sizes by ``R.strided_slice``, each computed where it is read.
+"""UnequalSplits: replace a split into different sizes by slices, each computed where it is read.
 
 ``R.split`` is one operator with all slices as results. Slices of one size are columns of one row domain. Slices of
 different sizes share no domain on a CPU, so that the split would be a kernel that reads and writes everything.

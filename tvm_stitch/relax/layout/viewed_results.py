@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ViewedResults: a result that reshapes a kernel's output becomes a view of it, not a copy.
+"""ViewedResults: make a result that reshapes a kernel's output a view of it, not a copy.
 
 TVM makes views of reshapes that stay within a dataflow block. It makes kernels of those that leave the block, for
 example behind the last linear layer of a PyTorch model.

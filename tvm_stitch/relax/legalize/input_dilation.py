@@ -76,7 +76,7 @@ def over_spread_data(
     output_padding: Sequence[int],
     out_dtype: str,
 ) -> te.Tensor:
-    """Compute a transposed convolution as one of stride 1 over the data with zeros between and around its elements.
+    """Compute a transposed convolution as a convolution of stride 1 over data with zeros between and around elements.
 
     Args:
         data: ``(images, positions..., channels)``.

@@ -28,7 +28,7 @@ SCANS = {"relax.cumsum": (te.sum, 0), "relax.cumprod": (_PRODUCT, 1)}
 
 @module_pass
 class ShortScans:
-    """Make reductions of ``cumsum`` and ``cumprod``. Runs before TVM chooses kernels for scans.
+    """Rewrite ``cumsum`` and ``cumprod`` as reductions. Runs before TVM chooses kernels for scans.
 
     Args:
         device: its choices limit the length of a row, which may be longer on a GPU than on a CPU.

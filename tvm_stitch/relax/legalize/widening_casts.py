@@ -22,7 +22,7 @@ from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import GraphReader, call_args, is_call_tir, view_block
 
 INJECTIVE = 2
-"""The widest of TVM's patterns (``TOpPattern``) that TVM's own fusion joins a cast before with, in any function."""
+"""The widest of TVM's patterns (``TOpPattern``) whose functions TVM's own fusion always joins with a cast before."""
 
 
 @module_pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests for available libraries. The first answer opens the library, so only operators that it computes ask."""
+"""Test whether a library is available. The first answer opens the library, so only operators that it computes ask."""
 
 from __future__ import annotations
 

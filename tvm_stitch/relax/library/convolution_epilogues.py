@@ -80,7 +80,7 @@ class Part:
 
     Attributes:
         convolution: the convolution.
-        epilogue: computes them from its result, or None if they are its result.
+        epilogue: computes the results from the convolution's result, or None if they are the same.
         outputs: their numbers among the stitch op's outputs.
         positions: the epilogue's operands, as positions among the stitch op's arguments.
     """
@@ -117,7 +117,7 @@ class ConvolutionEpilogues:
         self.adding = Adding(device, has_barriers(config, device))
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Fuse them, and drop the functions that are no longer called."""
+        """Fuse stitch ops into convolution kernels, and drop the functions that are no longer called."""
         kernels = {
             gvar: KernelOf.from_numbers([int(n) for n in func.attrs[CONVOLUTION_ATTR]])
             for gvar, func in mod.functions_items()
@@ -187,7 +187,7 @@ class _Finder:
 
     @staticmethod
     def _part(graph: StitchGraph, outputs: tuple[int, ...], read_by: dict[int, Convolved]) -> Part:
-        """Return a part of a stitch op, with the last of the convolutions read by it that can compute it.
+        """Return a part of a stitch op, computed by the last of its convolutions that can do so.
 
         Raises:
             Refusal: if none can.

@@ -57,7 +57,7 @@ class OwnConvolution:
 
 
 def own_convolution(call: Any, gradient: WeightGradient | None, choices: Choices) -> OwnConvolution:
-    """Return the convolution that our kernel computes for a call, or for the weight's gradient that the call is.
+    """Return the convolution that our kernel computes for a call, which may be a weight's ``gradient``.
 
     Raises:
         Refusal: if the kernel does not compute the call.

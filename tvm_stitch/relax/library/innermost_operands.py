@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Permute matmul operands that a library cannot read as they lie, with their innermost axis kept.
 
-A library reads each side as fast transposed as otherwise. Some permutations must be written for it and move the
+A library reads a transposed side as fast as any other. A permutation that must be written for it may move the
 innermost axis, for example if heads are split and keys transposed in one. Then only the other axes are moved in
 memory: lines are copied as they are, and no tile is transposed.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """LibraryMatmuls: matmuls of a CUDA device become calls of cuBLASLt.
 
-It runs on Relax operators, before anything is legalized. There operator names tell what reads what, and a matmul
-never meets TVM's schedules. The call is ``R.call_dps_packed("tvm_stitch.cublaslt.matmul", (left, right, bias?,
-residual?, numbers, mode))`` with two results: the matmul, and a workspace that nobody reads. The memory planner
-therefore allocates the workspace, CUDA graphs own it, and no two streams or threads share one.
+It runs on Relax operators, before anything is legalized. There the readers of a value are known by their operator
+names, and a matmul never meets TVM's schedules. The call is ``R.call_dps_packed("tvm_stitch.cublaslt.matmul", (left,
+right, bias?, residual?, numbers, mode))`` with two results: the matmul, and a workspace that nobody reads. The memory
+planner therefore allocates the workspace, CUDA graphs own it, and no two streams or threads share one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from .plan import Planned, is_product, planned
 class LibraryMatmuls(ComputePass):
     """Replace ``R.matmul`` by calls of cuBLASLt that read operands as they lie in memory.
 
-    An operand may be a transposed, permuted, reshaped or broadcast value. If the library can, it reads that value in
-    the operand's place. A bias, a residual and ReLU behind a matmul are computed with it if no kernel follows that
-    would compute them on the way. Algorithms for static shapes are timed at the first call. The library chooses the
-    others.
+    An operand may be a transposition, permutation, reshape or broadcast of a value. If the library can, it reads that
+    value instead. A bias, a residual and ReLU behind a matmul are computed with it if no kernel follows that would
+    compute them on the way. Algorithms for static shapes are timed at the first call. The library chooses the others.
 
     Runs before ``LegalizeOps``. The module's decisions record for each matmul what computes it, and why. With
     ``compute="auto"`` all matmuls are left to TVM if cuBLASLt is not installed.

@@ -13,7 +13,7 @@ from .image_convolutions import OwnConvolution
 
 
 def packed(builder: Any, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
-    """Emit the weight of a convolution in the kernel's layout. For constants ``packed_weight`` does the same."""
+    """Emit the weight of a convolution in the kernel's layout. ``packed_weight`` does the same for constants."""
     c, taps = found.convolution, math.prod(found.convolution.window)
     channels = (c.inputs, c.outputs) if found.inputs_first else (c.outputs, c.inputs)
     parts = builder.emit(R.reshape(found.weight, [c.groups, *channels, taps]))

@@ -125,7 +125,10 @@ def patches_of(call: Any) -> Patches:
 
 
 def _channels_last(builder: Any, data: Any) -> Any:
-    """Return the data with channels last, if ``data`` is its transposition or of one operand over that, else None."""
+    """Return the data with channels last, if ``data`` is its transposition, else None.
+
+    Operators of one operand may be between the two.
+    """
     value: Any = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
     name = operator_name(value)
     if name not in UNARY and name != "relax.permute_dims":

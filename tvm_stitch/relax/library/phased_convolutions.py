@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PhasedConvolutions: transposed convolutions as a convolution that a library computes, and a rearrangement.
+"""PhasedConvolutions: write transposed convolutions as a library's convolution, and a rearrangement.
 
 If cuDNN is installed and the weight is a constant, the convolution of cuDNN has the phases as channels. The stitched
 kernel behind it computes the rearrangement together with the following operators. That is one kernel more than TVM's

@@ -144,7 +144,7 @@ class _Planner:
             return plan
 
     def _grown(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
-        """Return the matmul with its epilogue, up to where a kernel is needed anyway."""
+        """Return the matmul with its epilogue, as long as no kernel behind it would compute the epilogue anyway."""
         plan = self._stored_as_permuted(var, plan)
         best, at = plan, plan.result
         while epilogues and not plan.activation and (binding := self._only_reader(at)) is not None:
@@ -178,7 +178,7 @@ class _Planner:
             return plan
 
     def _taken(self, plan: Planned, at: Any, call: Any) -> Planned | None:
-        """Return the matmul with one more operation, which reads ``at``, or None if the library has none such."""
+        """Return the matmul with one more operation, which reads ``at``, or None if the library does not have it."""
         name = operator_name(call)
         if name in RESHAPES:
             return plan
@@ -200,7 +200,7 @@ class _Planner:
         return replace(plan, residual=other) if full else None
 
     def _needs_no_kernel(self, var: Any) -> bool:
-        """Return whether only kernels, library calls and results read a value. Others would compute its epilogue."""
+        """Return whether only kernels, library calls and results read a value. Others would compute an epilogue."""
         return all(
             self._reads_memory(binding)
             or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
