@@ -26,6 +26,10 @@ COVERED = (
     *(f"tvm_stitch/{folder}" for folder in "records relay report scope support".split()),
     "tvm_stitch/codegen",
     "tvm_stitch/rules",
+    *(
+        f"tvm_stitch/relax/{folder}"
+        for folder in "attention constants layout legalize library quantize".split()
+    ),
     "tvm_stitch_command.py",
     "python/cuda-emulator/src",
     "python/tvm-relay-toolchain/src",

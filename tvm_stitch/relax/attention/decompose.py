@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DecomposeAttention: ``R.nn.attention`` as its products and softmax, each of which something computes well."""
+"""DecomposeAttention: write ``R.nn.attention`` as matmuls and softmax, which templates and libraries compute well."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .operator import OPERATORS, attention_of
 
 @module_pass
 class DecomposeAttention:
-    """Write ``R.nn.attention`` out: TVM makes one function of it, whose two products no template or library computes.
+    """Write ``R.nn.attention`` as its two matmuls and softmax.
 
-    Scores are of the operands' type, as products are, or of a mask's. Runs before anything is chosen that computes
-    products. What has a window, or keys of other heads than queries, is left to TVM.
+    TVM legalizes it to one function, whose matmuls no template or library computes. The scores have the operands'
+    dtype, as matmuls have, or that of a mask. TVM keeps attention with a window, and attention whose keys have other
+    heads than the queries. The pass runs before any pass that chooses what computes matmuls.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FusedAttention: attention becomes one kernel that keeps scores on chip.
+"""FusedAttention: replace attention by one kernel that keeps the scores on chip.
 
-Before products become calls of a library. ``attention_scores`` reads how it is spelled between the two products,
-``attention_plan`` how the operands lie; ``attention_operator`` does the same for ``R.nn.attention``, which
-``decompose_attention`` writes out where the kernel does not take it. What comes out is plain data with three leading
-axes and a stride for each (``compute/attention``).
+The pass runs before matmuls become library calls. ``scores`` recognises the operators between the two matmuls, and
+``plan`` finds how the operands lie in memory. ``operator`` does the same for ``R.nn.attention``. If the kernel does
+not take that operator, ``decompose`` writes it out. The result is plain data with three leading axes and a stride for
+each of them (``compute/attention``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .scores import NotAttention
 
 @module_pass
 class FusedAttention(ComputePass):
-    """Replace the product, softmax and product of attention by one kernel, as well as ``R.nn.attention``.
+    """Replace the matmul, softmax and matmul of attention by one kernel, and ``R.nn.attention`` too.
 
-    Runs before products become calls of a library, and before ``LegalizeOps``; ``computed``, if given, receives what
-    computes each attention that is found, and why.
+    Runs before matmuls become library calls, and before ``LegalizeOps``. For each attention that the pass finds, the
+    module's decisions record what computes it, and why.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -58,7 +58,7 @@ class FusedAttention(ComputePass):
         return apply_rules(plain, [rule]) if plans else mod
 
     def _planned(self, func: relax.Function, kernels: AttentionKernels) -> dict[relax.Var, Planned]:
-        """What is computed by our kernel, by the variables that its results stand for."""
+        """Return the attention that our kernel computes, by the variable that its result replaces."""
         finder = AttentionFinder(func)
         operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
         ways = dict.fromkeys(finder.candidates(), finder.planned)
@@ -68,7 +68,7 @@ class FusedAttention(ComputePass):
             self._note(kernels, plans, var, partial(way, var))
         read = {value for plan in plans.values() for value in plan.values}
         for result, plan in list(plans.items()):
-            if not read.isdisjoint(plan.skipped):  # another one reads what would not be there
+            if not read.isdisjoint(plan.skipped):  # another plan reads a variable that would be gone
                 del plans[result]
                 var = plan.skipped[0]
                 self._note(kernels, plans, var, partial(ways[var], var, permuted=False))
@@ -96,7 +96,7 @@ class FusedAttention(ComputePass):
 
 
 def described(attention: Attention) -> str:
-    """Sizes of attention in words."""
+    """Return the sizes of attention in words."""
     leading = " x ".join(str(e) for e in attention.leading if not is_number(e, 1)) or "1"
     words = [f"{leading} heads of {attention.size}, {attention.queries} queries, {attention.keys} keys"]
     words += ["causal"] if attention.causal is not None else []
@@ -110,7 +110,7 @@ class _Kernels:
         self.made: dict[Attention, tvm.ir.GlobalVar] = {}
 
     def call(self, match: Match, plan: Planned) -> relax.Expr:
-        """The call that computes attention."""
+        """Return the call that computes attention."""
         operands = [match.now(value) for value in plan.values]
         operands += [_mask(match, plan)] if plan.masks else []
         kernel, numbers = self._kernel(match.builder, plan.attention)
@@ -118,9 +118,9 @@ class _Kernels:
         return relax.call_tir(kernel, relax.Tuple([*operands, *numbers]), ty)
 
     def _kernel(self, builder: relax.BlockBuilder, attention: Attention) -> tuple[Any, list[Any]]:
-        """The function that computes it, one for all that are alike, and the numbers that it takes."""
+        """Return the kernel of an attention, one for all equal ones, and the numbers that it takes as arguments."""
         symbols = _symbols(attention)
-        # A PrimFunc's variables are its own.
+        # A PrimFunc needs variables of its own.
         own = {symbol: tir.Var(symbol.name, "int64") for symbol in symbols}
         bound = {
             extent for operand in attention.inputs for extent in operand.shape if not isinstance(extent, int)
@@ -135,7 +135,7 @@ class _Kernels:
 
 
 def _mask(match: Match, plan: Planned) -> relax.Expr:
-    """The sum of what is added to the scores."""
+    """Emit the sum of the masks."""
     summed = None
     for mask in plan.masks:
         value = match.now(mask.value)
@@ -146,7 +146,7 @@ def _mask(match: Match, plan: Planned) -> relax.Expr:
 
 
 def renamed(attention: Attention, variables: Mapping[Any, Any]) -> Attention:
-    """The same with other variables in extents, strides and offsets."""
+    """Return the attention with other variables in its extents, strides and offsets."""
 
     def number(extent: Any) -> Any:
         known = isinstance(extent, int) or extent is None
@@ -171,7 +171,7 @@ def renamed(attention: Attention, variables: Mapping[Any, Any]) -> Attention:
 
 
 def _symbols(attention: Attention) -> list[Any]:
-    """The variables of extents, strides and offsets."""
+    """Return the variables in the extents, strides and offsets."""
     numbers: list[Extent] = [*attention.leading, attention.queries, attention.keys, attention.causal or 0]
     for operand in (*attention.inputs, attention.out):
         numbers += [*operand.shape, operand.offset, *operand.strides]

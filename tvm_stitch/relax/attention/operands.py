@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where attention's operands lie: the earliest value whose rows the kernel can read, as <leading axes, row, size>."""
+"""Find attention's operands: the earliest value whose rows the kernel can read, as <leading axes, row, size>."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LEADING_AXES = 3
 
 
 class OperandReader:
-    """Finds operands.
+    """Finds the stored values that hold attention's operands.
 
     Args:
-        spelling: reads the function that they are in.
+        spelling: reads the function around them.
     """
 
     def __init__(self, spelling: Spelling):
@@ -47,14 +47,14 @@ class OperandReader:
         transposed: bool = False,
         factors: bool = True,
     ) -> tuple[View, float]:
-        """The earliest value whose rows the kernel can read as an operand, seen with ``extents``, and its factor.
+        """Return the earliest value whose rows the kernel can read, as a view of shape ``extents``, and its factor.
 
         Args:
-            value: an operand of a product.
-            extents: of the leading axes, and of its matrices.
-            repeats: leading axes that it does not have, or of extent 1, are repeated.
-            transposed: the columns of its matrices are what the kernel reads as rows.
-            factors: may it be scaled?
+            value: an operand of a matmul.
+            extents: extents of the leading axes and of the matrices.
+            repeats: repeat the leading axes that the value lacks, or has with extent 1.
+            transposed: the kernel reads the columns of its matrices as rows.
+            factors: allow a scale on the way.
         """
         start = value
         while not same_shape(shape_of(start) or (), extents):
@@ -71,10 +71,10 @@ class OperandReader:
         return _earliest(((seen(view), f) for view, f in self._views(start, extents[:-2])), factors)
 
     def heads(self, value: Any, factors: bool = True) -> tuple[View, float]:
-        """The same for a value that is <batch, row, head, element>: seen as <batch, head, row, element>.
+        """Return the same for a value <batch, row, head, element>, as a view <batch, head, row, element>.
 
         Raises:
-            Refusal: where that is not its shape.
+            Refusal: if the value has no such shape.
         """
         extents = shape_of(value)
         if extents is None or len(extents) != 4:
@@ -82,7 +82,7 @@ class OperandReader:
         return _earliest(((reordered(view, (0, 2, 1, 3)), f) for view, f in self._views(value)), factors)
 
     def shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
-        """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""
+        """Return the shapes that an operand has on its way. Each has all its matrices, and may repeat some."""
         found = []
         own = shape_of(value) or ()
         while (call := self.spelling.definition(value)) is not None:
@@ -99,11 +99,11 @@ class OperandReader:
         return found
 
     def _views(self, value: Any, leading: tuple[Extent, ...] | None = None) -> Iterator[tuple[View, float]]:
-        """A value as views of earlier and earlier ones that it is made from, each times a factor.
+        """Yield a value as views of ever earlier values that it is computed from, each with its factor.
 
         Args:
             value: an operand.
-            leading: the axes before those of matrices, which may be joined in the value itself; None: those it has.
+            leading: the leading axes, which the value itself may have joined, or None for the axes that it has.
         """
         extents = shape_of(value)
         if extents is None:
@@ -120,7 +120,7 @@ class OperandReader:
                 value = call.args[0]
                 steps.append(step)
             elif name == "relax.astype" and str(call.args[0].ty.dtype) in (dtype, "float32"):
-                value = call.args[0]  # there and back again: nothing gets lost
+                value = call.args[0]  # a cast and its inverse: no bits are lost
             else:
                 return
             extents = shape_of(value)
@@ -133,7 +133,7 @@ class OperandReader:
                 yield view, factor
 
     def _through(self, step: Any, view: View, leading: tuple[Extent, ...] | None) -> View | None:
-        """A view of what a step makes of a view; leading axes that are apart already stay so."""
+        """Return the view behind one more step. Leading axes that are separate already stay separate."""
         before = shape_of((step.call if isinstance(step, Part) else step).args[0])
         if before is None:
             return None
@@ -154,7 +154,7 @@ class OperandReader:
 
 
 def _earliest(seen: Iterable[tuple[View | None, float]], factors: bool) -> tuple[View, float]:
-    """The last of some views, each with its factor, whose rows have their elements side by side."""
+    """Return the last of some views, with its factor, that has the elements of a row next to each other in memory."""
     best: tuple[View, float] | None = None
     for view, factor in seen:
         if view is not None and (factors or factor == 1.0):
@@ -166,12 +166,12 @@ def _earliest(seen: Iterable[tuple[View | None, float]], factors: bool) -> tuple
 
 
 def _transposed(view: View) -> View:
-    """Matrices with rows and columns exchanged."""
+    """Return the view with rows and columns of its matrices exchanged."""
     return reordered(view, [*range(len(view.extents) - 2), -1, -2])
 
 
 def _is_transposition(call: Any) -> bool:
-    """Does a call exchange rows and columns of matrices, and nothing else?"""
+    """Return whether a call exchanges the rows and columns of matrices, and nothing else."""
     if operator_name(call) != "relax.permute_dims":
         return False
     rank = len(shape_of(call) or ())
@@ -179,22 +179,22 @@ def _is_transposition(call: Any) -> bool:
 
 
 def as_operand(view: View) -> Operand:
-    """The value that a view is of, read row by row."""
+    """Return the value of a view as an operand that is read row by row."""
     return operand_of(view.value, of_rows(view.strides), view.offset)
 
 
 def operand_of(value: Any, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
-    """A tensor as an operand whose rows lie so."""
+    """Return a tensor as an operand with the given strides and offset, in elements."""
     return Operand(tuple(shape_of(value) or ()), str(value.ty.dtype), offset, strides)
 
 
 def of_scores(strides: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The strides of three leading axes, of rows and of columns, out of those of all axes."""
+    """Return the strides of three leading axes, of rows and of columns, from the strides of all axes."""
     return (*three(strides[:-2], 0), *strides[-2:])
 
 
 def of_rows(strides: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The strides of three leading axes and of rows, out of those of all axes."""
+    """Return the strides of three leading axes and of rows, from the strides of all axes."""
     return (*three(strides[:-2], 0), strides[-2])
 
 

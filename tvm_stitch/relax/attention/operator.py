@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``R.nn.attention`` as attention that one kernel computes."""
+"""Plan ``R.nn.attention`` as attention that one kernel computes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
 def attention_of(call: Any) -> Attention:
-    """What ``R.nn.attention`` asks for, whose operands are <batch, row, head, element>, of its operands as they are.
+    """Return the attention of an ``R.nn.attention`` call, whose operands are <batch, row, head, element>.
+
+    The operands are read as they are.
 
     Raises:
-        Refusal: for windows, keys of other heads than queries', and shapes that are not known.
+        Refusal: for a window, for keys whose heads differ from those of the queries, and for unknown shapes.
     """
     of_q, of_k, of_v, out = (shape_of(value) for value in (*call.args[:3], call))
     if of_q is None or of_k is None or of_v is None or out is None:
@@ -48,15 +50,15 @@ def attention_of(call: Any) -> Attention:
 
 
 def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -> Planned:
-    """The attention of the operator that ``var`` is bound to, its operands read where they come from.
+    """Return the attention of the operator that ``var`` is bound to, with its operands read behind views.
 
     Args:
-        finder: of the function.
+        finder: reads the function.
         var: the variable.
-        permuted: may the result be stored in the order in which its only reader permutes it?
+        permuted: allow the result to be stored in the order into which its only reader permutes it.
 
     Raises:
-        Refusal: where :func:`attention_of` does.
+        Refusal: as :func:`attention_of`.
     """
     call = finder.values[var]
     plain = attention_of(call)
@@ -87,7 +89,7 @@ def _mask(value: Any, scores: tuple[Extent, ...]) -> Operand:
 
 
 def _causal(call: Any, queries: Extent, keys: Extent) -> Extent | None:
-    """How many more keys than its number the first query sees, besides one; None where all see all."""
+    """Return the causal offset: query i sees the keys up to i + offset. None if every query sees every key."""
     kind = None if call.attrs.causal_mask is None else str(call.attrs.causal_mask)
     if kind is None:
         return None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values of a Relax function are attention, as models and importers spell it, and how its operands lie.
+"""Find attention among the values of a Relax function, and how its operands lie in memory.
 
-``matmul(softmax(scale * matmul(q, k^T) + mask), v)``, with reshapes between batches of matrices and heads, conversions
-around the softmax, scales of q and k as well, several masks, and heads that share keys.
+Models and importers write it as ``matmul(softmax(scale * matmul(q, k^T) + mask), v)``. There may be reshapes between
+batches of matrices and heads, casts around the softmax, and scales of q and k too. There may also be several masks,
+and heads that share keys.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Planned:
     """Attention that one kernel computes.
 
     Attributes:
-        attention: what is computed.
+        attention: the computation.
         values: q, k and v.
-        result: the variable that the kernel's result stands for.
-        skipped: variables before that one, which are views of the result in another order.
-        masks: what is added up to the mask, if there is one.
+        result: the variable that the kernel's result replaces.
+        skipped: variables before ``result``, which view the result in another order.
+        masks: the values that are added up to the mask, if there is one.
     """
 
     attention: Attention
@@ -69,21 +70,21 @@ class AttentionFinder:
         self.operands = OperandReader(self.spelling)
 
     def candidates(self) -> Iterator[Any]:
-        """The variables of products whose left side is a softmax."""
+        """Yield the variables of matmuls whose left side is a softmax."""
         for var, call in self.values.items():
             if operator_name(call) == "relax.matmul" and self.spelling.weights(call.args[0]) is not None:
                 yield var
 
     def planned(self, var: Any, permuted: bool = True) -> Planned:
-        """The attention whose last product ``var`` is.
+        """Return the attention whose last matmul is bound to ``var``.
 
         Args:
             var: the variable.
-            permuted: may the result be stored in the order in which its only reader permutes it?
+            permuted: allow the result to be stored in the order into which its only reader permutes it.
 
         Raises:
-            NotAttention: where it is something else.
-            Refusal: where its operands lie in a way that the kernel cannot read.
+            NotAttention: if the matmul belongs to something else.
+            Refusal: if the kernel cannot read the operands as they lie in memory.
         """
         call = self.values[var]
         weights = self.spelling.weights(call.args[0])
@@ -110,7 +111,7 @@ class AttentionFinder:
         return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted)
 
     def _check_members(self, members: list[Any], result: Any) -> None:
-        """Refuse attention whose scores or weights are read by others: they would be computed twice."""
+        """Refuse attention if other operators read its scores or weights, which would then be computed twice."""
         inside = {*members, result}
         for var in members:
             for_data = [
@@ -157,7 +158,7 @@ class AttentionFinder:
     def _masks(
         self, found: Sequence[tuple[Any, tuple[Extent, ...]]], extents: tuple[Extent, ...]
     ) -> tuple[tuple[Mask, ...], Operand | None]:
-        """What is added to scores of ``extents``, and how the sum of it lies."""
+        """Return the values added to scores of shape ``extents``, and the layout of their sum."""
         if not found:
             return (), None
         masks = []
@@ -185,7 +186,7 @@ class AttentionFinder:
     def stored(
         self, var: Any, extents: tuple[Extent, ...], permuted: bool
     ) -> tuple[Any, tuple[Extent, ...], list[Any]]:
-        """The variable that the kernel's result stands for, the strides of its axes there, and variables before it."""
+        """Return the variable that the kernel's result replaces, its strides, and the variables before it."""
         best: tuple[Any, tuple[Extent, ...], list[Any]] = (var, whole(None, extents).strides, [])
         at, order, passed = var, list(range(len(extents))), [var]
         while permuted and (binding := only_reader_inside(self.readers, at)) is not None:
@@ -206,9 +207,9 @@ class AttentionFinder:
 
 
 def causal_offset(mask: Any, queries: Extent, keys: Extent) -> int | None:
-    """How many keys beyond its own number each query sees by a mask; None for a mask that is no constant, or another.
+    """Return the causal offset of a constant mask: query i sees the keys up to i + offset. None for any other mask.
 
-    Each query sees a key: what one that sees none gives depends on more than the mask.
+    Each query sees a key. The result for a query that sees none depends on more than the mask.
     """
     if not isinstance(mask, tvm.ir.GenericConst):
         return None
@@ -227,5 +228,5 @@ def causal_offset(mask: Any, queries: Extent, keys: Extent) -> int | None:
 
 
 def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:
-    """Of equal leading axes those come last that are apart, and of these <batch, head>, as results are permuted."""
+    """Return a key that is largest for separate leading axes, then for <batch, head>, as results are permuted."""
     return sum(not is_number(extent, 1) for extent in leading), len(leading) == 2, -len(leading)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How attention is spelled between its two products: scales, masks, softmax, and what PyTorch makes of masked rows."""
+"""Recognise attention between its two matmuls: scales, masks, softmax, and PyTorch's code for masked rows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _FILLS = ("relax.full", "relax.full_like")
 
 
 class NotAttention(Refusal):
-    """Products around a softmax are something else: nothing that a user would look for among attention."""
+    """The matmuls around a softmax are no attention. A user would not look for them in a report of attention."""
 
 
 @dataclass
 class Weights:
-    """What was found between a softmax and the product of weights and v.
+    """The operators between a softmax and the matmul of weights and v.
 
     Attributes:
-        softmax: its call.
+        softmax: the softmax call.
         safe: rows of scores that are all -inf have weights of 0, not NaN.
         members: the variables on the way.
-        shapes: those of the weights on the way.
+        shapes: the shapes of the weights on the way.
     """
 
     softmax: Any
@@ -46,7 +46,7 @@ class Weights:
 
 @dataclass
 class Scores:
-    """What was found between a softmax and the product of q and k."""
+    """The operators between a softmax and the matmul of q and k."""
 
     product: Any = None  # the call of R.matmul
     scale: float = 1.0
@@ -59,7 +59,7 @@ class Spelling:
     """Reads the values of a Relax function.
 
     Args:
-        values: what variables are bound to.
+        values: the value that each variable is bound to.
     """
 
     def __init__(self, values: dict[Any, Any]):
@@ -67,7 +67,7 @@ class Spelling:
         self.definition = partial(definition, values)
 
     def weights(self, value: Any) -> Weights | None:
-        """The softmax that a value is, and what is in between; None where it is none."""
+        """Return the softmax behind a value, and the operators in between, or None if there is no softmax."""
         members: list[Any] = []
         shapes: list[tuple[Extent, ...]] = []
         while (call := self.definition(value)) is not None:
@@ -90,9 +90,9 @@ class Spelling:
         return None
 
     def _all_masked(self, where: Any, members: list[Any]) -> Any:
-        """The scores, where a choice is 0 for rows of which all are -inf; None where it is another one.
+        """Return the scores, if a ``where`` gives 0 for rows whose scores are all -inf, else None.
 
-        PyTorch's decomposition: ``where(not any(not (scores == -inf)), 0, softmax(scores))``.
+        PyTorch decomposes attention to ``where(not any(not (scores == -inf)), 0, softmax(scores))``.
         """
         if self._scalar(where.args[1]) != 0.0:
             return None
@@ -112,17 +112,17 @@ class Spelling:
         return self._without_casts(last.args[0], members)
 
     def _without_casts(self, value: Any, passed: list[Any]) -> Any:
-        """What a value is a cast of; the casts are appended to ``passed``."""
+        """Return the value before casts, and append the casts to ``passed``."""
         while operator_name(call := self.definition(value)) == "relax.astype":
             passed.append(value)
             value = call.args[0]
         return value
 
     def scores(self, value: Any) -> Scores:
-        """The product that scores come from, and what is in between.
+        """Return the matmul that scores come from, and the operators in between.
 
         Raises:
-            NotAttention: where something else is computed on the way.
+            NotAttention: if something else is computed on the way.
         """
         found = Scores()
         while (call := self.definition(value)) is not None:
@@ -149,7 +149,7 @@ class Spelling:
         raise NotAttention("what the softmax is of is no product")
 
     def _split_sum(self, call: Any, shape: tuple[Extent, ...]) -> tuple[Any, Any]:
-        """The operands of an addition: the one that leads to a product first."""
+        """Return the operands of an addition: first the operand that comes from a matmul, then the mask."""
         for value, other in (call.args, reversed(call.args)):
             own = shape_of(value)
             if own is not None and same_shape(own, shape) and self._leads_to_product(value):
@@ -170,13 +170,13 @@ class Spelling:
         return False
 
     def _is_cast(self, call: Any) -> bool:
-        """Is a call a rounding of numbers?"""
+        """Return whether a call casts between floating-point types."""
         return operator_name(call) == "relax.astype" and all(
             str(v.ty.dtype) in _FLOATS for v in (call, call.args[0])
         )
 
     def keeps_matrices(self, call: Any) -> bool:
-        """Does a call only spell the axes before rows and columns in another way?"""
+        """Return whether a call changes only the axes before rows and columns."""
         if operator_name(call) not in (*RESHAPES, "relax.broadcast_to"):
             return False
         before, after = shape_of(call.args[0]), shape_of(call)
@@ -185,7 +185,7 @@ class Spelling:
         return same_shape(before[-2:], after[-2:]) and same(product(before), product(after))
 
     def scaled(self, call: Any) -> tuple[Any, float] | None:
-        """What a call multiplies by a number, and the number; None where it is another one."""
+        """Return the value that a call multiplies by a number, and the number, or None for any other call."""
         name = operator_name(call)
         if name not in ("relax.multiply", "relax.divide"):
             return None
@@ -197,7 +197,7 @@ class Spelling:
         return None
 
     def _scalar(self, value: Any) -> float | None:
-        """The number that a value is everywhere, rounded as the casts on its way do; None where it is none."""
+        """Return the number that all elements of a value equal, rounded by the casts on its way, else None."""
         types: list[str] = []
         while True:
             types.append(str(value.ty.dtype))
@@ -222,7 +222,7 @@ class Spelling:
         return float(number)
 
     def part(self, value: Any) -> Part | None:
-        """What a variable is bound to, if that is one of the parts that ``R.split`` makes."""
+        """Return the slice that a variable is bound to, if ``R.split`` makes it, else None."""
         found = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
         if not isinstance(found, relax.TupleGetItem):
             return None
@@ -231,7 +231,7 @@ class Spelling:
 
 
 def _is_of_rows(reduction: Any) -> bool:
-    """Is a reduction one of the last axis, which stays with one element?"""
+    """Return whether a reduction is over the last axis alone, which it keeps with one element."""
     axes = [int(axis) for axis in reduction.attrs.axis or ()]
     rank = len(shape_of(reduction) or ())
     return axes in ([-1], [rank - 1]) and bool(reduction.attrs.keepdims)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantBatchNorm: a batch norm of constants is one multiplication and one addition."""
+"""ConstantBatchNorm: replace a batch norm of constants by one multiplication and one addition."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..rewriting.calls import with_calls
 
 @module_pass
 class ConstantBatchNorm:
-    """Replace ``R.nn.batch_norm`` at inference, where all its parameters are constants, by ``x * scale + shift``.
+    """Replace ``R.nn.batch_norm`` at inference by ``x * scale + shift`` if all its parameters are constants.
 
-    TVM's own has one PrimFunc of four operators and three results, which nothing can be fused with. Scale and shift are
-    computed in float64. Runs before ``LegalizeOps``.
+    TVM legalizes it to one PrimFunc of four operators and three results, and nothing can be fused with that. Scale
+    and shift are computed in float64. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -32,7 +32,7 @@ class ConstantBatchNorm:
 
 
 def _scaled(found: list[Any], builder: Any, call: Any) -> Any:
-    """What a call is replaced by, which is then appended to ``found``."""
+    """Return the replacement of a call, and append a replaced call to ``found``."""
     if call.attrs.training:
         return call
     x, *constants = call.args

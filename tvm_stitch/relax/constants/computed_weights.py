@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ComputedWeights: what a model computes from constants alone is a constant: weights, and masks and tables."""
+"""ComputedWeights: weights, masks and tables that a model computes from constants alone become constants."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ _FILLED = {
     for name, number in (("full", None), ("ones", 1), ("zeros", 0))
     for like in ("", "_like")
 }
-"""Operators that fill a tensor with a number; None: with that of a constant behind the shape."""
+"""Operators that fill a tensor, each with its number. None: the number is a constant argument behind the shape."""
 _FUNCTION = "computed_weights"
-"""The function that computes the weights of another one, in a module of its own."""
+"""The function that computes the weights of another function, in a module of its own."""
 Values = Mapping[relax.Var, relax.Expr]
 """The values of variables."""
 
 
 @module_pass
 class ComputedWeights:
-    """Compute what depends on constants alone, and what does not reads, when the model is compiled.
+    """Compute at compile time the values that depend on constants alone and that other values read.
 
-    Such are operands of products and convolutions: normalized weights (weight norm, standardized convolutions), and
-    those that are scaled, generated, or merged with an adapter. Layouts of convolutions are chosen before
-    ``FoldConstants``, and for constants only. Others are masks and tables of positions, up to a size: ``FoldConstants``
-    computes nothing that is filled, nor what depends on it. What has one value all over stays computed: a kernel needs
-    no memory for that. Runs behind what looks for quantized weights.
+    These are operands of matmuls and convolutions: normalized weights (weight norm, standardized convolutions), and
+    weights that are scaled, generated, or merged with an adapter. Layouts of convolutions are chosen before
+    ``FoldConstants``, and only for constants.
+
+    The others are masks and tables of positions, up to a size. ``FoldConstants`` computes no filled tensor, and
+    nothing that depends on one. Tensors of one value stay computed, because a kernel needs no memory for them. The
+    pass runs behind those that look for quantized weights.
 
     Args:
-        passes: from operators to constants: a legalization, and constant folding.
+        passes: turn operators into constants: a legalization, and constant folding.
         choices: the device's constants of choice.
     """
 
@@ -50,7 +52,7 @@ class ComputedWeights:
         self.passes = tvm.transform.Sequential([relax.transform.Normalize(), *passes])
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Compute in each of the module's own functions."""
+        """Compute the constants in each of the module's own functions."""
         known: dict[relax.Var, relax.Expr] = {}
         for _, func in own_functions(mod):
             values = relax.analysis.get_var2val(func)
@@ -70,7 +72,7 @@ class ComputedWeights:
     def _computed(
         self, mod: tvm.IRModule, weights: Sequence[relax.Var], constants: Values
     ) -> dict[relax.Var, relax.Expr]:
-        """The constants that weights are, but for those that the passes do not compute."""
+        """Return the constants that weights equal, without those that the passes leave computed."""
         bindings = [
             relax.VarBinding(var, _whole(var, constants[var], self.choices))
             for var in _needed(weights, constants)
@@ -91,7 +93,7 @@ class ComputedWeights:
 
 
 def _constants(values: Values) -> dict[relax.Var, relax.Expr]:
-    """The variables of values that depend on constants alone, each behind those that it reads."""
+    """Return the values that depend on constants alone, by variable, each behind the values that it reads."""
     found: dict[relax.Var, relax.Expr] = {}
     for var, value in values.items():
         if _is_constant(value, found):
@@ -100,7 +102,7 @@ def _constants(values: Values) -> dict[relax.Var, relax.Expr]:
 
 
 def _is_constant(value: relax.Expr, found: Container[relax.Var]) -> bool:
-    """Whether a value depends on constants and on variables that are found to do so, alone."""
+    """Return whether a value depends only on constants and on the variables in ``found``."""
     if isinstance(value, relax.Var):
         return value in found
     if isinstance(value, relax.Tuple):
@@ -113,12 +115,12 @@ def _is_constant(value: relax.Expr, found: Container[relax.Var]) -> bool:
 
 
 def _is_computed(op: relax.Expr) -> bool:
-    """Whether TVM's legalization knows an operator: it gives the same whenever it is computed."""
+    """Return whether TVM legalizes an operator. Such operators give the same result whenever they are computed."""
     return isinstance(op, tvm.ir.Op) and op.get_attr("FLegalize") is not None
 
 
 def _weights(values: Values, constants: Container[relax.Var], choices: Choices) -> list[relax.Var]:
-    """The variables among constants that products of something else read, no larger than a constant may be."""
+    """Return the variables among constants that products of other values read, up to the largest constant allowed."""
     products = (
         value for var, value in values.items() if operator_name(value) in PRODUCTS and var not in constants
     )
@@ -132,7 +134,7 @@ def _tables(
     constants: Container[relax.Var],
     choices: Choices,
 ) -> list[relax.Var]:
-    """The tensors among constants that something else reads, as far as they depend on filled ones and are small."""
+    """Return the small tensors among constants that depend on filled tensors and that other values read."""
     filled = _filled(values, constants)
     readers = [var for var in values if var not in constants]
     read = dict.fromkeys(arg for var in readers for arg in relax.analysis.free_vars(values[var]))
@@ -140,7 +142,7 @@ def _tables(
 
 
 def _filled(values: Values, constants: Container[relax.Var]) -> set[relax.Var]:
-    """The variables of values that depend on constants, and on something that is filled with a number."""
+    """Return the variables of values that depend on constants, and on a tensor filled with a number."""
     found: set[relax.Var] = set()
     for var, value in values.items():
         if var in constants and (_fills(value) or not found.isdisjoint(relax.analysis.free_vars(value))):
@@ -153,7 +155,7 @@ def _fills(value: relax.Expr) -> bool:
 
 
 def _whole(var: Any, value: relax.Expr, choices: Choices) -> Any:
-    """A value; of a tensor that is filled the constant that it is, since TVM folds no such call."""
+    """Return a value, or the constant that a filled tensor equals, because TVM folds no call that fills a tensor."""
     name = operator_name(value)
     if name not in _FILLED or bytes_of(var) > choices.largest_table:
         return value
@@ -167,13 +169,13 @@ def _whole(var: Any, value: relax.Expr, choices: Choices) -> Any:
 
 
 def _differs(value: relax.Expr) -> bool:
-    """Has a constant more than one value?"""
+    """Return whether the elements of a constant differ."""
     array = value.value.numpy()
     return bool((array != array.reshape(-1)[0]).any())
 
 
 def _needed(weights: Sequence[relax.Var], constants: Values) -> list[relax.Var]:
-    """The variables that weights depend on, themselves included, each behind those that it reads."""
+    """Return the variables that weights depend on, with the weights, each behind the variables that it reads."""
     needed = set(weights)
     for var in reversed(constants):
         if var in needed:
@@ -182,7 +184,7 @@ def _needed(weights: Sequence[relax.Var], constants: Values) -> list[relax.Var]:
 
 
 def _of(match: Match, known: Values) -> relax.Expr | None:
-    """A call of constants, for those of its operands that are known."""
+    """Return a call with constants in place of its known operands, or None if no operand is known."""
     call, operands = match.value, match.before.args
     if not any(arg in known for arg in operands if isinstance(arg, relax.Var)):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldConstants: TVM's constant folding, of what TVM's own arithmetic gets right."""
+"""FoldConstants: TVM's constant folding, after repairs of TVM's arithmetic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .uniform import computed_of_scalars, with_single_values
 
 @module_pass
 class FoldConstants:
-    """Compute what depends on constants alone, with the arithmetic that kernels for a CPU have.
+    """Compute the values that depend on constants alone, with the arithmetic of kernels for a CPU.
 
-    TVM's ``FoldConstant`` compiles the functions for this machine as they are, and what that makes of NaN and of casts
-    that wrap around would be in the result. Calls of functions with a pattern get one element of what is one value,
-    computed of scalars. Runs behind ``LegalizeOps``.
+    TVM's ``FoldConstant`` compiles the functions for this machine as they are. Wrong results for NaN and for casts
+    that wrap around would become constants. Calls of functions with a pattern get one element for a tensor of one
+    value that is computed from scalars. Runs behind ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Fold in the module's Relax functions; its PrimFuncs stay as they are."""
+        """Fold constants in the module's Relax functions. Its PrimFuncs stay as they are."""
         passes = [SoundArithmetic(on_device=False), relax.transform.FoldConstant()]
         folded = tvm.transform.Sequential(passes)(mod)
         for gvar, func in mod.functions_items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of one value that constant folding makes of scalars are given to calls as one element.
+"""Pass one element to calls, in place of the tensors of one value that constant folding makes from scalars.
 
-TVM's ``FoldConstant`` makes a tensor of a scalar that is broadcast, or of a small mask that is filled: functions would
-read it from memory, element by element. What is computed of a model's own tensors stays a tensor: that a norm was
-never trained is nothing to build on.
+TVM's ``FoldConstant`` makes a tensor of a scalar that is broadcast, or of a small mask that is filled. Functions
+would read it from memory, element by element. Values computed from a model's own tensors stay tensors. An untrained
+norm, for example, may have one value, but that is no property of the model.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..rewriting.values import bindings_of
 from ..stitch.dataflow import call_args, is_call_tir
 
 Places = Mapping[Any, Collection[int]]
-"""Places among the arguments of calls, by the variable that a call is bound to."""
+"""Positions among the arguments of calls, by the variable that a call is bound to."""
 
 
 def computed_of_scalars(mod: tvm.IRModule) -> Places:
-    """Where calls of functions are given what is computed of constants of one element alone, or of nothing."""
+    """Return the positions of arguments that are computed from constants of one element alone, or from nothing."""
     found: dict[Any, list[int]] = {}
     for _, func in own_functions(mod):
         scalars: set[Any] = set()
@@ -52,9 +52,9 @@ def _is_scalar(arg: Any) -> bool:
 
 
 def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
-    """The module with one element for constants of one value, where they stand at the places given.
+    """Return the module with one element for each constant of one value at the given positions.
 
-    That is in calls of memory-intensive functions, behind ``AnnotateTIROpPattern``.
+    Only calls of memory-intensive functions change, behind ``AnnotateTIROpPattern``.
     """
     if not places:
         return mod
@@ -82,7 +82,7 @@ def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
 
 
 def _single(array: Any) -> Any:
-    """The element that all of a tensor's are, bit for bit, as a constant; None where they differ or are one."""
+    """Return the value that all elements equal, bit for bit, as a constant. None if they differ or there is one."""
     if math.prod(array.shape) < 2:
         return None
     held = array.numpy().reshape(-1)
@@ -91,8 +91,8 @@ def _single(array: Any) -> Any:
 
 
 def _may_be_given(func: Any) -> bool:
-    """Whether a function reads tensors in blocks that a stitch kernel may have, and nowhere else."""
-    if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are
+    """Return whether a function reads tensors only in blocks that a stitch kernel may have."""
+    if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are above
         return False
     try:
         read(func)
@@ -102,7 +102,7 @@ def _may_be_given(func: Any) -> bool:
 
 
 def _reading(func: Any, buffers: dict[Any, Any]) -> Any:
-    """A function with buffers of one element in the place of some parameters."""
+    """Return the function with buffers of one element in place of some parameters."""
 
     def loaded(load: Any) -> Any:
         source = compat.load_buffer(load)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantViews: transposed, reshaped, cast and split constants, at compile time."""
+"""ConstantViews: transpose, reshape, cast and split constants at compile time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
 
 def _cast(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
-    with np.errstate(over="ignore"):  # to an infinity, as everywhere
+    with np.errstate(over="ignore"):  # to an infinity, as in kernels
         return array.astype(str(call.ty.dtype))
 
 
@@ -40,15 +40,15 @@ FOLDED: dict[str, Meaning] = {
     "relax.astype": _cast,
     **dict.fromkeys(RESHAPES, lambda array, _call, shape: array.reshape(shape)),
 }
-"""The operators that are folded, of a constant and the shape of the result."""
+"""The folded operators: each computes the result from the constant, the call and the result's shape."""
 
 
 @module_pass
 class ConstantViews:
     """Fold operators that rearrange a constant, split it, or cast it between floats or between integers, with NumPy.
 
-    ``FoldConstant`` compiles and runs a function for each of them, which was 16 of the 28 seconds that MobileNetV3 took
-    to compile. Equal views of one constant become one constant. Runs before ``LegalizeOps``.
+    ``FoldConstant`` compiles and runs a function for each of them. That was 16 of the 28 seconds that MobileNetV3
+    took to compile. Equal views of one constant become one constant. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -94,7 +94,7 @@ def _part(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:
 
 
 def _once(known: dict[Any, relax.Expr], key: Any, dtype: str, made: Callable[[], np.ndarray]) -> relax.Expr:
-    """A constant, made where none is known by its key."""
+    """Return the constant of a key, which is made at its first use."""
     if key not in known:
         array = made()
         known[key] = relax.const(np.ascontiguousarray(array).reshape(array.shape), dtype)

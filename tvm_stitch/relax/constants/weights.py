@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantWeights: weights that a model makes of one value are constants, as all others are."""
+"""ConstantWeights: make constants of weights that a model fills with one value."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import VIEWS, shape_of
 
 VALUE = {"relax.broadcast_to": 0, "relax.full": 1}
-"""Operators that may make a tensor of one value, and which of their arguments holds it."""
+"""Operators that may make a tensor of one value, each with the position of the argument that holds the value."""
 
 
 @module_pass
 class ConstantWeights:
-    """Make constants of tensors of one value that a product or a convolution reads, directly or through views.
+    """Make constants of tensors of one value that a matmul or a convolution reads, directly or through views.
 
     ONNX's ``ConstantOfShape`` is imported as such a tensor. Templates pack constants at compile time, and leave an
-    operator to TVM whose weights each call computes. What other operators read stays as it is: one value costs a
-    kernel nothing to read, a tensor does. Runs before ``ConstantViews`` and ``LegalizeOps``.
+    operator to TVM if each call computes its weights. Tensors that other operators read stay computed: one value
+    costs a kernel nothing to read, but a tensor does. Runs before ``ConstantViews`` and ``LegalizeOps``.
     """
 
     def __init__(self, choices: Choices):
@@ -42,7 +42,7 @@ class ConstantWeights:
 
 
 def _weights(func: relax.Function, choices: Choices) -> set[relax.Var]:
-    """The variables of tensors of one value that products read."""
+    """Return the variables of tensors of one value that matmuls or convolutions read."""
     values = relax.analysis.get_var2val(func)
     filled = [var for var, value in values.items() if _is_filled(value, choices)]
     readers = readers_of(func) if filled else {}
@@ -56,7 +56,7 @@ def _weights(func: relax.Function, choices: Choices) -> set[relax.Var]:
 
 
 def _is_filled(value: relax.Expr, choices: Choices) -> bool:
-    """Whether a value is a tensor of one constant value, and no larger than a constant may be."""
+    """Return whether a value is a tensor of one constant value, up to the largest size allowed for a constant."""
     if operator_name(value) not in VALUE:
         return False
     source, shape = value.args[VALUE[operator_name(value)]], shape_of(value)
@@ -69,7 +69,7 @@ def _is_filled(value: relax.Expr, choices: Choices) -> bool:
 
 
 def _constant(match: Match) -> relax.Expr:
-    """The constant that a filled tensor is."""
+    """Return the constant that equals a filled tensor."""
     call = match.before
     held = call.args[VALUE[operator_name(call)]].value
     array = np.broadcast_to(held.numpy().reshape(()), shape_of(call) or ()).copy()

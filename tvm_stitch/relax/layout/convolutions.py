@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvolutionLayouts: channels innermost for convolutions that are faster so, and for what is between.
+"""ConvolutionLayouts: put channels innermost for convolutions that are faster so, and for the operators between them.
 
-TVM's ``ConvertLayout`` carries channels innermost through what is between convolutions, so that transpositions remain
-at the ends of a chain: the first one in a template's copy, the last one in its write-back. It stops at operands of
-fewer axes, which therefore get axes of extent 1 first (``full_rank_operands``), and is wrong for some operators,
-which are hidden from it (``convert_layout``).
+TVM's ``ConvertLayout`` propagates channels innermost through the operators between convolutions. Transpositions
+remain only at the ends of a chain: the first in a template's copy, the last in its write-back. ``ConvertLayout``
+stops at operands of fewer axes, which therefore first get axes of extent 1 (``full_rank_operands``). It is wrong for
+some operators, which are hidden from it (``convert_layout``).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ LAYOUTS = {
     "relax.nn.conv3d": ("NCDHW", ["NDHWC", "ODHWI"]),
     **{name: (f"NC{axes}", list(SPREAD_LAYOUTS[name])) for name, axes in SPATIAL.items()},
 }
-"""For each operator, the layout that importers give data, and those of data and weight with channels innermost."""
+"""For each operator: the data layout of importers, and the layouts of data and weight with channels innermost."""
 
 Converts = Callable[[Any, bool], bool]
-"""Whether a convolution of constant weights is to be converted, given that its result is read with channels last."""
+"""Decides whether to convert a convolution of constant weights. The flag says if its result is read channels last."""
 
 
 @module_pass
 class ConvolutionLayouts(ChoosingPass):
-    """Convert those convolutions of constant weights that ``converts`` to channels that are innermost.
+    """Put channels innermost for the convolutions of constant weights that ``converts`` accepts.
 
-    TVM's ``ConvertLayout`` carries the layout through what lies between convolutions, where it does so rightly.
-    Where that fails the module stays as it is, and its decisions have the reason. Runs before
+    TVM's ``ConvertLayout`` propagates the layout through the operators between convolutions, where it does so
+    correctly. If that fails, the module stays as it is, and its decisions record the reason. Runs before
     ``LegalizeOps``.
     """
 
@@ -78,7 +78,7 @@ class ConvolutionLayouts(ChoosingPass):
 
 
 def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
-    """Whether all that reads a convolution's result, behind element-wise operators, is one such transposition."""
+    """Return whether a transposition to channels last, behind element-wise operators, is the only reader."""
     rank = len(shape_of(var) or ())
     found = only_reader(readers, var)
     if found is None:
@@ -90,7 +90,7 @@ def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
 
 
 def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:
-    """What ``ConvertLayout`` asks of a call; ``chosen`` are the weights of the convolutions to convert."""
+    """Return the layouts that ``ConvertLayout`` requests for a call. ``chosen`` has the weights to convert."""
     name = operator_name(call)
     if name not in LAYOUTS:
         return {}
@@ -100,7 +100,7 @@ def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:
 
 
 def _has_constant_weight(call: Any) -> bool:
-    """Whether a call is a convolution in the layout that importers give it, of a constant weight."""
+    """Return whether a call is a convolution of a constant weight, in the layout that importers use."""
     name = operator_name(call)
     if name not in LAYOUTS or call.attrs.data_layout != LAYOUTS[name][0]:
         return False
@@ -108,10 +108,11 @@ def _has_constant_weight(call: Any) -> bool:
 
 
 def suits_library(tf32: bool, call: Any, read_last: bool) -> bool:
-    """Whether cuDNN is faster at a convolution with channels last.
+    """Return whether cuDNN computes a convolution faster with channels last.
 
-    That is what a GPU's matrix units compute: half types, and float32 that may be rounded. Exact float32 is mostly
-    slower so, but not depthwise, which is worth it where no transposition is added. Transposed convolutions stay.
+    A GPU's matrix units compute half types, and float32 that may be rounded, faster so. Exact float32 is mostly
+    slower. Depthwise convolutions of exact float32 are not slower, and converting them pays if no transposition is
+    added. Transposed convolutions stay.
     """
     if operator_name(call) in SPATIAL:
         return False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DropCopies: no operator that gives its operand as it is, and no broadcast of a product's operand to batches.
+"""DropCopies: drop operators that return their operand, and broadcasts of a matmul's operand to batches.
 
-PyTorch's products of more than two axes come from its decompositions with both operands expanded to the same batches. A
-weight that is copied for each batch is no weight to a template, and a product broadcasts by itself.
+PyTorch decomposes matmuls of more than two axes to ones with both operands expanded to the same batches. Templates do
+not take a weight that is copied for each batch, and a matmul broadcasts by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..rewriting.views import shape_of
 
 @module_pass
 class DropCopies:
-    """Drop calls that change nothing, or only what a product does anyway; results of a function stay its own."""
+    """Drop calls that change nothing, or only what a matmul does anyway. A function's results stay its own."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return apply_rules(mod, RULES)
@@ -31,7 +31,7 @@ def _operand(match: Match) -> relax.Expr | None:
 
 
 def _broadcasting(match: Match) -> relax.Expr | None:
-    """The product of what its operands are before they are broadcast, where its shape stays."""
+    """Return the matmul of the operands before their broadcasts, if its shape stays, else None."""
     call = match.value
     for place in (1, 0):
         source = _matrix(match, call.args[place])
@@ -46,7 +46,7 @@ def _broadcasting(match: Match) -> relax.Expr | None:
 
 
 def _matrix(match: Match, operand: relax.Expr) -> relax.Expr | None:
-    """The one matrix that an operand is a broadcast of; None if it is of several, or of none."""
+    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is no broadcast."""
     made = match.definition(operand) if isinstance(operand, relax.Var) else operand
     if made is None or operator_name(made) != "relax.broadcast_to":
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of element-wise operators that have as many axes as the result."""
+"""Give operands of element-wise operators as many axes as the result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..rewriting.views import shape_of
 
 
 def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
-    """Give operands that are broadcast leading axes of extent 1, but for scalars.
+    """Give broadcast operands leading axes of extent 1, except scalars.
 
-    TVM's ``ConvertLayout`` keeps the layout of an operator whose operands differ in rank, and transposes before and
-    behind it.
+    If the operands of an operator differ in rank, TVM's ``ConvertLayout`` keeps the operator's layout, and transposes
+    before and behind it.
     """
     return with_calls(mod, BROADCASTING, _with_full_ranks)
 

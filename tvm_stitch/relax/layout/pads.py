@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SinkPads: a tensor is transposed before a border is put around it, not behind.
+"""SinkPads: transpose a tensor before a border is put around it, not behind.
 
-``ConvertLayout`` stops at ``R.nn.pad``, which stands before convolutions of quantized data: their border has the zero
-point. Behind it would be a transposition that keeps the border out of the convolution's kernel, and the layout from
-what makes the tensor.
+``ConvertLayout`` stops at ``R.nn.pad``. Quantized models have one before convolutions, because the border holds the
+zero point. With a transposition behind it, the convolution's kernel cannot compute the border. The layout also does
+not reach the operator that computes the tensor.
 """
 
 from __future__ import annotations

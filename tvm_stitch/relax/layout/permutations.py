@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PropagatePermutations: element-wise operators between transpositions run in the order that needs the fewest of them.
+"""PropagatePermutations: run element-wise operators in the order that needs the fewest transpositions.
 
-A residual that is added where channels are second, between layers that want them last, is transposed on its way in and
-out at every layer; added where they are last it is not.
+A residual may be added where channels are second, between layers that want them last. It is then transposed on its
+way in and out at every layer. If it is added where channels are last, it is not.
 
-``ConvertLayout`` propagates a layout forwards only (ConvNeXt has a transposition on either side of every layer). Here
-connected element-wise operators, transpositions between them included, are one group, and each order of axes that
-makes one of its borders free is a candidate; the one in which the fewest bytes are transposed is taken.
+``ConvertLayout`` propagates a layout only forwards: ConvNeXt has a transposition on either side of every layer. Here
+connected element-wise operators and the transpositions between them form one group. Each order of axes that makes one
+of its borders free is a candidate. The pass takes the order in which the fewest bytes are transposed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from ..rewriting.views import permutation, shape_of
 from .quantization import is_elementwise
 
 Axes = tuple[int, ...]
-"""An order: for each axis of what is permuted, the axis of what it is made from."""
+"""An order: for each axis of the permuted value, the axis of the value that it is computed from."""
 
 
 @module_pass
 class PropagatePermutations:
-    """Permute connected element-wise operators as a whole, where fewer bytes are transposed then.
+    """Permute connected element-wise operators as a whole, if fewer bytes are transposed then.
 
-    ``add(permute_dims(x), y)``, which is read through the inverse, becomes ``add(x, permute_dims(y))``, if ``y`` is a
-    transposition itself or so is what else reads the sum. Runs before ``LegalizeOps``.
+    ``add(permute_dims(x), y)``, which is read through the inverse, becomes ``add(x, permute_dims(y))``. The condition
+    is that ``y`` is a transposition itself, or that the other readers of the sum transpose it. Runs before
+    ``LegalizeOps``.
 
     Args:
         choices: the device's constants of choice.
@@ -48,7 +49,7 @@ class PropagatePermutations:
         self.choices = choices
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions in which something is permuted."""
+        """Rewrite the Relax functions that have a permutation."""
         return with_own_functions(mod, partial(_rewritten, choices=self.choices))
 
 
@@ -69,12 +70,12 @@ def _rewritten(func: Any, choices: Choices) -> Any:
 
 
 def _is_of_another(value: relax.Expr, values: dict[relax.Var, relax.Expr]) -> bool:
-    """Whether a value is a transposition of a transposition, which are one, or none."""
+    """Return whether a value transposes a transposition. The two are one transposition, or none."""
     return operator_name(value) == PERMUTE and operator_name(values.get(value.args[0])) == PERMUTE
 
 
 def _inside(block: relax.DataflowBlock, readers: Readers) -> Readers:
-    """The readers, None in place of those that are in other blocks."""
+    """Return the readers, with None in place of those in other blocks."""
     bound = {binding.var for binding in block.bindings}
     return {
         var: [each if each is not None and each.var in bound else None for each in found]
@@ -83,12 +84,12 @@ def _inside(block: relax.DataflowBlock, readers: Readers) -> Readers:
 
 
 def composed(first: Sequence[int], then: Sequence[int]) -> Axes:
-    """The order that two in a row give."""
+    """Return the order that equals two orders in a row."""
     return tuple(first[axis] for axis in then)
 
 
 def inverse(axes: Sequence[int]) -> Axes:
-    """The order that undoes one."""
+    """Return the inverse of an order."""
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
@@ -98,18 +99,15 @@ def _unchanged(rank: int) -> Axes:
 
 # -- which operators go together -----------------------------------------------------------------------------------
 Group = dict[relax.Var, Axes]
-"""Connected operators of a dataflow block, by the variables that they are bound to, each with the order that its axes
-have beside those of the group."""
+"""Connected operators of a dataflow block, by variable. Each has the order of its axes relative to the group's."""
 
 
 def _groups(block: relax.DataflowBlock, values: dict[relax.Var, relax.Expr]) -> list[Group]:
-    """The operators that are connected directly, or by transpositions alone."""
-    parent: dict[
-        relax.Var, tuple[relax.Var, Axes]
-    ] = {}  # and the order of a variable's axes beside its parent's
+    """Return the groups of operators that are connected directly, or only by transpositions."""
+    parent: dict[relax.Var, tuple[relax.Var, Axes]] = {}  # with the order relative to the parent
 
     def root(var: relax.Var) -> tuple[relax.Expr, Axes]:
-        """The variable that stands for its group, and the order of its axes beside that one's; the way gets shorter."""
+        """Return the variable that represents the group, and the order relative to it, and shorten the path to it."""
         way = []
         while parent[var][0] is not var:
             way.append(var)
@@ -141,7 +139,7 @@ def _groups(block: relax.DataflowBlock, values: dict[relax.Var, relax.Expr]) -> 
 
 
 def _is_elementwise(value: relax.Expr) -> bool:
-    """Whether a call computes each element of a tensor of known shape from one of each operand."""
+    """Return whether a call computes each element of a tensor of known shape from one element of each operand."""
     if not is_elementwise(value):
         return False
     shape = shape_of(value)
@@ -154,7 +152,7 @@ def _is_elementwise(value: relax.Expr) -> bool:
 
 
 def _has_axes(arg: relax.Expr, shape: tuple[Extent, ...] | None, rank: int) -> bool:
-    """Whether an operand has ``rank`` axes, or none, or is a constant, which may get those that it lacks."""
+    """Return whether an operand has ``rank`` axes, no axes, or is a constant, which can get more axes."""
     return shape is not None and (len(shape) in (0, rank) or isinstance(arg, tvm.ir.GenericConst))
 
 
@@ -165,7 +163,7 @@ def _shape(value: relax.Expr) -> tuple[Extent, ...]:
 
 
 def _peeled(value: relax.Expr, order: Axes, values: dict[relax.Var, relax.Expr]) -> tuple[relax.Expr, Axes]:
-    """What a value in some order is made from by transpositions that are seen where it is, and in which order."""
+    """Return the value before the transpositions that are visible in this block, and its order."""
     while isinstance(value, relax.DataflowVar) and operator_name(values.get(value)) == PERMUTE:
         order = composed(permutation(values[value], len(order)), order)
         value = values[value].args[0]
@@ -174,7 +172,7 @@ def _peeled(value: relax.Expr, order: Axes, values: dict[relax.Var, relax.Expr])
 
 # -- in which order ------------------------------------------------------------------------------------------------
 def _best(group: Group, values: dict[relax.Var, relax.Expr], readers: Readers, choices: Choices) -> Group:
-    """The order in which each operator's result is computed so that the fewest bytes are transposed; none: as it is."""
+    """Return the order of each operator's result with the fewest transposed bytes. Empty: the group stays."""
     rank = len(_shape(next(iter(group))))
     candidates: set[Axes] = set()
     for var, arg in _operands(group, values):
@@ -221,7 +219,7 @@ def _best(group: Group, values: dict[relax.Var, relax.Expr], readers: Readers, c
 
 
 def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tuple[relax.Var, relax.Expr]]:
-    """The operators with each of their operands that has axes."""
+    """Yield the operators, each with each operand that has axes."""
     for var in group:
         for arg in values[var].args:
             if _shape(arg):
@@ -231,7 +229,7 @@ def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tup
 def _read_in(
     var: relax.Var, group: Group, values: dict[relax.Var, relax.Expr], readers: Readers
 ) -> set[Axes]:
-    """The orders in which a result is read outside of its group."""
+    """Return the orders in which a result is read outside its group."""
     rank = len(_shape(var))
     found = set()
     for binding in readers.get(var, [None]):
@@ -249,7 +247,7 @@ def _bytes(value: relax.Expr) -> int:
 
 
 def _share(operand: relax.Expr, result: relax.Expr, choices: Choices) -> float:
-    """How many elements an operand has for each of the result's."""
+    """Return the number of elements of an operand for each element of the result."""
     own, whole = product(_shape(operand)), product(_shape(result))
     if isinstance(own, int) and isinstance(whole, int):
         return own / max(whole, 1)
@@ -262,11 +260,11 @@ class _Mutator(relax.PyExprMutator):
     def __init__(self, orders: dict[relax.Var, Axes], values: dict[relax.Var, relax.Expr], readers: Readers):
         super().__init__()
         self.orders, self.values, self.readers = orders, values, readers
-        self.permuted: dict[Any, relax.Var] = {}  # what stands for an operator's result, in its order
-        self.operands: dict[Any, relax.Var] = {}  # what is transposed already, by what it is of and the order
+        self.permuted: dict[Any, relax.Var] = {}  # each operator's result, in the operator's order
+        self.operands: dict[Any, relax.Var] = {}  # by base value and order
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        self.permuted.clear()  # seen in no other block
+        self.permuted.clear()  # not visible in other blocks
         self.operands.clear()
         return super().visit_dataflow_block_(block)
 
@@ -284,7 +282,7 @@ class _Mutator(relax.PyExprMutator):
             super().visit_var_binding_(binding)
 
     def _bind(self, var: relax.Var, source: relax.Expr, order: Axes) -> None:
-        """Have a variable stand for what it is a transposition of, if anything reads it as it is."""
+        """Map a variable to the transposition that it holds, if anything reads the variable as it is."""
         if not isinstance(var, relax.DataflowVar):
             self.set_var_remap(var, self.builder_.emit_output(self._ordered(source, order), var.name))
         elif any(map(self._reads_its_own_order, self.readers.get(var, ()))):
@@ -294,18 +292,18 @@ class _Mutator(relax.PyExprMutator):
             )
 
     def _reads_its_own_order(self, reader: relax.Binding | None) -> bool:
-        """Whether a reader takes a value as it is, neither in its group's order nor in that of a transposition."""
+        """Return whether a reader takes a value as it is: not in a group's order, and not through a transposition."""
         return reader is None or (reader.var not in self.orders and operator_name(reader.value) != PERMUTE)
 
     def _is_permuted(self, binding: relax.VarBinding) -> bool:
-        """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
+        """Return whether a binding is a transposition that may exist already, from operators that have moved."""
         value = binding.value
         if not self.builder_.current_block_is_dataflow() or operator_name(value) != PERMUTE:
             return False
         return isinstance(value.args[0], relax.Var) and bool(shape_of(value))
 
     def _ordered(self, value: relax.Expr, axes: Axes) -> relax.Expr:
-        """The value permuted: what is there in that order already, or a transposition of what it is made from."""
+        """Return the permuted value: one that exists in that order already, or a transposition of its base value."""
         base, order = _peeled(value, axes, self.values)
         if isinstance(base, tvm.ir.GenericConst):
             array = base.value.numpy()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts through quantizing and dequantizing, for which TVM's ``ConvertLayout`` has no rule.
+"""Propagate layouts through quantizing and dequantizing, for which TVM's ``ConvertLayout`` has no rule.
 
-With one scale and one zero point they compute each element of one operand. Casts do so too, and have the same types: so
-the conversion sees casts in their stead, and the calls come back behind it. A call's span tells which is which: the
-conversion keeps it.
+With one scale and one zero point, both compute each element from one element of the operand. Casts do so too, and
+have the same types. The conversion therefore sees casts in their place, and the calls come back behind it. The span
+of a call, which the conversion keeps, tells which call a cast replaces.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _STANDS_IN = "tvm_stitch.quantization"
 
 
 def is_elementwise(call: Any) -> bool:
-    """Whether an operator computes each element of one of each operand."""
+    """Return whether an operator computes each element from one element of each operand."""
     return operator_name(call) in ELEMENTWISE or is_per_tensor(call)
 
 
 def converted_with_quantization(
     mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
 ) -> tvm.IRModule:
-    """``convert(mod)``, to which quantizing and dequantizing with one scale are casts."""
+    """Return ``convert(mod)``. It sees casts in place of quantizing and dequantizing with one scale."""
     hidden: list[Any] = []
 
     def cast(_builder: Any, call: Any) -> Any:

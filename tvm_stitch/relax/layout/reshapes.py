@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SinkReshapes: what is computed element by element of a product's result is computed before the result is reshaped.
+"""SinkReshapes: compute element-wise operators on a product's result before the result is reshaped.
 
-PyTorch's linear layers multiply matrices, and reshape the result behind the bias. An activation behind the reshape has
-other axes than the product, and would be a kernel of its own.
+PyTorch's linear layers multiply matrices, and reshape the result behind the bias. An activation behind the reshape
+has other axes than the product, and would be a kernel of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .quantization import is_elementwise
 
 @module_pass
 class SinkReshapes:
-    """Carry reshapes of products, and of what is element-wise behind them, through element-wise operators.
+    """Sink reshapes of products, and of element-wise operators on these, through further element-wise operators.
 
-    ``gelu(reshape(x))`` becomes ``reshape(gelu(x))``. The other operands of an operator are scalars, what depends on
-    the last axis alone where the reshape keeps it, and tensors of the result's shape, which are reshaped as it was.
-    Runs before ``LegalizeOps``.
+    ``gelu(reshape(x))`` becomes ``reshape(gelu(x))``. The other operands of an operator are scalars, tensors of the
+    result's shape, or tensors that vary along a last axis which the reshape keeps. Tensors of the result's shape are
+    reshaped back. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -36,9 +36,10 @@ class SinkReshapes:
 
 
 def _computed_before(match: Match) -> relax.Expr | None:
-    """The reshape of an element-wise operator on what its operands are reshapes of.
+    """Return the reshape of an element-wise operator on the values before its operands' reshapes, or None.
 
-    Notes products' results, and what is element-wise on them, with None; and reshapes of those with what they are of.
+    The matches' notes map a product's result, and element-wise operators on it, to None. They map a reshape of such a
+    value to the value before it.
     """
     call, name, var, notes = match.before, match.name, match.var, match.notes
     shape = shape_of(var)
@@ -64,15 +65,15 @@ def _computed_before(match: Match) -> relax.Expr | None:
 
 
 def _on_sources(match: Match, shape: Sequence[Extent]) -> relax.Var | None:
-    """The operator on what its operands are reshapes of, its result of the same name.
+    """Return the operator on the values before its operands' reshapes, with the result's name.
 
-    None where these do not have one shape.
+    None if these values differ in shape.
     """
     call = match.before
     sources = {arg: match.notes[arg] for arg in call.args if match.notes.get(arg) is not None}
     if not sources or not all(same_shape(shape_of(arg) or (), shape) for arg in sources):
         return None
-    if not has_elements(*sources):  # a reshape takes an extent of 0 for that of its operand
+    if not has_elements(*sources):  # a reshape to extent 0 copies that extent from its operand
         return None
     before, *others = (shape_of(source) for source in sources.values())
     if not before or not all(same_shape(other or (), before) for other in others):
@@ -85,7 +86,7 @@ def _on_sources(match: Match, shape: Sequence[Extent]) -> relax.Var | None:
 
 
 def _beside(arg: relax.Expr, before: Sequence[Extent], after: Sequence[Extent]) -> relax.Expr | None:
-    """An operand that is no such reshape, for the shape before: a scalar, of the last axis, or as large as all."""
+    """Return another operand for the shape before: a scalar, a tensor of the last axis, or one of full size."""
     shape = shape_of(arg)
     if shape is None:
         return None

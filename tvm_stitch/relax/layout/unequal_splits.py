@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnequalSplits: parts of different sizes are slices, each read where it is needed.
+"""UnequalSplits: replace a split into different sizes by slices, each computed where it is read.
 
-``R.split`` is one operator with all parts as results. Parts of one size are columns of one domain; others have none in
-common on a CPU, so that the operator would be a kernel of its own, which reads and writes everything: a gate, its input
-and the input of a convolution (MambaOut, FocalNet), queries, keys and values of different widths (LeViT).
+``R.split`` is one operator with all slices as results. Slices of one size are columns of one row domain. Slices of
+different sizes share no domain on a CPU, so that the split would be a kernel that reads and writes everything.
+Examples are a gate, its input and the input of a convolution (MambaOut, FocalNet). Others are queries, keys and
+values of different widths (LeViT).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from ..rewriting.views import parts_of
 
 @module_pass
 class UnequalSplits:
-    """Replace the parts of ``R.split`` by ``R.strided_slice`` where their sizes differ.
+    """Replace the slices of ``R.split`` by ``R.strided_slice`` if their sizes differ.
 
-    A split stays where several of its parts are results, or read by products as they are: each would be a kernel's copy
-    then. So does one whose tuple is read as a whole. Runs before ``LegalizeOps``.
+    A split stays if several of its slices are results, or are read by products as they are. Each would then be a copy
+    by a kernel. A split whose tuple is read as a whole stays too. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -38,7 +39,7 @@ class UnequalSplits:
 
 
 def _parts(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Call]]:
-    """The variables of the parts that are replaced, with the split of each."""
+    """Yield the variable of each slice to replace, with its split."""
     splits = {
         var: call for var, call in relax.analysis.get_var2val(func).items() if operator_name(call) == SPLIT
     }
@@ -54,7 +55,7 @@ def _is_replaced(var: relax.Var, call: relax.Call, readers: Readers) -> bool:
     if len(sizes) < 2 or min(sizes) == 0 or isinstance(call.attrs.indices_or_sections, tvm.tirx.IntImm):
         return False
     if isinstance(call.args[0], relax.DataflowVar) and not isinstance(var, relax.DataflowVar):
-        return False  # parts may be read where data is not seen
+        return False  # slices may be read in blocks where the data is not visible
     if not all(b and isinstance(b.value, relax.TupleGetItem) for b in items):
         return False
     copied = {int(b.value.index) for b in items if _is_copied(b.var, readers)}
@@ -62,7 +63,7 @@ def _is_replaced(var: relax.Var, call: relax.Call, readers: Readers) -> bool:
 
 
 def _is_copied(var: relax.Var, readers: Readers) -> bool:
-    """Whether a part is a result or read by a product as it is, and not only by what could read the whole instead."""
+    """Return whether a slice is a result, or a product reads it as it is. Others can read the whole instead."""
     return any(
         reader is None
         or operator_name(reader.value) in PRODUCTS
@@ -72,7 +73,7 @@ def _is_copied(var: relax.Var, readers: Readers) -> bool:
 
 
 def _slice(match: Match, split: relax.Call) -> relax.Expr:
-    """The slice that is a part of a split."""
+    """Return one slice of a split."""
     begin, end = parts_of(split)[match.before.index]
     data = match.now(split.args[0])
     return relax.op.strided_slice(data, [int(split.attrs.axis)], [begin], [end], assume_inbound=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ViewedResults: a function's result that is a reshape of what a kernel makes is a view of it, not a copy.
+"""ViewedResults: make a result that reshapes a kernel's output a view of it, not a copy.
 
-TVM makes views of reshapes that stay within a dataflow block, and kernels of those that leave it, as behind the last
-linear layer of a PyTorch model.
+TVM makes views of reshapes that stay within a dataflow block. It makes kernels of those that leave the block, for
+example behind the last linear layer of a PyTorch model.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..stitch.dataflow import is_call_tir
 
 @module_pass
 class ViewedResults:
-    """Give reshapes that leave a dataflow block a name in it, and the results a second one.
+    """Give reshapes that leave a dataflow block a name in it, and the results a second name.
 
-    The reshape of a function's argument or of a constant stays a copy: its result must not be the caller's memory. Runs
-    behind ``CanonicalizeBindings``, which would undo it.
+    The reshape of a function's argument or of a constant stays a copy, because its result must not be the caller's
+    memory. Runs behind ``CanonicalizeBindings``, which would undo it.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -31,7 +31,7 @@ class ViewedResults:
 
 
 def _viewed(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
-    """The results that may be views of what their own block's kernels make."""
+    """Return the results that may be views of outputs of kernels in the same block."""
     found = set()
     for block in getattr(func.body, "blocks", ()):
         if not isinstance(block, relax.DataflowBlock):
@@ -47,7 +47,7 @@ def _viewed(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
 
 
 def _is_reshape(mod: tvm.IRModule, value: relax.Expr) -> bool:
-    """Whether a value is the call of a function that moves no element, with one operand and no other argument."""
+    """Return whether a value calls a function of one operand, without other arguments, that moves no element."""
     if not is_call_tir(value) or len(value.args) > 2 or len(getattr(value.args[1], "fields", ())) != 1:
         return False
     func = mod[value.args[0]]
@@ -55,5 +55,5 @@ def _is_reshape(mod: tvm.IRModule, value: relax.Expr) -> bool:
 
 
 def _inside(match: Match) -> relax.Expr:
-    """The value, bound in its block."""
+    """Return the value, bound in its block."""
     return match.emit(match.value, match.var.name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""argmax and argmin, legalized as two reductions: the extreme of a row, and the least index where it stands.
+"""Legalize argmax and argmin as two reductions: the extreme of a row, and the least index at which it occurs.
 
-TVM's own reduce pairs of value and index, with a combiner that no kernel of ours has, so that nothing was stitched to
-them. A stitched kernel has the row on chip for the second reduction.
+TVM's legalization reduces pairs of value and index, with a combiner that no stitched kernel has. Nothing was stitched
+to them. A stitched kernel has the row on chip for the second reduction.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ ARG_REDUCTIONS = {
     "relax.argmax": lambda builder, call: _legalized(builder, call, True),
     "relax.argmin": lambda builder, call: _legalized(builder, call, False),
 }
-"""For ``LegalizeOps``. Those of booleans, and along axes without elements, are TVM's."""
+"""For ``LegalizeOps``. TVM legalizes those of booleans, and those along axes without elements."""
 
 
 def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: bool, dtype: str) -> te.Tensor:
-    """Where the extreme of each row stands first; of a row that has NaNs, where the first of them does.
+    """Return the first index of the extreme of each row, or of the first NaN in a row that has NaNs.
 
     Args:
         x: a tensor of numbers.
-        axes: one axis, or all: the index counts along them in order. A row without elements has no index: what
-            stands in its place is not said.
+        axes: one axis, or all: the index counts along them in order. The index of a row without elements is
+            undefined.
         keepdims: whether the result has the axes, with extent 1.
-        largest: of the largest element; of the least one otherwise.
-        dtype: the result's, an integer type.
+        largest: the extreme is the largest element, else the least.
+        dtype: the result's integer type.
 
     Returns:
         The indices, in the shape of ``x`` without the axes or with them.
@@ -62,9 +62,9 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
     rank = len(x.shape)
     kept = [a for a in range(rank) if a not in axes]
     count = product(as_extent(x.shape[axis]) for axis in axes)
-    # Narrow ones take half of a vector's lanes.
+    # Narrow indices take half of a vector's lanes.
     counted = "int32" if isinstance(count, int) and 2 * count <= LARGEST_INT32 else "int64"
-    # NaNs come before the extreme, which may or may not be one then.
+    # NaNs come before the extreme, which itself may or may not be NaN then.
     behind = tirx.const(count, counted) if isinstance(count, int) else count
     is_float = "float" in str(x.dtype)
 
@@ -97,7 +97,7 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
 
 
 def _extreme(largest: bool, dtype: str) -> Any:
-    """A maximum or minimum that starts from infinity, where TVM's starts from the last finite number."""
+    """Return a maximum or minimum that starts from infinity. TVM's starts from the last finite number."""
     if "float" not in dtype:
         return te.max if largest else te.min
     if largest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposed convolutions of channels innermost, legalized as convolutions of stride 1 over data that is spread out.
+"""Legalize transposed convolutions of channels innermost as convolutions of stride 1 over dilated data.
 
 TVM legalizes them in no such layout. Templates compute the function written here, without its zeros
 (:mod:`tvm_stitch.compute.cpu.residues`).
@@ -46,15 +46,15 @@ def _legalized(builder: Any, call: Any) -> Any:
 
 
 TRANSPOSED_CONVOLUTIONS = dict.fromkeys(LAYOUTS, _legalized)
-"""For ``LegalizeOps``. Those in other layouts are TVM's."""
+"""For ``LegalizeOps``. TVM legalizes those in other layouts."""
 
 
 def turned_weight(weight: np.ndarray, groups: int) -> np.ndarray:
-    """A transposed convolution's weight as the convolution's that it is over spread data.
+    """Return a transposed convolution's weight as the weight of the convolution over dilated data.
 
     Args:
         weight: <channels of the result of a group, window..., channels of the data of all groups>.
-        groups: of channels.
+        groups: the number of groups of channels.
 
     Returns:
         <channels of the result of all groups, window, the last element first..., channels of the data of a group>.
@@ -76,20 +76,20 @@ def over_spread_data(
     output_padding: Sequence[int],
     out_dtype: str,
 ) -> te.Tensor:
-    """A transposed convolution, as one of stride 1 over the data with zeros between its elements and around them.
+    """Compute a transposed convolution as a convolution of stride 1 over data with zeros between and around elements.
 
     Args:
-        data: ``(images, places..., channels)``.
-        weight: turned: ``(results, window..., channels of a group)``.
-        strides: of the transposed convolution.
-        padding: places that the result lacks, on the first side of each axis and then on the other side.
-        dilation: between elements of the window.
-        groups: of channels.
-        output_padding: places that the result has besides, on the other side of each axis.
-        out_dtype: of factors, sums and result.
+        data: ``(images, positions..., channels)``.
+        weight: the reversed weight, ``(results, window..., channels of a group)``.
+        strides: the transposed convolution's strides.
+        padding: positions that the result lacks, on the first side of each axis and then on the other side.
+        dilation: the distance between elements of the window.
+        groups: the number of groups of channels.
+        output_padding: additional positions of the result, on the other side of each axis.
+        out_dtype: the dtype of factors, sums and result.
 
     Returns:
-        ``(images, places..., results)``.
+        ``(images, positions..., results)``.
     """
     spatial = len(strides)
     images, *places, _ = data.shape

@@ -24,14 +24,14 @@ LEGALIZED = (
     | TAKES
     | TRANSPOSED_CONVOLUTIONS
 )
-"""Operators legalized otherwise than TVM does."""
+"""Operators that this package legalizes otherwise than TVM."""
 
 
 def legalize(name: str) -> Any:
-    """Return the pass of that name that makes calls of functions of operators."""
+    """Return the pass ``name``, which replaces operators by calls of functions."""
     return exclusively([relax.transform.LegalizeOps(LEGALIZED)], name)
 
 
 def legalize_weights() -> list[Any]:
-    """Return the passes that legalize what computes weights from constants."""
+    """Return the passes that legalize operators which compute weights from constants."""
     return [KeepZeros(), legalize("LegalizeWeights")]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ShortScans: running sums and products of short rows as reductions, which can be stitched.
+"""ShortScans: compute running sums and products of short rows as reductions, which can be stitched.
 
-Each result reduces the elements up to its own place: as many operations as the square of a row's length, but with no
-step that waits for the one before, and in one kernel with what is around it. TVM's scan of a row is serial on a CPU,
-and takes several kernels on a GPU.
+Each result reduces the elements up to its own position. The number of operations is the square of a row's length. No
+step waits for the one before, and the operators around are in the same kernel. TVM's scan of a row is serial on a
+CPU, and takes several kernels on a GPU.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..rewriting.views import shape_of
 
 _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
 SCANS = {"relax.cumsum": (te.sum, 0), "relax.cumprod": (_PRODUCT, 1)}
-"""Operators, each with what combines its elements and that one's identity."""
+"""Operators, each with the reducer of its elements and the reducer's identity."""
 
 
 @module_pass
 class ShortScans:
-    """Make reductions of ``cumsum`` and ``cumprod``. Runs before TVM chooses kernels for scans.
+    """Rewrite ``cumsum`` and ``cumprod`` as reductions. Runs before TVM chooses kernels for scans.
 
     Args:
-        device: its choices say how long a row may be, which is longer on a GPU than on a CPU.
+        device: its choices limit the length of a row, which may be longer on a GPU than on a CPU.
     """
 
     def __init__(self, device: DeviceModel):
@@ -60,14 +60,14 @@ def _as_reduction(longest: int, builder: Any, call: Any) -> Any:
 
 
 def scanned(x: te.Tensor, axis: int, exclusive: bool, kind: str, dtype: str) -> te.Tensor:
-    """The running sums or products along an axis, computed in float32 for half types.
+    """Compute the running sums or products along an axis, in float32 for half types.
 
     Args:
         x: a tensor of numbers or booleans.
         axis: the axis, of static extent.
         exclusive: whether an element's own value is left out.
         kind: ``"cumsum"`` or ``"cumprod"``.
-        dtype: the result's.
+        dtype: the result's dtype.
 
     Returns:
         A tensor of the shape of ``x``.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransposedConvolutions: transposed convolutions as convolutions and products, and in layouts that can be compiled.
+"""TransposedConvolutions: write transposed convolutions as convolutions, as matmuls, or in layouts that TVM compiles.
 
-With channels innermost one is a convolution of stride 1 with the weight turned around, over the data with zeros
-between its elements, which the template computes phase by phase (``compute/phases``): one kernel, epilogue included,
-and no multiplication by a zero. Rearranging the results of ``stride`` times as many channels would be another pass
-over the result. With stride 1 it is an ordinary convolution, and of images of one place, as decoders begin with, a
-matrix product.
+With channels innermost, a transposed convolution is a convolution of stride 1 with the reversed weight, over the data
+with zeros between its elements. The template computes it phase by phase (``compute/phases``): one kernel, epilogue
+included, and no multiplication by a zero. A convolution with ``stride`` times as many channels would need another
+pass to rearrange its results. With stride 1 it is an ordinary convolution. For images of one position, with which
+decoders begin, it is a matmul.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ SPATIAL = {f"relax.nn.conv{len(axes)}d_transpose": axes for axes in ("W", "HW", 
 """For each operator, its spatial axes."""
 
 CONVOLUTIONS = dict(zip(SPATIAL, (R.nn.conv1d, R.nn.conv2d, R.nn.conv3d)))
-"""What an operator becomes where its stride is 1."""
+"""The convolution that replaces each operator if its stride is 1."""
 
 
 @module_pass
 class TransposedConvolutions:
-    """Make convolutions and products of those transposed ones that are such, and give others TVM's layouts.
+    """Write transposed convolutions as equal convolutions or matmuls, and give the others TVM's layouts.
 
-    Of images of one place each, the results are products with the window's elements. A transposed convolution of
-    stride 1 is a convolution of the weight turned around, with its channels exchanged in each group, and a border of
-    ``dilation * (k - 1) - padding``; its weight has to be a constant, which is turned here. TVM legalizes one pair of
-    layouts alone, NCHW and IOHW: data and weights in others are transposed. Runs before ``LegalizeOps``, and before
-    layouts are chosen.
+    For images of one position each, the results are a matmul with the window's elements. A transposed convolution of
+    stride 1 is a convolution of the reversed weight, with its channels exchanged in each group. Its border is
+    ``dilation * (k - 1) - padding``. The weight has to be a constant, which is reversed here.
+
+    TVM legalizes one pair of layouts alone, NCHW and IOHW. Data and weights in others are transposed. Runs before
+    ``LegalizeOps``, and before layouts are chosen.
 
     Args:
-        rewrites: whether operators become others; if not, they only get TVM's layouts.
+        rewrites: whether operators become others. If not, they only get TVM's layouts.
     """
 
     def __init__(self, rewrites: bool = True):
@@ -70,7 +71,7 @@ def _rewritten(rewrites: bool, builder: Any, call: Any) -> Any:
 
 
 def _product(builder: Any, data: Any, weight: Any, call: Any) -> Any:
-    """Images of one place each, times the window's elements of all channels."""
+    """Multiply images of one position each by the window's elements of all channels."""
     images, channels = data.ty.shape.values[:2]
     results = weight.ty.shape.values[1:]
     rows = builder.emit(R.reshape(data, [images, channels]))
@@ -83,7 +84,7 @@ def _product(builder: Any, data: Any, weight: Any, call: Any) -> Any:
 
 
 def _permuted(builder: Any, value: Any, layout: str, wanted: str) -> Any:
-    """An operand of a layout in another one."""
+    """Emit an operand in another layout."""
     if layout == wanted:
         return value
     axes = [layout.index(axis) for axis in wanted]
@@ -94,7 +95,7 @@ def _permuted(builder: Any, value: Any, layout: str, wanted: str) -> Any:
 
 
 def _transposed(name: str, data: Any, weight: Any, attrs: Any) -> Any:
-    """The same operator in TVM's layouts."""
+    """Return the same operator in TVM's layouts."""
     function = getattr(R.nn, name.rpartition(".")[2])
     return function(
         data,
@@ -111,7 +112,7 @@ def _transposed(name: str, data: Any, weight: Any, attrs: Any) -> Any:
 
 
 def _borders(weight: Any, attrs: Any) -> list[int]:
-    """What a convolution over the same data has around it."""
+    """Return the border of a convolution over the same data: first sides, then the other sides."""
     spatial = len(attrs.strides)
     reach = [(int(k) - 1) * int(d) for k, d in zip(weight.ty.shape.values[2:], attrs.dilation)]
     padding, more = [int(p) for p in attrs.padding], [int(p) for p in attrs.output_padding]
@@ -120,7 +121,7 @@ def _borders(weight: Any, attrs: Any) -> list[int]:
 
 
 def _is_product(data: Any, attrs: Any) -> bool:
-    """Whether the result is as large as the window, of images of one place, and its channels mix."""
+    """Return whether images have one position, the result is as large as the window, and there is one group."""
     shape = shape_of(data)
     if shape is None or not all(is_number(extent, 1) for extent in shape[2:]) or int(attrs.groups) != 1:
         return False

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WideningCasts: a cast to a wider type, or what dequantizes integers, for each function that reads it.
+"""WideningCasts: give each reader of a widening cast, or of dequantized integers, a cast of its own.
 
-Between two kernels is then the narrower type: each of them casts what it reads.
+The value between two kernels then has the narrower type, and each kernel casts the values that it reads.
 
-A rounded value is narrow in memory only if nobody stores its wide form. Scope identification joins such a cast with
-what reads it rather than with what makes its operand. In ResNet-50 at batch 32 that took the memory-intensive part of
-float16 from 0.87 to 0.58 ms on an H100.
+A rounded value is narrow in memory only if no kernel stores its wide form. Scope identification joins such a cast
+with its readers rather than with the operator that computes its operand. In ResNet-50 at batch 32 that took the
+memory-intensive part of float16 from 0.87 to 0.58 ms on an H100.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import GraphReader, call_args, is_call_tir, view_block
 
 INJECTIVE = 2
-"""The widest of TVM's patterns (``TOpPattern``) that its own fusion joins a cast before with, whatever it computes."""
+"""The widest of TVM's patterns (``TOpPattern``) whose functions TVM's own fusion always joins with a cast before."""
 
 
 @module_pass
 class WideningCasts:
     """Give every element-wise reader of a cast to a wider type a cast of its own.
 
-    Runs on calls of tensor functions, their patterns annotated. Readers that are not element-wise share the first cast.
+    Runs on calls of tensor functions with annotated patterns. Readers that are not element-wise share the first cast.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -47,7 +47,7 @@ class _Casts:
 
     @carrying
     def given(self, match: Match) -> relax.Expr | None:
-        """The call of an element-wise function with casts of its own, but for those that it is the first to read."""
+        """Return the call of an element-wise function with casts of its own, except for casts that it reads first."""
         if match.block is not self.block:
             self.block = match.block
             self.found |= self._shared(match.block, match.readers)
@@ -61,16 +61,16 @@ class _Casts:
         return relax.Call(call.op, [call.args[0], args, *call.args[2:]], call.attrs, call.ty_args)
 
     def _shared(self, block: relax.BindingBlock, readers: Readers) -> set[relax.Var]:
-        """The casts of a block that several read."""
+        """Return the casts of a block that have several readers."""
         if not isinstance(block, relax.DataflowBlock):
             return set()
-        # Reading what a function computes takes long: only of those that may be such a cast, by their types.
+        # Reading what a function computes takes long. Only values whose types allow such a cast are read.
         bindings = [binding for binding in block.bindings if _may_be_shared(binding, readers)]
         view = view_block(relax.DataflowBlock(bindings), self.reader)
         return {node.outputs[0] for node in view.nodes if node.widens and not node.escapes}
 
     def _read_by(self, call: relax.Call) -> list[relax.Var]:
-        """The casts that a call of an element-wise function reads."""
+        """Return the casts that a call of an element-wise function reads."""
         if not self.found:
             return []
         attrs = self.mod[call.args[0]].attrs or {}
@@ -80,7 +80,7 @@ class _Casts:
 
 
 def _may_be_shared(binding: relax.Binding, readers: Readers) -> bool:
-    """Whether several read a call's result, which is wider than the one tensor that it takes beside scalars."""
+    """Return whether a result has several readers and is wider than the one operand that is no scalar."""
     if not is_call_tir(binding.value) or len(readers.get(binding.var, ())) < 2:
         return False
     tensors, _ = call_args(binding.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests whether a library is there. The first answer opens the library, so only operators that it computes ask."""
+"""Test whether a library is available. The first answer opens the library, so only operators that it computes ask."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..layout.convolutions import suits_library
 
 
 def has_cublaslt(config: StitchConfig) -> Callable[[], bool]:
-    """Return a test whether cuBLASLt is there."""
+    """Return a test whether cuBLASLt is installed."""
     return cache(lambda: library.why_not(library.CUBLASLT, config) is None)
 
 
 def has_cudnn(config: StitchConfig) -> Callable[[], bool]:
-    """Return a test whether cuDNN is there."""
+    """Return a test whether cuDNN is installed."""
     return cache(lambda: library.why_not(library.CUDNN, config) is None)
 
 

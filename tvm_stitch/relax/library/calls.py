@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the passes that call NVIDIA's libraries share: which dtypes these take, and when everything is left to TVM."""
+"""Checks for the passes that call NVIDIA's libraries: the dtypes these take, and a missing library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BFLOAT16_FROM = 80
 
 
 def check_capability(target: Any, dtype: str) -> None:
-    """Raise a Refusal where devices of a target have no arithmetic of a dtype."""
+    """Raise a Refusal if devices of a target have no arithmetic of a dtype."""
     if dtype == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
         raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
 
@@ -31,15 +31,15 @@ def has_calls(
     config: StitchConfig,
     computed: dict[str, str],
 ) -> bool:
-    """Whether functions have values that a library is to compute.
+    """Return whether functions have values that a library is to compute.
 
     Args:
         functions: Relax functions.
-        name: of one such value, in words.
-        is_one: whether a bound value is one.
-        library: what may compute them.
-        config: says what is asked for.
-        computed: receives the reason where all of them are left to TVM.
+        name: the name of one such value, in words.
+        is_one: returns whether a bound value is one.
+        library: the library that may compute them.
+        config: says which libraries are requested.
+        computed: receives the reason if all of them are left to TVM.
     """
     count = sum(is_one(value) for func in functions for value in relax.analysis.get_var2val(func).values())
     if not count:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvolutionEpilogues: a stitch op that is element-wise on convolutions of ours is computed in their kernels.
+"""ConvolutionEpilogues: let our convolution kernels compute stitch ops that are element-wise on their results.
 
-Runs where stitch ops are merged, and not scheduled yet. Where a convolution's sums are divided, a stitch op adds them
-up. If it is element-wise otherwise, the convolution's kernel does both, behind a barrier of a cluster or of the grid.
+Runs when stitch ops are merged, and not scheduled yet. If a convolution's sums are split, a stitch op adds them up.
+If it is otherwise element-wise, the convolution's kernel does both, behind a barrier of a cluster or of the grid.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .own_convolutions import CONVOLUTION_ATTR, has_barriers, lanes_of
 
 @dataclass(frozen=True)
 class Convolved:
-    """A convolution whose result a stitch op alone reads: its call, and what its kernel is compiled for."""
+    """A convolution whose result only a stitch op reads: its call, and its kernel's parameters."""
 
     call: Any
     of: KernelOf
@@ -42,22 +42,22 @@ class Convolved:
 
 @dataclass(frozen=True)
 class Adding:
-    """How kernels of convolutions add up divided sums.
+    """The ways in which convolution kernels add up split sums.
 
     Attributes:
-        device: on which they run.
-        barriers: whether barriers may go across a grid.
+        device: the device that runs the kernels.
+        barriers: whether barriers across a grid are allowed.
     """
 
     device: DeviceModel
     barriers: bool
 
     def can(self, convolution: Convolved) -> bool:
-        """Whether the convolution's kernel can go on with its result."""
+        """Return whether the convolution's kernel can process its result further."""
         return not convolution.of.has_splits or self.by(convolution) is not None
 
     def by(self, convolution: Convolved) -> ByCluster | ByGrid | None:
-        """By whom the convolution's kernel adds them up; None where there are none, or it cannot."""
+        """Return how the convolution's kernel adds up its splits, or None if it has none, or cannot."""
         of = convolution.of
         if not of.has_splits:
             return None
@@ -79,10 +79,10 @@ class Part:
     """Results of a stitch op that a convolution's kernel computes.
 
     Attributes:
-        convolution: that one.
-        epilogue: what computes them of its result; None where they are its result.
-        outputs: their numbers among the stitch op's.
-        positions: of the epilogue's operands among the stitch op's arguments.
+        convolution: the convolution.
+        epilogue: computes the results from the convolution's result, or None if they are the same.
+        outputs: their numbers among the stitch op's outputs.
+        positions: the epilogue's operands, as positions among the stitch op's arguments.
     """
 
     convolution: Convolved
@@ -93,11 +93,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Fused:
-    """A call of a stitch op that convolutions' kernels compute.
+    """A call of a stitch op that convolution kernels compute.
 
     Attributes:
-        parts: all that it computes.
-        divided: by their places among the stitch op's arguments, other convolutions whose sums are divided.
+        parts: all results of the call.
+        divided: other convolutions whose sums are split, by their position among the stitch op's arguments.
     """
 
     parts: tuple[Part, ...]
@@ -106,9 +106,9 @@ class Fused:
 
 @module_pass
 class ConvolutionEpilogues:
-    """Let convolutions' kernels compute a stitch op that is element-wise on results which it alone reads.
+    """Let convolution kernels compute a stitch op that is element-wise on results that only it reads.
 
-    For the target and the options with which :class:`.own_convolutions.OwnConvolutions` made the kernels.
+    Takes the target and the options with which :class:`.own_convolutions.OwnConvolutions` made the kernels.
     """
 
     def __init__(self, target: Any, config: StitchConfig | None = None):
@@ -117,7 +117,7 @@ class ConvolutionEpilogues:
         self.adding = Adding(device, has_barriers(config, device))
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Fuse them, and drop the functions that nothing calls any more."""
+        """Fuse stitch ops into convolution kernels, and drop the functions that are no longer called."""
         kernels = {
             gvar: KernelOf.from_numbers([int(n) for n in func.attrs[CONVOLUTION_ATTR]])
             for gvar, func in mod.functions_items()
@@ -143,7 +143,7 @@ class _Finder:
         self.graphs: dict[Any, StitchGraph | None] = {}
 
     def plans(self, func: relax.Function) -> dict[relax.Var, Fused]:
-        """By variable of a stitch op's result, what computes it."""
+        """Return the plan of each stitch op that convolution kernels compute, by the variable of its result."""
         readers = readers_of(func)
         found: dict[relax.Var, Fused] = {}
         for block in func.body.blocks:
@@ -164,7 +164,7 @@ class _Finder:
         return found
 
     def _fused(self, call: Any, convolved: dict[Any, Convolved]) -> Fused | None:
-        """How kernels of convolutions compute all that a stitch op does; None where they do not."""
+        """Return how convolution kernels compute all results of a stitch op, or None if they cannot."""
         args, scalars = call_args(call)
         order = {var: number for number, var in enumerate(convolved)}
         places = sorted(
@@ -187,10 +187,10 @@ class _Finder:
 
     @staticmethod
     def _part(graph: StitchGraph, outputs: tuple[int, ...], read_by: dict[int, Convolved]) -> Part:
-        """The last convolution, of those that a part of a stitch op reads, which can compute it.
+        """Return a part of a stitch op, computed by the last of its convolutions that can do so.
 
         Raises:
-            Refusal: where none can.
+            Refusal: if none can.
         """
         refused = Refusal("no convolution is read")
         for i, convolution in read_by.items():
@@ -209,7 +209,7 @@ class _Finder:
         raise refused
 
     def _graph(self, gvar: Any) -> StitchGraph | None:
-        """What a stitch op computes; None for other functions."""
+        """Return the graph of a stitch op, or None for other functions."""
         if gvar not in self.graphs:
             func = self.mod[gvar]
             is_stitched = func.attrs and STITCH_ATTR in func.attrs
@@ -225,7 +225,7 @@ class _Kernels:
         self.adding = adding
 
     def computed(self, match: Match, plan: Fused) -> relax.Expr:
-        """The results of a stitch op, by convolutions' kernels."""
+        """Emit the convolution kernels that compute a stitch op, and return its results."""
         call = match.before
         name = f"convolution_{call.args[0].name_hint.removeprefix('stitch_')}"
         given = [match.now(arg) for arg in call_args(call)[0]]
@@ -240,7 +240,7 @@ class _Kernels:
         return relax.Tuple([results[i] for i in range(len(results))])
 
     def _results(self, match: Match, name: str, part: Part, operands: list[Any]) -> list[relax.Expr]:
-        """What the kernel of a convolution gives, bound to variables."""
+        """Emit the call of a convolution's kernel, and return its results as variables."""
         of, call = part.convolution.of, part.convolution.call
         (convolved,) = result_types(call)
         shape = list(convolved.shape)[of.has_splits :]

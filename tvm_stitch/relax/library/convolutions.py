@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """LibraryConvolutions: convolutions of a CUDA device become calls of cuDNN.
 
-The call takes ``(data, weight, numbers, mode)``; the numbers are groups, strides, paddings and dilations. The C++
-describes the convolution to cuDNN as a graph, asks it for engines, and drops those whose numerical notes say that
-they narrow inputs, sum in half types, transform, or vary from run to run; gradients of weights may be transformed.
-(cuDNN's older interface, with eight algorithms, was two to six times slower than PyTorch in half types.) Where tensor
-cores compute, ``convolution_layouts`` moves channels innermost first. What is the gradient of a weight is asked for as
-such; a transposed convolution, where ``PhasedConvolutions`` has left it, as the gradient of data.
+The call takes ``(data, weight, numbers, mode)``. The numbers are groups, strides, paddings and dilations. The C++
+describes the convolution to cuDNN as a graph, and asks it for engines. It drops engines whose numerical notes say
+that they narrow inputs, sum in half types, transform, or vary from run to run. Gradients of weights may be
+transformed. (cuDNN's older interface, with eight algorithms, was two to six times slower than PyTorch in half types.)
+
+If tensor cores compute, ``ConvolutionLayouts`` moves channels innermost first. The gradient of a weight is requested
+from cuDNN as such. A transposed convolution that ``PhasedConvolutions`` has left is requested as the gradient of
+data.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ TRANSPOSED_LAYOUTS = {
     ("NCHW", "IOHW"): CHANNELS_FIRST,
     ("NCDHW", "IODHW"): CHANNELS_FIRST,
 }
-"""The same of transposed convolutions, which are gradients of a convolution's data."""
+"""The same for transposed convolutions, which are gradients of a convolution's data."""
 
 OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *SPATIAL)
 
@@ -59,9 +61,9 @@ OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *SPATIAL)
 class LibraryConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d``, ``conv3d`` and transposed ones by calls of cuDNN.
 
-    Algorithms for static shapes are timed at the first call, others chosen by cuDNN's heuristic. Runs before
-    ``LegalizeOps``; the module's decisions receive for each convolution what computes it, and why. With
-    ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
+    Algorithms for static shapes are timed at the first call. cuDNN's heuristic chooses the others. Runs before
+    ``LegalizeOps``. The module's decisions record for each convolution what computes it, and why. With
+    ``compute="auto"`` all convolutions are left to TVM if cuDNN is not installed.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -78,15 +80,15 @@ class LibraryConvolutions(ComputePass):
 
 
 def is_convolution(value: Any) -> bool:
-    """True for the operators that the library may compute, of tensors that have elements."""
+    """Return whether a value is an operator that the library may compute, of tensors that have elements."""
     return operator_name(value) in OPERATORS and has_elements(*value.args, value)
 
 
 def layout_of(target: Any, call: Any) -> str:
-    """The layout of a convolution that the library computes, one of the two words.
+    """Return the layout of a convolution for the library: ``channels_first`` or ``channels_last``.
 
     Raises:
-        Refusal: where it does not.
+        Refusal: if the library does not compute it.
     """
     attrs = call.attrs
     known = TRANSPOSED_LAYOUTS if operator_name(call) in SPATIAL else LAYOUTS
@@ -105,10 +107,10 @@ def layout_of(target: Any, call: Any) -> str:
 
 
 def padding_of(call: Any) -> list[int]:
-    """The padding of a convolution along each spatial axis, the same on both sides.
+    """Return the padding of a convolution along each spatial axis, the same on both sides.
 
     Raises:
-        Refusal: where it differs.
+        Refusal: if the sides differ.
     """
     padding = [int(p) for p in call.attrs.padding]
     spatial = len(padding) // 2
@@ -122,7 +124,7 @@ class _Rewriter:
         self.owner, self.builder, self.gradients = owner, builder, gradients
 
     def replaced(self, call: Any, var: Any) -> Any:
-        """What stands for a convolution that is bound to ``var``."""
+        """Return the replacement of a convolution that is bound to ``var``."""
         key = f"{call.op.name.rpartition('.')[2]} {var.name}"
         try:
             layout = layout_of(self.owner.target, call)
@@ -146,7 +148,7 @@ class _Rewriter:
         return relax.TupleGetItem(self.builder.emit(called), 0)
 
     def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
-        """A weight's gradient as the convolution gave it: transposed."""
+        """Return a weight's gradient in the convolution's own order, transposed."""
         dtype = str(found.data.ty.dtype)
         args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
         choices = self.owner.device.choices
@@ -159,7 +161,7 @@ class _Rewriter:
         return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
 
     def _with_channels(self, call: Any) -> list[Any]:
-        """Data and weight, channels last, with the channels that cuDNN wants of them."""
+        """Return data and weight, channels last, with at least as many channels as cuDNN needs to be fast."""
         data, weight = call.args
         channels = (shape_of(weight) or (0,))[-1]
         if str(call.ty.dtype) not in HALF or int(call.attrs.groups) > 1 or not isinstance(channels, int):
@@ -176,7 +178,7 @@ class _Rewriter:
 
 
 def numbers_of(call: Any) -> list[int]:
-    """Groups, strides, paddings and dilations of a convolution."""
+    """Return the groups, strides, paddings and dilations of a convolution."""
     attrs = call.attrs
     spatial = len(attrs.strides)
     return [int(n) for n in (attrs.groups, *attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation)]
@@ -190,14 +192,14 @@ def library_call(
     dtype: str,
     workspace: int,
 ) -> Any:
-    """The call that computes a convolution, or a weight's gradient: a tuple of its result and the workspace it used.
+    """Return the call that computes a convolution or a weight's gradient: a tuple of result and workspace.
 
     Args:
         args: data and weight, or data and the gradient of the result.
-        numbers: as ``numbers_of`` gives them.
+        numbers: the result of ``numbers_of``.
         words: the mode.
-        shape, dtype: of the result.
-        workspace: bytes that may be used beside the operands.
+        shape, dtype: shape and dtype of the result.
+        workspace: bytes of the workspace.
     """
     told = relax.ShapeExpr([tvm.tirx.IntImm("int64", n) for n in numbers])
     arguments = relax.Tuple([*args, told, tvm.ir.StringImm(" ".join(words))])

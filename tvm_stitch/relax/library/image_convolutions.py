@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which convolutions, transposed ones and gradients of weights our CUDA kernel computes, and of which operands."""
+"""Choose the convolutions, transposed ones and gradients of weights that our CUDA kernel computes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class OwnConvolution:
-    """What our kernel computes for a call.
+    """A convolution that our kernel computes for a call.
 
     Attributes:
         convolution: its sizes.
-        data: <images, channels, extents...>, or with the first two exchanged, as ``convolution.exchanged`` says.
+        data: <images, channels, extents...>, or with the first two exchanged if ``convolution.exchanged``.
         weight: <groups * outputs, inputs, window...>.
         inputs_first: the weight is <groups * inputs, outputs, window...> instead.
-        turned: and its window is read from the last element to the first.
-        shape: of the result.
-        title: what it is besides a convolution.
+        turned: the weight's window is read from the last element to the first.
+        shape: the result's shape.
+        title: words for the operator that it replaces, if that is no plain convolution.
     """
 
     convolution: ImageConvolution
@@ -52,15 +52,15 @@ class OwnConvolution:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the weight is."""
+        """True if the weight is a constant."""
         return isinstance(self.weight, tvm.ir.GenericConst)
 
 
 def own_convolution(call: Any, gradient: WeightGradient | None, choices: Choices) -> OwnConvolution:
-    """What our kernel computes for a call: for the weight's gradient that it is, where it is one.
+    """Return the convolution that our kernel computes for a call, which may be a weight's ``gradient``.
 
     Raises:
-        Refusal: where it computes nothing for it.
+        Refusal: if the kernel does not compute the call.
     """
     if gradient is not None:
         return _gradient(gradient)
@@ -71,10 +71,10 @@ def own_convolution(call: Any, gradient: WeightGradient | None, choices: Choices
 
 
 def check_kernel(call: Any) -> None:
-    """Check that a call is of the layouts and the dtype that our kernel computes, with symmetric padding.
+    """Check that a call has the layouts and the dtype that our kernel computes, with symmetric padding.
 
     Raises:
-        Refusal: where it is not.
+        Refusal: if it does not.
     """
     attrs, layouts = call.attrs, (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
     if layouts != LAYOUTS[operator_name(call)] or str(attrs.out_layout) not in ("", layouts[0]):
@@ -106,7 +106,7 @@ def _convolution(call: Any) -> OwnConvolution:
 
 
 def _transposed(call: Any) -> OwnConvolution:
-    """A transposed convolution of stride 1: a convolution of the weight turned around."""
+    """Return a transposed convolution of stride 1 as a convolution of the reversed weight."""
     attrs, (data, weight) = call.attrs, call.args
     if isinstance(weight, tvm.ir.GenericConst):
         raise Refusal("of a constant weight it is a convolution already")
@@ -133,7 +133,7 @@ def _transposed(call: Any) -> OwnConvolution:
 
 
 def _gradient(found: WeightGradient) -> OwnConvolution:
-    """The convolution that computes a weight's gradient, images and channels of its result exchanged."""
+    """Return the convolution that computes a weight's gradient, with images and channels of its result exchanged."""
     inputs, channels, *extents = _static(found.data)
     _, outputs, *window = _static(found.gradient)
     spatial = len(window)

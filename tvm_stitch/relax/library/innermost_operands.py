@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of products that a library cannot read where they lie, permuted with their innermost axis kept.
+"""Permute matmul operands that a library cannot read as they lie, with their innermost axis kept.
 
-A library reads each side transposed as fast as it reads it otherwise. So where a permutation must be written for it and
-moves the innermost axis, as heads are split and keys transposed in one, only the other axes are moved in memory: lines
-are copied as they are, and no tile is turned.
+A library reads a transposed side as fast as any other. A permutation that must be written for it may move the
+innermost axis, for example if heads are split and keys transposed in one. Then only the other axes are moved in
+memory: lines are copied as they are, and no tile is transposed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .plan import is_product
 
 
 def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
-    """Products read such permutations as two: the first one keeps the innermost axis, the other turns matrices.
+    """Split permutations of operands into two: the first keeps the innermost axis, the second transposes matrices.
 
-    ``matmul(x, permute_dims(y, [0, 2, 3, 1]))`` becomes ``matmul(x, permute_dims(permute_dims(y, [0, 2, 1, 3]), [0, 1,
-    3, 2]))``, if nothing else reads the permutation, directly or through views that keep the matrices.
+    ``matmul(x, permute_dims(y, [0, 2, 3, 1]))`` becomes ``matmul(x, permute_dims(permute_dims(y, [0, 2, 1, 3]), [0,
+    1, 3, 2]))``, if nothing else reads the permutation, directly or through views that keep the matrices.
     """
     orders: dict[relax.Var, list[int]] = {}
     for _, func in own_functions(mod):
@@ -36,7 +36,7 @@ def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
-    """By variables of permutations, in which order the operand is to lie in memory."""
+    """Return the order in which each operand is to lie in memory, by the variable of its permutation."""
     values, readers = dict(relax.analysis.get_var2val(func).items()), readers_of(func)
     found: dict[relax.Var, list[int]] = {}
     for call in values.values():
@@ -55,7 +55,7 @@ def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
 
 
 def _read(value: relax.Expr) -> relax.Expr | None:
-    """What a view that keeps the matrices is of; None for anything else."""
+    """Return the operand of a view that keeps the matrices, or None for anything else."""
     if operator_name(value) not in VIEWS or operator_name(value) == PERMUTE:
         return None
     own, read = shape_of(value), shape_of(value.args[0])
@@ -65,7 +65,7 @@ def _read(value: relax.Expr) -> relax.Expr | None:
 
 
 def _kept(value: relax.Expr) -> list[int] | None:
-    """The order of a permutation with its last two axes exchanged, if that keeps the innermost one and is one still."""
+    """Return an order with its last two axes exchanged, if this keeps the innermost axis but moves others."""
     shape = shape_of(value) if operator_name(value) == PERMUTE else None
     if shape is None or len(shape) < 3:
         return None
@@ -75,7 +75,7 @@ def _kept(value: relax.Expr) -> list[int] | None:
 
 
 def _twice(match: Match, order: list[int]) -> relax.Expr:
-    """A permutation as two, the first one in an order that keeps the innermost axis."""
+    """Return a permutation as two, the first one in an order that keeps the innermost axis."""
     kept = match.emit(relax.op.permute_dims(match.value.args[0], order))
     *outer, row, column = range(len(order))
     return relax.op.permute_dims(kept, [*outer, column, row])

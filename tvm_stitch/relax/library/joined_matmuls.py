@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JoinedProducts: products of one operand with several constant weights become one product, whose result is split.
+"""JoinedProducts: join matmuls of one operand with several constant weights into one matmul, and split its result.
 
-The queries, keys and values of attention, and the two halves of a gated layer, are such: each alone is too small for a
-device at a small batch. Their biases are joined with them. Attention reads the parts as they lie.
+Examples are the queries, keys and values of attention, and the two halves of a gated layer. At a small batch each
+matmul alone is too small for a device. Their biases are joined too. Attention reads the slices as they lie.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ..rewriting.views import shape_of
 
 @dataclass(eq=False)
 class Member:
-    """A product that is joined with others.
+    """A matmul that is joined with others.
 
     Attributes:
-        call: the product.
+        call: the matmul.
         weight: its right operand, a matrix.
-        result: the variable that a part of the joined result stands for: of the product, or of the bias added to it.
+        result: the variable that a slice of the joined result replaces, behind the bias if there is one.
         bias: the vector that is added, if any.
     """
 
@@ -46,17 +46,17 @@ class Member:
 
 @module_pass
 class JoinedProducts:
-    """Join products of one variable with constant matrices, and the constant vectors that are added to them.
+    """Join matmuls of one variable with constant matrices, and the constant vectors that are added to them.
 
-    Runs before products become calls of a library, and attention a kernel.
+    Runs before matmuls become library calls, and before attention becomes a kernel.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Join the module's products."""
+        """Join the module's matmuls."""
         plans: dict[relax.Var, tuple[list[Member], int]] = {}
         for _, func in own_functions(mod):
             plans |= planned(func)
-        made: dict[int, relax.Var] = {}  # by groups of members
+        made: dict[int, relax.Var] = {}  # by group of members
 
         def part(match: Match) -> relax.Expr:
             members, index = plans[match.var]
@@ -68,7 +68,7 @@ class JoinedProducts:
 
 
 def planned(func: relax.Function) -> dict[relax.Var, tuple[list[Member], int]]:
-    """For each variable that becomes a part: the products that are joined, and which part it is."""
+    """Return for each variable that becomes a slice: the matmuls that are joined, and the slice's index."""
     readers = readers_of(func)
     plans: dict[relax.Var, tuple[list[Member], int]] = {}
     for block in func.body.blocks:
@@ -84,7 +84,7 @@ def planned(func: relax.Function) -> dict[relax.Var, tuple[list[Member], int]]:
 
 
 def _members(block: relax.DataflowBlock, readers: Readers) -> Iterator[tuple[Any, Member]]:
-    """The products of a block that may be joined, by what they share: the left operand, and dtypes."""
+    """Yield the matmuls of a block that may be joined, each with what they share: the left operand and dtypes."""
     seen = set()
     for binding in block.bindings:
         call = binding.value
@@ -106,7 +106,7 @@ def _members(block: relax.DataflowBlock, readers: Readers) -> Iterator[tuple[Any
 
 
 def _bias(call: relax.Expr, product: relax.Var, of: relax.Call) -> tvm.ir.GenericConst | None:
-    """The constant vector that a call adds to a product, of its dtype; None where it does something else."""
+    """Return the constant vector that a call adds to a matmul, of its dtype, else None."""
     if operator_name(call) != "relax.add":
         return None
     others = [arg for arg in call.args if not arg.same_as(product)]
@@ -119,7 +119,7 @@ def _bias(call: relax.Expr, product: relax.Var, of: relax.Call) -> tvm.ir.Generi
 
 
 def _joined(match: Match, members: list[Member]) -> relax.Var:
-    """One product for all members, and its parts."""
+    """Emit one matmul for all members, and split it into their slices."""
     first = members[0].call
     weight = _constant(np.concatenate([m.weight.value.numpy() for m in members], 1), members[0].weight)
     made = relax.op.matmul(match.now(first.args[0]), weight, out_dtype=str(first.ty.dtype))
@@ -136,7 +136,7 @@ def _constant(array: np.ndarray, like: relax.Expr) -> relax.Expr:
 
 
 def _biases(members: list[Member]) -> np.ndarray:
-    """The members' biases one after the other, zeros where there is none."""
+    """Return the members' biases one after the other, with zeros for members without one."""
     (known, *_) = (m.bias.value.numpy().dtype for m in members if m.bias is not None)
     return np.concatenate(
         [

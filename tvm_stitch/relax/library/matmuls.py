@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LibraryMatmuls: matrix products of a CUDA device become calls of cuBLASLt.
+"""LibraryMatmuls: matmuls of a CUDA device become calls of cuBLASLt.
 
-It runs on Relax operators, before anything is legalized: there what reads what is told by names, and a product never
-meets TVM's schedules. The call is ``R.call_dps_packed("tvm_stitch.cublaslt.matmul", (left, right, bias?, residual?,
-numbers, mode))`` with two results: the product, and a workspace that nobody reads. So the planner of memory places
-the workspace, CUDA graphs own it, and no two streams or threads share one.
+It runs on Relax operators, before anything is legalized. There the readers of a value are known by their operator
+names, and a matmul never meets TVM's schedules. The call is ``R.call_dps_packed("tvm_stitch.cublaslt.matmul", (left,
+right, bias?, residual?, numbers, mode))`` with two results: the matmul, and a workspace that nobody reads. The memory
+planner therefore allocates the workspace, CUDA graphs own it, and no two streams or threads share one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from .plan import Planned, is_product, planned
 class LibraryMatmuls(ComputePass):
     """Replace ``R.matmul`` by calls of cuBLASLt that read operands as they lie in memory.
 
-    An operand that is a transposed, permuted, reshaped or broadcast value is read in that value's place where the
-    library can. A bias, a residual and ReLU behind a product are computed with it where no kernel follows that would
-    compute them on the way. Algorithms for static shapes are timed at the first call, others chosen by the library.
-    Runs before ``LegalizeOps``; the module's decisions receive for each product what computes it, and why. With
-    ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
+    An operand may be a transposition, permutation, reshape or broadcast of a value. If the library can, it reads that
+    value instead. A bias, a residual and ReLU behind a matmul are computed with it if no kernel follows that would
+    compute them on the way. Algorithms for static shapes are timed at the first call. The library chooses the others.
+
+    Runs before ``LegalizeOps``. The module's decisions record for each matmul what computes it, and why. With
+    ``compute="auto"`` all matmuls are left to TVM if cuBLASLt is not installed.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -74,7 +75,7 @@ class LibraryMatmuls(ComputePass):
 
 
 def check_dtypes(target: Any, call: Any) -> None:
-    """Raise a Refusal unless the library has products of these dtypes."""
+    """Raise a Refusal unless the library has matmuls of these dtypes."""
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)
     if left != right or left not in MULTIPLIED or out not in (left, "float32"):
@@ -87,7 +88,7 @@ def check_dtypes(target: Any, call: Any) -> None:
 def library_call(
     plan: Planned, operands: list[relax.Expr], ty: relax.Type, owner: LibraryMatmuls
 ) -> relax.Call:
-    """The call that computes a product: a tuple of its result and the workspace that it used.
+    """Return the call that computes a matmul: a tuple of its result and the workspace that it used.
 
     Args:
         plan: how its operands lie, and what is computed with it.
@@ -108,7 +109,7 @@ def library_call(
 
 
 def described(plan: Planned) -> str:
-    """A product's sizes, how its sides lie, and what is computed with it, in words."""
+    """Return a matmul's sizes, how its sides lie, and what is computed with it, in words."""
     found = plan.layout
     batch = "" if is_number(found.batch, 1) else f"{text_of(found.batch)} of "
     words = [f"{batch}{' x '.join(text_of(e) for e in (found.rows, found.columns, found.depth))}"]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OwnConvolutions: exact float32 convolutions become calls of our own CUDA kernel, of static shapes.
+"""OwnConvolutions: exact float32 convolutions of static shapes become calls of our own CUDA kernel.
 
-Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by the
-stitched kernel behind the convolution, unless :mod:`.convolution_epilogues` finds that the convolution's can do so.
-Constant weights are packed when the model is compiled, those of training by a stitched kernel. So are transposed
-convolutions of stride 1, with the weight turned around, and gradients of weights, whose window is as large as the
-result's gradient: few results, with sums of many products to divide.
+Runs before :mod:`.convolutions`, which takes the others. If the kernel splits sums, the stitched kernel behind the
+convolution adds them up, unless :mod:`.convolution_epilogues` finds that the convolution's kernel can. Constant
+weights are packed when the model is compiled. A stitched kernel packs the weights of training.
+
+The kernel also computes transposed convolutions of stride 1, with the reversed weight, and gradients of weights. The
+window of these is as large as the result's gradient. They have few results, each a long sum to split.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from .packed_weights import packed
 from .weight_gradients import WeightGradient, WeightGradients
 
 CONVOLUTION_ATTR = "tvm_stitch.convolution"
-"""Of a kernel: what it is compiled for, as numbers."""
+"""Attribute of a kernel: the parameters that it is compiled for, as numbers."""
 
 
 @module_pass
 class OwnConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d`` and transposed ones of static shape by our kernel, with the weight packed.
 
-    The module's decisions receive for each of them what computes it. Other convolutions stay as they are.
+    The module's decisions record what computes each of them. Other convolutions stay as they are.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -55,7 +56,7 @@ class OwnConvolutions(ComputePass):
 
 
 def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
-    """A plan in words."""
+    """Return a plan in words."""
     tile = plan.tile
     words = [f"our kernel: tiles of {tile.rows} channels x {tile.places} places"]
     words += [f"{plan.splits} splits"] if plan.splits > 1 else []
@@ -64,17 +65,17 @@ def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
 
 
 def lanes_of(places: Sequence[int], choices: Choices) -> int:
-    """Neighbouring places of the result for which a thread evaluates an epilogue, or adds up splits, at once."""
+    """Return for how many neighbouring positions a thread evaluates an epilogue, or adds up splits, at once."""
     return choices.epilogue_lanes if math.prod(places) % choices.epilogue_lanes == 0 else 1
 
 
 def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:
-    """Whether a kernel may have a barrier behind its divided sums."""
+    """Return whether a kernel may have a barrier behind its split sums."""
     return config.grid_barriers and device.cooperative
 
 
 def added_up(splits: te.Tensor) -> te.Tensor:
-    """The sum over the first axis, written out: threads that each add up one element read neighbours.
+    """Compute the sum over the first axis, written out, so that threads that each add up one element read neighbours.
 
     A reduction over so few rows would be spread over lanes.
     """
@@ -98,7 +99,7 @@ class _Rewriter:
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
     def replaced(self, builder: Any, call: Any, var: Any) -> Any:
-        """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
+        """Return the replacement of a convolution that is bound to ``var``, or the call if another pass takes it."""
         try:
             check_kernel(call)
             gradient = self._gradient(builder, call, var)
@@ -107,7 +108,7 @@ class _Rewriter:
             found = own_convolution(call, gradient, self.device.choices)
             plan = convolution_plan(found.convolution, self.device)
         except Refusal:
-            return call  # the library's pass tells why that, or TVM, computes it
+            return call  # the library's pass records why it, or TVM, computes the call
         self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, found)
         of = kernel_of(found.convolution, plan, len(found.shape) - 2)
         if of not in self.kernels:
@@ -123,13 +124,13 @@ class _Rewriter:
         return config.compute_of("convolution") == "auto" and library.why_not(library.CUDNN, config) is None
 
     def _gradient(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
-        """The weight's gradient that a call is, if it is one."""
+        """Return the weight's gradient that a call computes, if it is one, else None."""
         if operator_name(call) in SPATIAL or isinstance(call.args[1], tvm.ir.GenericConst):
             return None
         return self.gradients.found(builder, call, var)
 
     def _constant(self, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
-        """The weight as the kernel reads it: one constant for convolutions that share it."""
+        """Return the weight in the kernel's layout: one constant for all convolutions that share it."""
         key = found.weight, plan, found.convolution.groups
         if key not in self.weights:
             weight = found.weight.value.numpy()

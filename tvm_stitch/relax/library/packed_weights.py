@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our CUDA convolution reads as its weight, where that is computed: packed by operators that are stitched."""
+"""Pack computed weights for our CUDA convolution, by operators that are stitched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .image_convolutions import OwnConvolution
 
 
 def packed(builder: Any, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
-    """The weight of a convolution as the kernel reads it; ``cuda_convolution.packed_weight`` does so for constants."""
+    """Emit the weight of a convolution in the kernel's layout. ``packed_weight`` does the same for constants."""
     c, taps = found.convolution, math.prod(found.convolution.window)
     channels = (c.inputs, c.outputs) if found.inputs_first else (c.outputs, c.inputs)
     parts = builder.emit(R.reshape(found.weight, [c.groups, *channels, taps]))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PatchConvolutions: convolutions whose windows do not overlap become matrix products of patches.
+"""PatchConvolutions: convolutions whose windows do not overlap become matmuls of patches.
 
-They are the first layer of vision transformers, and what makes images smaller between the stages of a ConvNeXt. A
-library's matrix product is twice as fast as exact float32 convolutions there. Its result has channels last, as the
-layers around want it, and patches are put in their order by the stitched kernel before it, mostly a norm that writes
-its rows elsewhere: transpositions on either side are gone.
+They are the first layer of vision transformers, and make images smaller between the stages of a ConvNeXt. A library's
+matmul is twice as fast as exact float32 convolutions there. Its result has channels last, as the layers around want
+it. The stitched kernel before it puts patches in their order. Mostly that is a norm that writes its rows elsewhere.
+No transpositions remain on either side.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ LAYOUTS = {
 class PatchConvolutions:
     """Write ungrouped convolutions whose stride is their window, with no border, as ``R.matmul`` of the patches.
 
-    Weights may be parameters. Runs before layouts are chosen, for targets whose library has matrix products.
+    Weights may be parameters. Runs before layouts are chosen, for targets whose library has matmuls.
 
     Args:
-        is_called: whether the library is there; asked for convolutions alone.
+        is_called: returns whether the library is installed. Only convolutions ask.
         choices: the device's constants of choice.
         tf32: whether tensor cores compute float32 as well.
     """
@@ -60,7 +60,7 @@ class PatchConvolutions:
         try:
             patches = patches_of(call)
         except Refusal:
-            return call  # the passes behind tell what computes it
+            return call  # later passes record what computes it
         constant = isinstance(call.args[1], tvm.ir.GenericConst)
         source = _channels_last(builder, call.args[0]) if constant else None
         if source is None and not self._pays(patches, str(call.args[1].ty.dtype)):
@@ -68,7 +68,7 @@ class PatchConvolutions:
         return _product(builder, call, patches, source, str(var.name))
 
     def _pays(self, patches: Patches, dtype: str) -> bool:
-        """Whether the product saves the time of a kernel that copies the patches."""
+        """Return whether the matmul saves the time of a kernel that copies the patches."""
         on_tensor_cores = dtype in HALF or self.tf32
         if on_tensor_cores and patches.channels > self.choices.most_patch_channels_on_tensor_cores:
             return False
@@ -77,14 +77,14 @@ class PatchConvolutions:
 
 @dataclass(frozen=True)
 class Patches:
-    """What a convolution multiplies.
+    """The factors of a convolution's matmul.
 
     Attributes:
-        images: of the batch, an expression.
-        channels, results: of the data and of the result.
+        images: extent of the batch, an expression.
+        channels, results: channels of the data and of the result.
         window: extents of a patch.
-        places: patches along each spatial axis.
-        extents: of an image; what is behind the last patch is not read.
+        places: number of patches along each spatial axis.
+        extents: extents of an image. Elements behind the last patch are not read.
     """
 
     images: Any
@@ -96,10 +96,10 @@ class Patches:
 
 
 def patches_of(call: Any) -> Patches:
-    """The patches of a convolution.
+    """Return the patches of a convolution.
 
     Raises:
-        Refusal: where its windows overlap or have gaps, or its images are of symbolic size.
+        Refusal: if its windows overlap or have gaps, or its images are of symbolic size.
     """
     attrs, (data, weight) = call.attrs, call.args
     layouts = str(attrs.data_layout), str(attrs.kernel_layout)
@@ -125,13 +125,16 @@ def patches_of(call: Any) -> Patches:
 
 
 def _channels_last(builder: Any, data: Any) -> Any:
-    """What data is a transposition of, where that has channels last, with the operators of one operand in between."""
+    """Return the data with channels last, if ``data`` is its transposition, else None.
+
+    Operators of one operand may be between the two.
+    """
     value: Any = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
     name = operator_name(value)
     if name not in UNARY and name != "relax.permute_dims":
         return None
     if isinstance(value.args[0], relax.DataflowVar) and not isinstance(data, relax.DataflowVar):
-        return None  # it is not seen where data is
+        return None  # it is not visible where data is
     if name in UNARY:
         inner = _channels_last(builder, value.args[0])
         if inner is None:
@@ -142,9 +145,10 @@ def _channels_last(builder: Any, data: Any) -> Any:
 
 
 def _product(builder: Any, call: Any, patches: Patches, source: Any, name: str) -> Any:
-    """The matrix product, of the convolution's name, as the convolution's result lies: channels second.
+    """Return the matmul, named as the convolution, with the convolution's result layout: channels second.
 
-    ``source`` is data with channels last, if it is there: they are then last in a patch, else in the weight's order.
+    ``source`` is the data with channels last, if that exists. Channels are then last in a patch, else in the weight's
+    order.
     """
     p, emit, count = patches, builder.emit, len(patches.window)
     data, weight = call.args
@@ -173,6 +177,6 @@ def _product(builder: Any, call: Any, patches: Patches, source: Any, name: str) 
 
 
 def _packed(weight: np.ndarray, last: bool) -> np.ndarray:
-    """A weight ``<results, channels, window...>`` as the product's right side, ``<elements of a patch, results>``."""
+    """Return a weight ``<results, channels, window...>`` as the matmul's right side ``<patch elements, results>``."""
     ordered = np.moveaxis(weight, 1, -1) if last else weight
     return np.ascontiguousarray(ordered.reshape(len(weight), -1).T)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PhasedConvolutions: transposed convolutions as a convolution that a library computes, and a rearrangement.
+"""PhasedConvolutions: write transposed convolutions as a library's convolution, and a rearrangement.
 
-It becomes a convolution of cuDNN with the phases as channels, where cuDNN is there and the weight is a constant, and a
-rearrangement that the stitched kernel behind it computes with what follows. That is a kernel more than TVM's one, which
-has no schedule to speak of. Others, dilated ones, symbolic images, and windows so small beside the stride that most of
-a phase's window would be zeros, are left to ``LibraryConvolutions``. On an H100 what was tried is right against
-float64, one to three axes, groups, strides up to 8.
+If cuDNN is installed and the weight is a constant, the convolution of cuDNN has the phases as channels. The stitched
+kernel behind it computes the rearrangement together with the following operators. That is one kernel more than TVM's
+single one, which has practically no schedule.
+
+``LibraryConvolutions`` gets the others: dilated ones, symbolic images, and windows much smaller than the stride. For
+the last, most of a phase's window would be zeros. On an H100 all tried cases agree with float64: one to three axes,
+groups, strides up to 8.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ from ..rewriting.views import shape_of
 class PhasedConvolutions(ChoosingPass):
     """Write transposed convolutions of constant weights and static images as convolutions with more channels.
 
-    The results at places of one remainder by the stride, a phase, are a convolution of stride 1 over the data with
-    every ``stride``-th element of the window. All phases become the channels of one convolution, whose results a
-    stitched kernel puts into their places, with what follows. For targets whose library has convolutions: TVM has no
-    schedule for transposed ones. Runs behind ``TransposedConvolutions``.
+    A phase consists of the results at positions of one remainder by the stride. It is a convolution of stride 1 over
+    the data with every ``stride``-th element of the window. All phases become the channels of one convolution. A
+    stitched kernel puts its results into their positions, and computes the following operators.
+
+    For targets whose library has convolutions, because TVM has no schedule for transposed ones. Runs behind
+    ``TransposedConvolutions``.
 
     Args:
-        is_called: whether the library is there; asked for transposed convolutions alone.
+        is_called: returns whether the library is installed. Only transposed convolutions ask.
         choices: the device's constants of choice.
     """
 
@@ -68,9 +72,9 @@ class Axis:
 
     Attributes:
         stride: the number of phases.
-        window, border: of the convolution, the border on both sides.
-        places: of its result.
-        first, length: where the transposed convolution's result is among the phases in their places.
+        window, border: the convolution's window, and its border on both sides.
+        places: number of positions of the convolution's result.
+        first, length: the transposed convolution's result among the phases in their positions.
     """
 
     stride: int
@@ -82,20 +86,20 @@ class Axis:
 
 
 def axis_of(extent: int, kernel: int, stride: int, padding: int, length: int) -> Axis:
-    """The phases of an axis.
+    """Return the phases of an axis.
 
     Args:
-        extent, kernel, stride, padding: of the transposed convolution; the padding on the first side.
-        length: of its result.
+        extent, kernel, stride, padding: those of the transposed convolution, with the padding on the first side.
+        length: extent of its result.
 
     Raises:
-        Refusal: where the padding is more than the window reaches.
+        Refusal: if the padding is more than the window reaches.
     """
     if padding >= kernel:
         raise Refusal("its padding is more than its window reaches")
     window, start = -(-kernel // stride), padding // stride
     before = window - 1 - start
-    last = -(-(length + padding) // stride)  # behind the last place of a phase that is seen
+    last = -(-(length + padding) // stride)  # behind the last position of a phase that is in the result
     border = max(before, last - extent)
     places = extent + 2 * border - window + 1
     first = padding - start * stride + (border - before) * stride
@@ -103,12 +107,12 @@ def axis_of(extent: int, kernel: int, stride: int, padding: int, length: int) ->
 
 
 def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarray:
-    """The convolution's weight: results are groups, channels, and the phases of each axis.
+    """Return the convolution's weight. Its results are groups, channels, and the phases of each axis.
 
     Args:
         weight: <channels of the data, results of a group, window...>.
-        axes: of the window.
-        groups: of channels.
+        axes: the window's axes.
+        groups: the number of groups of channels.
     """
     channels, results, *window = weight.shape
     sizes = [axis.window * axis.stride for axis in axes]
@@ -125,10 +129,10 @@ def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarr
 
 
 def _phased(builder: Any, call: Any, choices: Choices) -> Any:
-    """The convolution with more channels, its results in their places.
+    """Return the convolution with more channels, with its results in their positions.
 
     Raises:
-        Refusal: where it is left to TVM.
+        Refusal: if it is left to TVM.
     """
     name, attrs, (data, weight) = call.op.name, call.attrs, call.args
     spatial, groups = SPATIAL[name], int(attrs.groups)
@@ -165,7 +169,7 @@ def _phased(builder: Any, call: Any, choices: Choices) -> Any:
 
 
 def _in_places(builder: Any, made: Any, axes: list[Axis], images: Any, channels: int) -> Any:
-    """The phases' results in their places."""
+    """Return the phases' results in their positions."""
     emit, count = builder.emit, len(axes)
     parted = [images, channels, *(axis.stride for axis in axes), *(axis.places for axis in axes)]
     order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which products of a Relax function a library computes, how their operands lie, and what is computed with them.
+"""Choose the matmuls of a Relax function that a library computes, how their operands lie, and their epilogues.
 
-A product is followed through a permutation, which then is the order in which the result is stored, through a bias, a
-residual and ReLU. They are taken only if results and other calls of libraries alone read what comes out: in any other
-kernel they are free, while in the library they would cost the values that another reader needs. A bias alone costs
-none: it is taken wherever such a call is among the readers, since what that reads is written anyway.
+A matmul is followed through a permutation, which is then the order in which the result is stored. It is also followed
+through a bias, a residual and ReLU. These are taken only if results and other library calls alone read their result.
+In any other kernel they are free, while the library would have to write the values that another reader needs. A bias
+alone costs nothing: it is taken if any reader is such a call, because the operand of that call is written anyway.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from ..stitch.dataflow import is_call_tir
 MATMUL = "relax.matmul"
 CONVOLUTIONS = PRODUCTS - {MATMUL}
 ACTIVATIONS = {"relax.nn.relu": "relu"}
-"""Activations that the library applies to a result, by operator; ``FlagsOf`` in ``cublaslt.cc`` reads the words."""
+"""Activations that the library applies to a result, by operator. ``FlagsOf`` in ``cublaslt.cc`` reads the words."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A product that the library computes.
+    """A matmul that the library computes.
 
     Attributes:
-        name: the variable that the product is bound to.
+        name: the variable that the matmul is bound to.
         layout: how its operands lie.
         left: the value that holds the layout's left side.
-        right: the one that holds its right side.
-        result: the variable that the call stands for: the product, or what is computed of it.
+        right: the value that holds its right side.
+        result: the variable that the call replaces: the matmul, or the result of its epilogue.
         bias: a vector that is added to each row, if any.
         residual: a tensor of the result's shape that is added, if any.
-        activation: what is computed of the results, a word of ``ACTIVATIONS``, if anything.
+        activation: the activation of the results, a word of ``ACTIVATIONS``, if any.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Planned:
 
     @property
     def words(self) -> list[str]:
-        """What is computed with the product."""
+        """The words of the matmul's epilogue."""
         added = [word for word in ("bias", "residual") if getattr(self, word) is not None]
         return [*added, self.activation] if self.activation else added
 
@@ -79,14 +79,14 @@ def planned(
     epilogues: bool,
     scheduled: Collection[Any] = (),
 ) -> dict[Any, Planned]:
-    """What a library computes of a function, by the variables that its calls stand for.
+    """Return the matmuls of a function that a library computes, by the variables that its calls replace.
 
     Args:
         func: a Relax function.
-        check: raises a Refusal for a product that is not to be computed by the library.
-        refused: is told the name of each product that the library does not compute, and the reason.
-        epilogues: may biases, residuals and ReLU be computed with the product before them?
-        scheduled: functions that are kernels already, which compute nothing else on their way.
+        check: raises a Refusal for a matmul that the library must not compute.
+        refused: receives the name of each matmul that the library does not compute, and the reason.
+        epilogues: allow biases, residuals and ReLU to be computed with the matmul before them.
+        scheduled: functions that are kernels already, which compute no epilogue.
     """
     return _Planner(func, scheduled).plan(check, refused, epilogues)
 
@@ -96,7 +96,7 @@ class _Planner:
         self.scheduled = scheduled
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
-        self.products: dict[Any, Planned] = {}  # by the variables that products are bound to
+        self.products: dict[Any, Planned] = {}  # by the variables that matmuls are bound to
 
     def plan(
         self, check: Callable[[Any], None], refused: Callable[[str, str], None], epilogues: bool
@@ -116,7 +116,7 @@ class _Planner:
     def _product(
         self, var: Any, call: Any, out: tuple[Extent, ...] | None, stored: tuple[Extent, ...] = ()
     ) -> Planned:
-        """The product over the earliest values that its operands are views of and the library can read."""
+        """Return the matmul of the earliest values that its operands view and that the library can read."""
         chains = [list(views(arg, partial(definition, self.values))) for arg in call.args]
         if out is None or not all(chains):
             raise Refusal("its shapes are not known")
@@ -132,19 +132,19 @@ class _Planner:
             if layout.swapped:
                 left, right = right, left
             return Planned(str(var.name), layout, left.value, right.value, var)
-        assert last is not None  # what is wrong with the operands themselves
+        assert last is not None  # the refusal of the operands themselves
         raise last
 
     # -- what follows a product -------------------------------------------------------------------------------
     def _grown_or_plain(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
         try:
             return self._grown(var, plan, epilogues)
-        except Exception as err:  # the product itself is none the worse for it
+        except Exception as err:  # the matmul itself is not affected
             reason_of(err, f"what follows {plan.name}")
             return plan
 
     def _grown(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
-        """The product with what follows it, as far as no kernel is needed behind that anyway."""
+        """Return the matmul with its epilogue, as long as no kernel behind it would compute the epilogue anyway."""
         plan = self._stored_as_permuted(var, plan)
         best, at = plan, plan.result
         while epilogues and not plan.activation and (binding := self._only_reader(at)) is not None:
@@ -158,11 +158,11 @@ class _Planner:
         return best
 
     def _only_reader(self, var: Any) -> Any:
-        """The binding that alone reads a variable of its own block; None if several do, or another product."""
+        """Return the only binding that reads a variable, in its block. None if several do, or another matmul does."""
         return None if self._is_operand(var) else only_reader_inside(self.readers, var)
 
     def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
-        """The product stored in the order in which its only reader permutes it, where that is one call as well."""
+        """Return the matmul stored in the order into which its only reader permutes it, if one call can do that."""
         binding = self._only_reader(var)
         if binding is None or operator_name(binding.value) != "relax.permute_dims":
             return plan
@@ -178,19 +178,19 @@ class _Planner:
             return plan
 
     def _taken(self, plan: Planned, at: Any, call: Any) -> Planned | None:
-        """The product with one more operation that reads it at ``at``; None where the library has none such."""
+        """Return the matmul with one more operation, which reads ``at``, or None if the library does not have it."""
         name = operator_name(call)
         if name in RESHAPES:
             return plan
         if name in ACTIVATIONS:
             return replace(plan, activation=ACTIVATIONS[name])
         if name != "relax.add" or not isinstance(plan.layout.depth, int) or str(call.ty.dtype) != _dtype(at):
-            return None  # a depth that may be 0 is none that the library takes
+            return None  # the library takes no reduction (K) extent that may be 0
         (other,) = [a for a in call.args if not a.same_as(at)] or [None]
         extents, shape, own = (None if v is None else shape_of(v) for v in (other, call, at))
         if extents is None or not shape or own is None or _dtype(other) != _dtype(at):
             return None
-        if not same_shape(own, shape):  # the addition repeats the product
+        if not same_shape(own, shape):  # the addition broadcasts the matmul
             return None
         vector = bool(extents) and all(is_number(e, 1) for e in extents[:-1])
         if vector and same(extents[-1], plan.layout.columns) and same(shape[-1], plan.layout.columns):
@@ -200,7 +200,7 @@ class _Planner:
         return replace(plan, residual=other) if full else None
 
     def _needs_no_kernel(self, var: Any) -> bool:
-        """Do only kernels, library calls and results read a value? Any other reader computes an epilogue on the way."""
+        """Return whether only kernels, library calls and results read a value. Others would compute an epilogue."""
         return all(
             self._reads_memory(binding)
             or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
@@ -209,7 +209,7 @@ class _Planner:
         )
 
     def _is_written_anyway(self, var: Any) -> bool:
-        """Does any kernel, library call or result read a value as it is?"""
+        """Return whether any kernel, library call or result reads a value as it is."""
         return any(
             self._reads_memory(binding)
             or (_is(binding.value, RESHAPES) and self._is_written_anyway(binding.var))
@@ -217,7 +217,7 @@ class _Planner:
         )
 
     def _reading(self, var: Any) -> Iterator[Any]:
-        """The bindings that read a value under any name; None for a result."""
+        """Yield the bindings that read a value under any name, and None for a result."""
         for binding in self.readers.get(var, []):
             if binding is not None and isinstance(binding.value, relax.Var):
                 yield from self._reading(binding.var)
@@ -225,13 +225,13 @@ class _Planner:
                 yield binding
 
     def _reads_memory(self, binding: Any) -> bool:
-        """Is it a result, or the binding of a call that reads its operands from memory?"""
+        """Return whether a reader is a result, or a call that reads its operands from memory."""
         if binding is None or binding.var in self.products or operator_name(binding.value) in CONVOLUTIONS:
             return True
         return is_call_tir(binding.value) and binding.value.args[0] in self.scheduled
 
     def _is_unread(self, view: Any) -> bool:
-        """Do all readers of a view read what it is made from in its stead?"""
+        """Return whether all readers of a view read the value behind it instead."""
         return not self._is_operand(view) and all(
             binding is not None
             and (binding.var in self.products or (_is(binding.value, VIEWS) and self._is_unread(binding.var)))
@@ -239,12 +239,12 @@ class _Planner:
         )
 
     def _is_operand(self, value: Any) -> bool:
-        """Does a call of the library read a value, directly or in the stead of a view of it?"""
+        """Return whether a library call reads a value, directly or in place of a view of it."""
         return any(v.same_as(value) for plan in self.products.values() for v in (plan.left, plan.right))
 
 
 def is_product(value: Any) -> bool:
-    """True for ``R.matmul(...)`` of tensors that have elements."""
+    """Return whether a value is ``R.matmul(...)`` of tensors that have elements."""
     return _is(value, (MATMUL,)) and has_elements(*value.args)
 
 
@@ -259,16 +259,16 @@ def _dtype(value: Any) -> str:
 def product_axes(
     left: View, right: View, out: tuple[Extent, ...], stored: tuple[Extent, ...] = ()
 ) -> list[Axis]:
-    """The axes of a matmul whose operands are views; the last one is that which it sums over.
+    """Return the axes of a matmul whose operands are views. The last axis is the reduction (K) axis.
 
     Args:
         left: the left operand.
         right: the right operand.
         out: the extents of the result.
-        stored: its strides, where it is not compact; of a product of matrices.
+        stored: the strides of the result if it is not compact, for a matmul of matrices.
 
     Raises:
-        Refusal: where extents may be broadcast at run time, or there are no elements.
+        Refusal: if extents may be broadcast at run time, or there are no elements.
     """
     if any(is_number(e, 0) for e in (*left.extents, *right.extents)):
         raise Refusal("it has no elements")
@@ -295,7 +295,7 @@ def product_axes(
 
 
 def _as_matrices(view: View, at: int) -> View:
-    """A vector as a matrix of one row (on the left, ``at`` 0) or one column (on the right)."""
+    """Return a vector as a matrix of one row (on the left, ``at`` 0) or one column (on the right)."""
     if len(view.extents) > 1:
         return view
     extents, strides = list(view.extents), list(view.strides)
@@ -305,7 +305,7 @@ def _as_matrices(view: View, at: int) -> View:
 
 
 def _batch_stride(side: View, axis: int, out: list[Extent]) -> Extent:
-    """The stride of a side along an axis of the result, counted from the innermost: 0 where it is broadcast."""
+    """Return the stride of a side along an axis of the result, counted from the innermost. 0 if it is broadcast."""
     own = axis - len(out) + len(side.extents)
     if own < 0 or is_number(side.extents[own], 1):
         return 0

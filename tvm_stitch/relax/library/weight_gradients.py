@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions that are gradients of a convolution's weight, found among others.
+"""Recognise convolutions that are gradients of a convolution's weight.
 
-The gradient of ``y = conv(x, w)`` to ``w`` is ``conv(x^T, g^T)^T``: images and channels of the data ``x`` and of the
-gradient ``g`` exchanged, strides and dilations too, and then cut where no whole stride reaches. So importers and
-``relax.transform.Gradient`` write it. Its window is as large as ``g``, for which a library's algorithms for
-convolutions are not made; for the gradient it has others.
+The gradient of ``y = conv(x, w)`` to ``w`` is ``conv(x^T, g^T)^T``. Images and channels of the data ``x`` and of the
+gradient ``g`` are exchanged, strides and dilations too. The result is cut where no whole stride reaches. Importers
+and ``relax.transform.Gradient`` write it so. Its window is as large as ``g``, and a library's algorithms for
+convolutions are not made for that. The library has other algorithms for the gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..rewriting.readers import readers_of
 from ..rewriting.views import integers_of, permutation, shape_of
 
 Definition = Callable[[Any], Any]
-"""What a variable is bound to; None for a parameter."""
+"""Returns the value that a variable is bound to, or None for a parameter."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class WeightGradient:
     """The gradient <O, I, *kernel> of the weight of a convolution with <N, O, ...> as its result.
 
     Attributes:
-        data: what the convolution reads, <N, I, ...>.
-        gradient: of its result.
+        data: the convolution's data, <N, I, ...>.
+        gradient: the gradient of its result.
         kernel: its window.
-        numbers: groups, strides, padding and dilations, as of the convolution.
+        numbers: its groups, strides, padding and dilations.
     """
 
     data: Any
@@ -45,12 +45,12 @@ class WeightGradient:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result."""
+        """The shape of the result."""
         return _extents(self.gradient)[1], _extents(self.data)[1], *self.kernel
 
     @property
     def is_transformed(self) -> bool:
-        """Whether cuDNN has transforms for it (Winograd's): a window of 3 x 3 without strides and dilations."""
+        """True if cuDNN has transforms for it (Winograd's): a window of 3 x 3 without strides and dilations."""
         spatial = len(self.kernel)
         strides, dilations = self.numbers[1 : 1 + spatial], self.numbers[1 + 2 * spatial :]
         return self.kernel == (3, 3) and {*strides, *dilations} == {1}
@@ -67,7 +67,7 @@ class WeightGradients:
         return {var: found for _, func in own_functions(self._mod) for var, found in readers_of(func).items()}
 
     def found(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
-        """The gradient that a convolution is which is bound to ``var``, as :func:`weight_gradient` tells."""
+        """Return the gradient that a convolution bound to ``var`` computes, as :func:`weight_gradient`."""
 
         def definition(value: Any) -> Any:
             return builder.lookup_binding(value) if isinstance(value, tvm.ir.Var) else None
@@ -76,12 +76,14 @@ class WeightGradients:
 
 
 def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definition) -> WeightGradient | None:
-    """The gradient that a convolution is, transposed: <I, O, *kernel>; None where it is another or rather as it is.
+    """Return the gradient that a convolution computes, transposed: <I, O, *kernel>.
+
+    None if it computes no gradient, or is better computed as it is.
 
     Args:
         call: a convolution of symmetric padding with the channels first.
-        cut: the spatial extents that are read of its result, where these are not all.
-        definition: of variables.
+        cut: the spatial extents of its result that are read, if not all of them are.
+        definition: returns the value of a variable.
     """
     attrs = call.attrs
     if int(attrs.groups) != 1 or not all(is_static(shape_of(v) or ()) for v in (*call.args, call)):
@@ -106,12 +108,12 @@ def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definiti
 
 
 def _extents(value: Any) -> tuple[int, ...]:
-    """Of a value of static shape."""
+    """Return the extents of a value of static shape."""
     return tuple(int(extent) for extent in shape_of(value) or ())
 
 
 def _exchanged(operand: Any, definition: Definition) -> Any:
-    """What an operand is with the first two axes exchanged; None where it is not made so."""
+    """Return the value whose first two axes an operand exchanges, or None if it is no such permutation."""
     made = definition(operand)
     rank = len(shape_of(operand) or ())
     if made is None or operator_name(made) != "relax.permute_dims":
@@ -120,9 +122,9 @@ def _exchanged(operand: Any, definition: Definition) -> Any:
 
 
 def cut_of(readers: list[Any]) -> tuple[int, ...] | None:
-    """The spatial extents that are read of a result: where its only reader cuts off the ends of these axes.
+    """Return the spatial extents of a result that are read, if its only reader cuts off the ends of these axes.
 
-    That one stays, and cuts nothing off a result that has these extents already: an end is not counted from behind.
+    That reader stays. It cuts nothing off a result that has these extents already, as no end is counted from behind.
     """
     if len(readers) != 1 or readers[0] is None or operator_name(readers[0].value) != "relax.strided_slice":
         return None

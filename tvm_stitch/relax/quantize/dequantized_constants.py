@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DequantizedConstants: weights and biases that a model stores quantized, and no integer product takes, as floats."""
+"""DequantizedConstants: make floats of quantized weights and biases that no integer matmul takes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .parameters import DEQUANTIZE, constant_parts, dequantized
 class DequantizedConstants:
     """Dequantize constants with NumPy.
 
-    Templates and libraries take weights that are constants, and ``FoldConstant`` comes too late for them: it compiles
-    and runs a function for each. Runs before layouts are chosen, with ``ConstantViews`` behind it.
+    Templates and libraries take weights that are constants. ``FoldConstant`` comes too late for them, because it
+    compiles and runs a function for each. Runs before layouts are chosen, with ``ConstantViews`` behind it.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:

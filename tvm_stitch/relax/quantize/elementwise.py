@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``R.quantize`` and ``R.dequantize`` legalized to one element-wise function each, which stitches and joins products.
+"""Legalize ``R.quantize`` and ``R.dequantize`` to one element-wise function each, which stitches and joins matmuls.
 
-Scales and zero points are operands of that function. TVM's legalization writes them into it as numbers, so that the
-kernels of equal layers, whose scales differ, would all differ; here they are compiled once.
+Scales and zero points are operands of that function. TVM's legalization writes them into it as numbers. The kernels
+of equal layers, whose scales differ, would then all differ. Here they are compiled once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _dequantize(builder: Any, call: Any) -> Any:
     if not is_served(call):
         return call.op.get_attr("FLegalize")(builder, call)
     x, scale, zero = call.args
-    whole = str(x.ty.dtype) == "int32"  # whose differences a float32 does not hold
+    whole = str(x.ty.dtype) == "int32"  # float32 does not hold differences of int32
     return builder.call_te(
         dequantized,
         x,
@@ -51,7 +51,7 @@ ELEMENTWISE_QUANTIZATION = {QUANTIZE: _quantize, DEQUANTIZE: _dequantize}
 
 
 def quantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
-    """``saturate(round(x / scale) + zero)``: rounded to nearest, ties to even, computed in float32."""
+    """Compute ``saturate(round(x / scale) + zero)`` in float32, rounded to nearest, ties to even."""
 
     def value(*i: Any) -> Any:
         rounded = te.round(x(*i).astype("float32") / _at(scale, i, axis))
@@ -64,7 +64,7 @@ def quantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
 
 
 def dequantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
-    """``(x - zero) * scale``, computed in float32."""
+    """Compute ``(x - zero) * scale`` in float32."""
 
     def value(*i: Any) -> Any:
         if zero is None:
@@ -79,7 +79,7 @@ def dequantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
 
 
 def _at(parameter: Any, indices: Any, axis: int) -> Any:
-    """A scale or zero point of an element: the only one, or that of its place along the axis."""
+    """Return the scale or zero point of an element: the only one, or the one at its position along the axis."""
     if all(isinstance(extent, tirx.IntImm) and extent.value == 1 for extent in parameter.shape):
         return parameter(*[0] * len(parameter.shape))
     return parameter(indices[axis])
@@ -90,7 +90,7 @@ def _range(dtype: str) -> tuple[int, int]:
 
 
 def _as_float(builder: Any, value: Any) -> Any:
-    """A scale, or a zero point of at most 16 bits, in float32."""
+    """Return a scale, or a zero point of at most 16 bits, in float32."""
     if str(value.ty.dtype) == "float32":
         return value
     if is_constant(value):

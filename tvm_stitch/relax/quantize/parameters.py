@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``R.quantize`` and ``R.dequantize`` as passes read them: scales and zero points, constant or not.
+"""Read ``R.quantize`` and ``R.dequantize`` for passes: scales and zero points, constant or not.
 
-A quantized tensor ``q`` of scale ``s`` and zero point ``z`` stands for ``(q - z) * s``.
+A quantized tensor ``q`` of scale ``s`` and zero point ``z`` represents ``(q - z) * s``.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from ..rewriting.views import shape_of
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
 NARROW = ("int8", "uint8", "int16", "uint16")
-"""The types of quantized tensors that are computed here; int32 beside them of biases, which are only dequantized."""
+"""The types of quantized tensors that are computed here. Biases may also be int32, and are only dequantized."""
 
 FLOATS = ("float32", "float16", "bfloat16")
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is a constant tensor."""
+    """Return whether a value is a constant tensor."""
     return isinstance(value, tvm.ir.GenericConst) and isinstance(value.ty, relax.TensorType)
 
 
 def array_of(value: Any) -> np.ndarray:
-    """The elements of a constant tensor."""
+    """Return the elements of a constant tensor."""
     return np.asarray(value.value.numpy())
 
 
 def is_zero(value: Any) -> bool:
-    """Whether a value is a constant of zeros."""
+    """Return whether a value is a constant of zeros."""
     return is_constant(value) and not array_of(value).any()
 
 
 def is_single(value: Any) -> bool:
-    """Whether a tensor has one element."""
+    """Return whether a tensor has one element."""
     shape = shape_of(value)
     return shape is not None and all(is_number(extent, 1) for extent in shape)
 
 
 def is_served(call: Any) -> bool:
-    """Whether a call quantizes floats to integers of at most 16 bits, or dequantizes those, or int32, to floats."""
+    """Return whether a call quantizes floats to at most 16 bits, or dequantizes such integers or int32 to floats."""
     name = operator_name(call)
     if name not in (QUANTIZE, DEQUANTIZE) or any(getattr(arg, "ty", None) is None for arg in call.args):
         return False
@@ -61,12 +61,12 @@ def is_served(call: Any) -> bool:
 
 
 def is_per_tensor(call: Any) -> bool:
-    """Whether a call quantizes or dequantizes all elements with one scale and one zero point."""
+    """Return whether a call quantizes or dequantizes all elements with one scale and one zero point."""
     return is_served(call) and all(is_single(arg) for arg in call.args[1:])
 
 
 def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Scales or zero points with the rank of what they belong to: of one element, or along an axis."""
+    """Reshape scales or zero points to the rank of their tensor: to one element, or along an axis."""
     if values.size == 1:
         return values.reshape((1,) * rank)
     shape = [1] * rank
@@ -75,7 +75,7 @@ def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
 
 
 def constant_parts(call: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """A dequantized constant's integers, scales and zero points, all of one rank; None for another call."""
+    """Return a dequantized constant's integers, scales and zero points, all of one rank, or None for another call."""
     if operator_name(call) != DEQUANTIZE or not is_served(call) or not all(map(is_constant, call.args)):
         return None
     array, scale, zero = map(array_of, call.args)
@@ -86,14 +86,15 @@ def constant_parts(call: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | Non
 
 
 def dequantized(array: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    """The float32 values that integers stand for, rounded once."""
+    """Return the float32 values that integers represent, rounded once."""
     return (array.astype("int64") - zero.astype("int64")).astype("float32") * scale.astype("float32")
 
 
 def undo_each_other(dequantize: Any, quantize: Any) -> bool:
-    """Whether quantizing what is dequantized gives the integers back: of one constant scale and zero point.
+    """Return whether quantizing a dequantized tensor gives its integers back, for one constant scale and zero point.
 
-    ``(q - z) * s / s`` differs from ``q - z`` by two roundings, less than half as long as nothing overflows.
+    ``(q - z) * s / s`` differs from ``q - z`` by two roundings. The difference is below one half if nothing
+    overflows.
     """
     if not (is_per_tensor(dequantize) and is_per_tensor(quantize)):
         return False
@@ -110,5 +111,5 @@ def undo_each_other(dequantize: Any, quantize: Any) -> bool:
 
 
 def is_plain(scale: float) -> bool:
-    """Whether products with a scale neither overflow nor lose bits."""
+    """Return whether products with a scale neither overflow nor lose bits."""
     return math.isfinite(scale) and 2.0**-100 < scale < 2.0**100

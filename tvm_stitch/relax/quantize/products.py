@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizedProducts: products of dequantized integers are products of integers, whose sums are dequantized.
+"""QuantizedProducts: compute matmuls and convolutions of dequantized integers on the integers, and scale the sums.
 
-With activations ``(x - zx) * sx`` and a constant weight ``(w - zw) * sw``, a sum along the depth k is
+With activations ``(x - zx) * sx`` and a constant weight ``(w - zw) * sw``, a sum along the reduction axis k of extent
+K is::
 
     sx * sw * (sum x w' - zx * sum w' + c * (sum x - K zx))
 
-of the bytes ``w' = w - zw - c``. Where all differences ``w - zw`` fit into a signed byte c is 0, else it is the middle
-of a column's. What depends on the weight alone is a constant; so a kernel adds one vector to its sums, and scales them.
+The bytes are ``w' = w - zw - c``. If all differences ``w - zw`` fit into a signed byte, c is 0. Otherwise it is the
+middle of a column's differences. The terms that depend on the weight alone are constants. A kernel therefore adds one
+vector to its sums, and scales them.
 """
 
 from __future__ import annotations
@@ -45,12 +47,14 @@ LARGEST_BYTE = 255
 
 @module_pass
 class QuantizedProducts(ComputePass):
-    """Compute matrix products and convolutions by their integers, where a template multiplies them.
+    """Compute matmuls and convolutions with their integers, if a template multiplies them.
 
-    Taken are products of a dequantized tensor of int8 or uint8, with one scale and one zero point, which need not be
-    constants, and a constant weight, with a scale and a zero point for each column or for all; and
-    ``matmul(x - zx, w - zw)`` in int32, as ``MatMulInteger`` is imported. The module's decisions receive the reason
-    where a product of dequantized operands stays one of floats. Runs before ``LegalizeOps``.
+    The data is a dequantized tensor of int8 or uint8, with one scale and one zero point, which need not be constants.
+    The weight is a constant, with a scale and a zero point for each column or for all. ``matmul(x - zx, w - zw)`` in
+    int32 is taken too, as ``MatMulInteger`` is imported.
+
+    If a product of dequantized operands stays one of floats, the module's decisions record the reason. Runs before
+    ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -63,7 +67,7 @@ class QuantizedProducts(ComputePass):
         return apply_rules(mod, [rule])
 
     def _integers(self, match: Match) -> relax.Expr | None:
-        """The product of integers that a product is; notes the reason if it stays one of floats."""
+        """Return the product of integers that equals a product. If it stays one of floats, record the reason."""
         try:
             return _Integers(self, match).product()
         except Refusal as err:
@@ -73,7 +77,7 @@ class QuantizedProducts(ComputePass):
 
 @dataclass(frozen=True)
 class _Data:
-    """Activations: bytes in memory, what is subtracted from them (None: nothing), and their scale (None: 1)."""
+    """Activations: bytes in memory, the zero point (None: 0), and their scale (None: 1)."""
 
     values: relax.Expr
     zero: relax.Expr | None
@@ -82,7 +86,7 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Weight:
-    """A constant weight: what its bytes stand for as integers, and scales of its rank (None: 1)."""
+    """A constant weight: its integers without zero points, and scales of its rank (None: 1)."""
 
     integers: np.ndarray
     scale: np.ndarray | None
@@ -90,7 +94,7 @@ class _Weight:
 
 @dataclass(frozen=True)
 class _Split:
-    """A weight as bytes: ``integers = bytes + rest``, the rest the same along the depth."""
+    """A weight as bytes: ``integers = bytes + rest``. The rest and the bytes' sums have extent 1 along reductions."""
 
     bytes: np.ndarray
     rest: np.ndarray
@@ -98,24 +102,24 @@ class _Split:
 
 
 class _Integers:
-    """A product, as one of integers."""
+    """A matmul or convolution as one of integers."""
 
     def __init__(self, owner: QuantizedProducts, match: Match):
         self.owner, self.match = owner, match
         self._definition, self._emit = partial(definition, match.values), match.emit
 
     def product(self) -> relax.Expr | None:
-        """The result of the product, computed of integers; None where its operands are no dequantized integers.
+        """Return the result, computed with integers, or None if its operands are no dequantized integers.
 
         Raises:
-            Refusal: where they are, and no template takes them.
+            Refusal: if they are, and no template takes them.
         """
         call = self.match.before
         return self._product(call) if operator_name(call) == MATMUL else self._convolution(call)
 
     # -- what is multiplied ---------------------------------------------------------------------------------------
     def _data(self, value: relax.Expr) -> _Data | None:
-        """The activations that a left factor is made of; None where it is made of something else."""
+        """Return the activations that a left factor is computed from. None if it is computed from something else."""
         call = self._definition(value)
         if operator_name(call) == DEQUANTIZE:
             source, scale, zero = call.args
@@ -130,7 +134,7 @@ class _Integers:
         return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
 
     def _weight(self, value: relax.Expr) -> _Weight | None:
-        """The integers that a right factor stands for; None where it is no constant of integers."""
+        """Return the integers that a right factor represents, or None if it is no constant of integers."""
         if is_constant(value):
             whole = str(value.ty.dtype) == "int32"
             return _Weight(array_of(value).astype("int64"), None) if whole else None
@@ -154,10 +158,10 @@ class _Integers:
         return None
 
     def _factors(self, call: relax.Call) -> tuple[_Data, _Weight] | None:
-        """Both factors of a product of integers; None where it is none.
+        """Return both factors of a product of integers, or None if it is none.
 
         Raises:
-            Refusal: where it is one that is not taken.
+            Refusal: if it is one that is not taken.
         """
         data = self._data(call.args[0])
         if data is None:
@@ -259,7 +263,7 @@ class _Integers:
         return self._scaled(sums, data, along_channels(scale) if scale.size > 1 else scale)
 
     def _bytes(self, data: _Data, kind: str) -> tuple[relax.Expr, relax.Expr | None]:
-        """The activations and their zero point, an int32 or None, as a template takes them best."""
+        """Return the activations and their int32 zero point (None: 0) in the dtype that suits templates best."""
         x, dtype = self.match.now(data.values), str(data.values.ty.dtype)
         unsigned = dtype == "int8" and multiplies_unsigned(self.owner.target)
         self._check(kind, "uint8" if unsigned else dtype)
@@ -282,7 +286,7 @@ class _Integers:
         return shifted, self._emit(R.add(zero, relax.const(np.int32(SHIFT))))
 
     def _times(self, zero: relax.Expr, values: np.ndarray) -> relax.Expr:
-        """The product of a zero point with constants."""
+        """Return the product of a zero point with constants."""
         if is_constant(zero):
             with np.errstate(over="ignore"):
                 product = array_of(zero).astype("int64") * values.astype("int64")
@@ -305,10 +309,10 @@ def _spatial(layout: str) -> str:
 
 
 def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:
-    """A weight as bytes and a rest that is the same along the axes of the depth.
+    """Split a weight into bytes and a rest that is the same along the reduction axes.
 
     Raises:
-        Refusal: where a column's integers differ by more than a byte, or sums may not fit into an int32.
+        Refusal: if a column's integers differ by more than a byte, or sums may not fit into an int32.
     """
     count = int(np.prod([integers.shape[axis] for axis in depth]))
     shape = [1 if axis in depth else extent for axis, extent in enumerate(integers.shape)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnsignedQuantization: int8 tensors as uint8 with a zero point that is 128 more, for CPUs that multiply those.
+"""UnsignedQuantization: store int8 tensors as uint8 with a zero point larger by 128, for CPUs that multiply those.
 
-VNNI multiplies unsigned bytes by signed ones. What quantizes a tensor can as well make the unsigned integers, and what
-dequantizes it subtract 128 more: the values are the same to the bit.
+VNNI multiplies unsigned bytes by signed ones. An operator that quantizes a tensor can produce unsigned integers as
+well. The operators that dequantize it then subtract 128 more. The values are the same to the bit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..rewriting.rules import Match, Rule, apply_rules
 from .parameters import DEQUANTIZE, QUANTIZE, array_of, is_constant, is_served
 
 SHIFT = 128
-"""What is added to an int8 to make a uint8 of it."""
+"""The number added to an int8 to make a uint8."""
 
 
 @module_pass
 class UnsignedQuantization:
-    """Quantize to uint8 what a model quantizes to int8, where all that reads it dequantizes it.
+    """Quantize to uint8 instead of int8 if all readers of the tensor dequantize it.
 
     Operators that only move elements may be between. Zero points have to be constants. Runs before ``LegalizeOps``.
     """
@@ -50,14 +50,14 @@ class UnsignedQuantization:
 
 
 def _chosen(func: relax.Function) -> set[relax.Var]:
-    """The variables of a function that become unsigned."""
+    """Return the variables of a function that become unsigned."""
     blocks = [b for b in getattr(func.body, "blocks", ()) if isinstance(b, relax.DataflowBlock)]
     readers = readers_of(func)
     return set().union(*(_shifted(block.bindings, readers) for block in blocks))
 
 
 def _shifted(bindings: Iterable[relax.Binding], readers: Readers) -> set[relax.Var]:
-    """The variables of a block that become unsigned: what is quantized, and what moves it."""
+    """Return the variables of a block that become unsigned: quantized tensors, and moved copies of them."""
     found: dict[relax.Var, relax.Expr | None] = {}
     for binding in bindings:
         value, name = binding.value, operator_name(binding.value)
@@ -80,7 +80,7 @@ def _shifted(bindings: Iterable[relax.Binding], readers: Readers) -> set[relax.V
 
 
 def _follows(reader: relax.Binding, var: relax.Var, kept: set[relax.Var]) -> bool:
-    """Whether a reader can take unsigned integers for the signed ones."""
+    """Return whether a reader can take unsigned integers for the signed ones."""
     call = reader.value
     if operator_name(call) == DEQUANTIZE:
         return call.args[0].same_as(var) and is_served(call) and is_constant(call.args[2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizedViews: what only moves elements moves quantized ones, where a model dequantizes them for that.
+"""QuantizedViews: move quantized elements, instead of dequantizing them, moving floats and quantizing again.
 
 A model of quantizing and dequantizing pairs has one around every operator: ``quantize(reshape(dequantize(q)))``.
 """
@@ -20,7 +20,7 @@ from .parameters import DEQUANTIZE, QUANTIZE, is_per_tensor, undo_each_other
 class QuantizedViews:
     """Rewrite ``quantize(move(dequantize(q)))`` of one constant scale and zero point as ``move(q)``, which is exact.
 
-    Without an operator between them a pair is dropped. Runs before ``LegalizeOps``.
+    A pair without an operator between its halves is dropped. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
