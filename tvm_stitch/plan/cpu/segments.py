@@ -215,8 +215,8 @@ def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Ex
 
 
 def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: Expr) -> int:
-    """Return a number of elements. Conditions of ``if_then_else`` are constant in each piece that begins at a
-    multiple.
+    """Return a number of elements by whose multiples a symbolic segment has pieces of constant ``if_then_else``
+    conditions.
     """
     domain = alignment.domain
     differences = [difference for _, difference in _differences(domain, keys)]
