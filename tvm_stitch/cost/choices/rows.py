@@ -32,7 +32,8 @@ class RowChoices:
     # -- threads of a row ----------------------------------------------------------------------------------------------
     tile_registers: int = 72
     """32-bit registers a thread may spend on tiles before the row takes more threads. On an H200, 512 columns with 7
-    to 10 inputs took 69 to 71 us with 64 to 256 threads, and 75 to 85 us with 512 (``scripts/ab_threads.py``)."""
+    to 10 inputs took 69 to 71 us with 64 to 256 threads. With 512 threads they took 75 to 85 us
+    (``scripts/ab_threads.py``)."""
     long_row_registers: int = 112
     """The same if the row takes a large block already. It was measured for rows of 256 to 8192 columns."""
     largest_block_from_registers: float = long_row_registers * 0.55

@@ -38,8 +38,9 @@ class StrategyChoices:
     async_copy_late_large_threads: int = 512
     """Threads of a block if passes behind a reduction read what rows share, which comes from the second-level cache.
     One figure is for blocks of which ``async_copy_resident`` fit a multiprocessor, the other for larger blocks. So a
-    multiprocessor has about 1,536 threads. An RMS norm of 131,072 columns took 126 us as 8 blocks of 256 threads, 138
-    as 8 of 512 and 128 as 4 of 512. One of 65,536 columns took 125 us as 4 of 256, and 130 as 4 of 512."""
+    multiprocessor has about 1,536 threads. An RMS norm of 131,072 columns took 126 us as 8 blocks of 256 threads. As
+    8 blocks of 512 it took 138 us, and as 4 of 512 it took 128 us. One of 65,536 columns took 125 us as 4 of 256, and
+    130 as 4 of 512."""
     least_async_copy_resident: int = 3
     """Fewest blocks that a multiprocessor's shared memory must hold."""
     async_copy_splits: tuple[int, ...] = (2, 4, 8)
@@ -90,8 +91,8 @@ class StrategyChoices:
     uncoalesced."""
     transposed_line_bytes: int = 64
     """Fewest bytes of neighbouring rows that a block takes if shared memory has room. Among such blocks, those are
-    best that share the rows out evenly among the multiprocessors. 6,272 rows of 768 columns took 79% of a copy's
-    speed as 196 blocks of 32 rows."""
+    best that share the rows out evenly among the multiprocessors. As 196 blocks of 32 rows, 6,272 rows of 768 columns
+    reached 79% of a copy's speed."""
     transposed_splits: tuple[int, ...] = (2, 4, 8)
     """Blocks that may share rows that are transposed and reduced."""
     transposed_resident: tuple[int, ...] = (3, 2, 1)
@@ -105,8 +106,8 @@ class StrategyChoices:
     persistent_resident: int = 2
     """Persistent blocks of a multiprocessor that transpose groups of rows: one hides the other's reductions."""
     persistent_groups: int = 4
-    """Fewest groups of rows that each cluster of such blocks should have. 6,272 rows of 768 columns, three or four
-    groups each, took 12.7 us. In blocks that end they took 11.0 us."""
+    """Fewest groups of rows that each cluster of such blocks should have. With three or four groups each, 6,272 rows
+    of 768 columns took 12.7 us. In blocks that end they took 11.0 us."""
     persistent_columns: int = 256
     """Fewest columns of a row that each block of a cluster should have."""
     persistent_registers: int = 32
@@ -137,8 +138,8 @@ class StrategyChoices:
     staged_slowdown: float = 1.7
     """Slowdown of rows whose block stages them in shared memory, and is the only one of its multiprocessor."""
     register_row_bytes: int = 48 * 1024
-    """Bytes read of a row up to which a block's registers are the best storage for it, for any number of rows. 32 KiB
-    run at a copy's speed, and 64 KiB at 0.6 to 0.8 of it (``scripts/ab_splits.py``)."""
+    """Bytes read of a row up to which a block's registers are the best storage for it, for any number of rows. Rows
+    of 32 KiB run at a copy's speed, and rows of 64 KiB at 0.6 to 0.8 of it (``scripts/ab_splits.py``)."""
     cached_share: float = 0.2
     """Cost of reading again from the second-level cache, relative to reading from memory."""
     cache_fill: float = 0.67
