@@ -224,8 +224,7 @@ def _shorter(elements: int, choices: Choices) -> int:
 
 
 def _row_cost(sched: LoopNest, choices: Choices) -> float:
-    """Return the approximate nanoseconds of a row. A flat domain is one row. A symbolic row has its assumed length.
-    """
+    """Return the approximate nanoseconds of a row. A flat domain is one row. A symbolic row has its assumed length."""
     total = choices.row_ns
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)

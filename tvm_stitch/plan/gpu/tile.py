@@ -203,8 +203,7 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
 
 
 def any_length(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping:
-    """Return a mapping for rows of any length: a large block steps through each, and reads again what passes share.
-    """
+    """Return a mapping for rows of any length: a large block steps through each, and reads again what passes share."""
     threads = device.max_threads_per_block // 2 if alignment.graph.reduces else device.warp
     spaces = []
     for e in sched.spaces:
