@@ -215,8 +215,9 @@ def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Ex
 
 
 def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: Expr) -> int:
-    """Return a number of elements by whose multiples a symbolic segment has pieces of constant ``if_then_else``
-    conditions.
+    """Return a number of elements by whose multiples a symbolic segment is cut into pieces.
+
+    Conditions of ``if_then_else`` are constant in each piece.
     """
     domain = alignment.domain
     differences = [difference for _, difference in _differences(domain, keys)]
@@ -250,8 +251,9 @@ def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: E
 def _split(
     domain: Domain, var: Var, total: Extent, extent: Extent, last: int
 ) -> tuple[Axes, Expr, Var] | None:
-    """Return the axes of ``outer * extent + inner`` for ``var``, that expression, and its ``inner`` below extent -
-    last.
+    """Return the axes of ``outer * extent + inner`` for ``var``, that expression, and its ``inner``.
+
+    ``inner`` is below extent - last.
     """
     outer, inner = compat.tir.Var("outer", "int64"), compat.tir.Var("inner", "int64")
     fewer = extent - last if isinstance(extent, int) else extent - compat.const(last, "int64")

@@ -119,8 +119,9 @@ class _Mapper:
         self.cut = Cut(dict(found.cut.producer), dict(found.cut.ready))
 
     def _cost(self, penalty: float) -> float:
-        """Return the wasted fraction of all bytes read, plus ``penalty`` if blocks take several tasks one after the
-        other.
+        """Return the wasted fraction of all bytes read.
+
+        ``penalty`` is added if blocks take several tasks one after the other.
         """
         wasted = sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
         return wasted + penalty * min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
@@ -181,7 +182,7 @@ class _Mapper:
                 self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
 
     def _resized(self, piece: Slice) -> Slice:
-        """Return the stage, finishing as many partial results of reductions as the mapping of the first stage makes."""
+        """Return the stage, finishing as many partial results as the mappings of the first stages of reductions make."""
         if not any(op in self.finals for op in piece.copies):
             return piece
 

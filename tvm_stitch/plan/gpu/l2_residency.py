@@ -18,8 +18,9 @@ from .tile import words_of
 
 
 def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
-    """Return a plan of one stage, whose inputs get L2 residency if it reads and writes so much more than the cache
-    holds.
+    """Return a plan of one stage, whose inputs get L2 residency if they pay.
+
+    The stage must read and write so much more than the cache holds.
     """
     device, stage = plan.device, plan.stage
     moved = traffic(plan)

@@ -48,8 +48,9 @@ def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_byte
 
 
 def blocks_in_shared(device: DeviceModel, shared_bytes: int) -> int:
-    """Return the number of blocks whose shared memory an SM holds, 0 if not even one fits. Other resources do not
-    count.
+    """Return the number of blocks whose shared memory an SM holds, 0 if not even one fits.
+
+    Other resources do not count.
 
     The bytes are not rounded to the steps in which shared memory is given out. ``blocks_per_sm`` rounds the bytes of
     a kernel, while plans pass an estimate of them here.

@@ -176,8 +176,9 @@ class _Partitioner:
         return None
 
     def _producers(self, op: Operator, seen: set[Operator]) -> Iterator[Operator]:
-        """Yield the producers of the operator's inputs that are not global. Each is added to ``seen``, and was not in
-        it.
+        """Yield the producers of the operator's inputs that are not global.
+
+        Each is added to ``seen``. Producers that are in it already are left out.
         """
         for t in op.inputs:
             producer = self.cut.producer.get(t)

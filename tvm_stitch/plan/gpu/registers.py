@@ -12,7 +12,7 @@ from ..kernel import Stage
 
 
 def stage_words(stage: Stage) -> float:
-    """Return the registers of a thread's tiles while a stage is evaluated: hoisted values, sums, and tasks in flight."""
+    """Return the registers of a thread's tiles in a stage: hoisted values, sums, and tasks in flight."""
     total = 0.0
     for p in stage.schedule.passes:
         m = stage.row_mapping.of(p.columns)
@@ -33,8 +33,9 @@ def stage_words(stage: Stage) -> float:
 
 
 def with_resident(stage: Stage, words: int) -> Stage:
-    """Return the stage with a thread's columns of shared inputs (scales, biases) in registers, up to ``words``
-    registers.
+    """Return the stage with a thread's columns of shared inputs (scales, biases) in registers.
+
+    They take up to ``words`` registers.
 
     A thread has the same columns in all of its tasks. Only blocks of several tasks keep them, and only in stages of
     one pass: other stages have tiles that come and go.

@@ -57,8 +57,7 @@ def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
 
 
 def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
-    """Return the elements that a vector may hold for every tensor of the column space: a power of two that divides
-    it.
+    """Return the elements of a vector for every tensor of the column space: a power of two that divides the space.
 
     Multiples that the domain knows of symbols count for a symbolic column space.
 
@@ -90,8 +89,7 @@ def divisor(columns: Extent) -> int:
 
 
 def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
-    """Return the registers that one column of the space costs a thread: the most that is alive before or after a
-    pass.
+    """Return the registers that one column of the space costs a thread: the most alive before or after a pass.
 
     Values alive are the kept ones still to be read and the loads in flight. A pass stores into the registers of what
     it read last. Shared values (a scale or bias) live for one vector only and are not counted.
@@ -308,8 +306,9 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
 def settled(
     alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
 ) -> tuple[LoopNest, RowMapping]:
-    """Return a schedule and mapping that agree on where values stay. Loads that exceed registers try shared memory
-    first.
+    """Return a schedule and mapping that agree on where values stay.
+
+    Loads that do not fit registers try shared memory first.
     """
     if mapping.keep:
         return sched, mapping
@@ -338,8 +337,9 @@ def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:
 def _threads_for(
     columns: int, vector: int, full: int, words: float, rows: int | None, device: DeviceModel
 ) -> int:
-    """Return the threads for a row of ``columns`` columns, moved by vectors of ``vector`` (``full`` if all were
-    aligned).
+    """Return the threads for a row of ``columns`` columns, moved by vectors of ``vector``.
+
+    ``full`` is the length of a vector if all were aligned.
 
     Two full vectors a thread were best on an H200 at every row length from 256 to 8192. One leaves too little in
     flight, and many need registers that cost occupancy. Blocks of 1024 threads are left to rows that need them.

@@ -28,8 +28,7 @@ def has_symbolic_rows(alignment: Alignment, sched: LoopNest) -> bool:
 
 
 def busy(alignment: Alignment, device: DeviceModel) -> Alignment:
-    """Return the alignment, after a check that few rows of symbolic length, a block each, do not leave the device
-    idle.
+    """Return the alignment, after a check that few rows of symbolic length, a block each, delay nothing.
 
     Raises:
         Misaligned: when an output needs no reduction, and there are fewer rows than multiprocessors.

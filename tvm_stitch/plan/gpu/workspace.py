@@ -15,8 +15,9 @@ from ..kernel import KernelPlan, Scratch
 
 
 def with_workspace(plan: KernelPlan) -> KernelPlan:
-    """Return the plan with a buffer for every global tensor that is no output. Tensors share one if not live
-    together.
+    """Return the plan with a buffer for every global tensor that is no output.
+
+    Tensors that are not live together share a buffer.
 
     A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
     tensor and the first writes of the next there is a barrier.

@@ -38,9 +38,7 @@ from ..rows.candidate import Candidate, are_static, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate:
-    """Propose one block or several for each row, whichever the estimate says is fastest. The strategy serves all
-    rows.
-    """
+    """Propose one block or several for each row, by the fewest estimated seconds. The strategy serves all rows."""
     sched = schedule(alignment)
     sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     seconds = math.inf
@@ -175,8 +173,9 @@ def _loads_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> floa
 
 
 def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
-    """Return the approximate seconds of a kernel: the busiest multiprocessor's share of memory traffic, and
-    exchanges.
+    """Return the approximate seconds of a kernel.
+
+    They are the busiest multiprocessor's share of the memory traffic, and exchanges.
 
     It compares mappings of one stitch op. The launch and the computation are common to all of them, and left out.
     """

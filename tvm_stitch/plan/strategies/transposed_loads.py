@@ -25,8 +25,9 @@ from ..rows.transposed import Room, TransposedRows, transposed_rows
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
-    """Propose blocks that transpose patches of a graph's inputs, None if no input is transposed, or no block holds a
-    patch.
+    """Propose blocks that transpose patches of a graph's inputs.
+
+    Return None if no input is transposed, or no block holds a patch.
 
     The estimate leaves out the exchange of a cluster: other blocks of the multiprocessor hide it.
     """
