@@ -182,7 +182,7 @@ class _Mapper:
                 self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
 
     def _resized(self, piece: Slice) -> Slice:
-        """Return the stage, finishing as many partial results as the mappings of the first stages of reductions make."""
+        """Return the stage, finishing as many partial results as the mappings of the first stages make."""
         if not any(op in self.finals for op in piece.copies):
             return piece
 
