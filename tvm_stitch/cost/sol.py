@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SOL (speed of light): a kernel's bytes, launch and barriers against the peaks of the device.
 
-It compares ways of dividing a graph into kernels, where all of them move data and differ by how much and in how many
+It compares ways of dividing a graph into kernels. They differ in the bytes that they move and in the number of
 launches. Memory-intensive kernels are bound by bandwidth, so arithmetic is left out.
 """
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the kind of plan: one row domain, or phases of stages with grid barriers between them.
 
-Without grid barriers, the phases become consecutive kernels: the same plan without the barrier. The alternative is
-stitch ops that end where values cross rows. Both have about as many launches. In a plan of phases, everything that a
-phase computes from a value needs one read of it. That is half the traffic for the gradients of layer norm. Sums
-across rows are read row by row, on all blocks.
+Without grid barriers, the phases become consecutive kernels: the same plan without the barrier. The alternative is a
+stitch op for each side of a value that crosses rows. Both have about as many launches. In a plan of phases,
+everything that a phase computes from a value needs one read of it. That is half the traffic for the gradients of
+layer norm. Sums across rows are read row by row, on all blocks.
 """
 
 from __future__ import annotations

@@ -180,9 +180,9 @@ def leads(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Lead]:
     """Return the dominants that may say what a row is for all groups of a graph, best first.
 
     With reductions it is the first one that dominates a group: if it does not serve the others, no candidate does.
-    Without reductions, rows pay where a costly value is broadcast along them, which is then computed once a row. Rows
-    of symbolic length may turn out to be short: they come after outputs, which make a single row of all elements.
-    ``preferred`` dominants come before all others.
+    Without reductions, rows pay if a costly value is broadcast along them. The value is then computed once a row.
+    Rows of symbolic length may turn out to be short: they come after outputs, which make a single row of all
+    elements. ``preferred`` dominants come before all others.
     """
     groups = dominant_groups(graph, preferred)
     order = {op: i for i, op in enumerate(graph.operators)}

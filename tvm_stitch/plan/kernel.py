@@ -55,7 +55,7 @@ class Stage:
     On a grid that several stages share, ``tasks`` groups of rows (or pieces of a flat domain) are shared out over
     ``stride`` blocks. A step takes ``unroll`` of them. ``tiles`` pieces of the columns have blocks of their own.
     ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first,
-    because the caches hold the end of what an earlier phase read.
+    because the caches hold the end of an earlier phase's reads.
 
     ``resident`` are inputs that all rows share, of which a thread keeps its columns for all of its tasks. ``early``
     are inputs that passes behind a reduction read, and that are loaded before the first pass. ``rescaled`` are sums
@@ -179,10 +179,10 @@ class InterPhaseReuse:
     """Inputs of which every block keeps what its first tasks loaded, for the phases that read it again.
 
     ``tensors`` are inputs of the whole graph, ``stages`` those that read all of them, in order of their phases. The
-    first stage loads the elements. The others find them where it left them, each thread its own. A block keeps
-    ``shared`` tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers. ``leaves``
-    are, for each stage, its loads of the tensors. ``buffers`` are those of the tensors in shared memory, if tasks
-    stay there.
+    first stage loads the elements. Threads of the other stages find their own elements in the same storage. A block
+    keeps ``shared`` tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers.
+    ``leaves`` are, for each stage, its loads of the tensors. ``buffers`` are those of the tensors in shared memory,
+    if tasks stay there.
     """
 
     tensors: tuple[Tensor, ...]

@@ -15,7 +15,7 @@ class CpuChoices:
     """Elements of a piece: four AVX2 registers, enough for one accumulator to hide the latency of an addition."""
     short_lanes: int = 16
     shortest_lanes: int = 8
-    """Lengths of pieces where a row has fewer elements: no vectors below the second."""
+    """Lengths of pieces if a row has fewer elements. Pieces below the second length have no vectors."""
     light_ns: float = 0.12
     heavy_ns: float = 0.9
     access_ns: float = 0.25

@@ -32,7 +32,7 @@ class GridChoices:
     replicated_points: int = 8192
     """Most elements that such a stage may reduce."""
     replicated_values: int = 16
-    """Most values that blocks may keep so."""
+    """Most values of such stages that blocks may keep."""
     stages_tried: int = 6
     """Stages of a phase that a root without row values of its own is tried on."""
 

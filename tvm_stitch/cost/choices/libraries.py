@@ -28,7 +28,7 @@ class LibraryChoices:
     The copy moves 8 bytes of an element at 4 TB/s. The product runs at 50 TFLOP/s in place of 25."""
     most_patch_channels_on_tensor_cores: int = 4
     """Most channels of data with which such a kernel saves time if tensor cores compute convolutions. With more,
-    cuDNN needs no copy of data that has channels last, and results of other convolutions have them so."""
+    cuDNN needs no copy of data that has channels last, as the results of other convolutions do."""
     most_phase_waste: float = 4.0
     """Most multiplications of a transposed convolution's phases, relative to those that it needs. If the stride does
     not divide the window, phases are padded with zeros to one size."""

@@ -13,10 +13,10 @@ class StrategyChoices:
     # -- long rows that are copied into shared memory ------------------------------------------------------------------
     async_copy_time: float = 0.97
     """The estimated time of such rows, relative to reading and writing all of them once at a copy's pace. Softmax and
-    RMS norm of 16,384 columns took 128 and 129 us so. With rows in registers they took 134 and 132 us."""
+    RMS norm of 16,384 columns took 128 and 129 us with such rows. With rows in registers they took 134 and 132 us."""
     async_copy_columns: int = 16 * 1024
-    """Columns of a row from which on cp.async stages it in shared memory. If passes behind a reduction read what rows
-    share, only rows of more than ``register_row_bytes`` are staged."""
+    """Columns of a row from which on cp.async stages it in shared memory. If passes behind a reduction read inputs
+    that rows share, only rows of more than ``register_row_bytes`` are staged."""
     async_copy_item_bytes: int = 2
     """Most bytes of an element of rows that are written. Rows of float32 are as fast in registers (within 1%)."""
     async_copy_columns_unwritten: int = 4 * 1024
@@ -36,11 +36,11 @@ class StrategyChoices:
     columns took 130 us as 8 blocks of 128 threads, and 133 us as 4 of 256."""
     async_copy_late_threads: int = 256
     async_copy_late_large_threads: int = 512
-    """Threads of a block if passes behind a reduction read what rows share, which comes from the second-level cache.
-    One figure is for blocks of which ``async_copy_resident`` fit a multiprocessor, the other for larger blocks. So a
-    multiprocessor has about 1,536 threads. An RMS norm of 131,072 columns took 126 us as 8 blocks of 256 threads. As
-    8 blocks of 512 it took 138 us, and as 4 of 512 it took 128 us. One of 65,536 columns took 125 us as 4 of 256, and
-    130 as 4 of 512."""
+    """Threads of a block if passes behind a reduction read inputs that rows share, which come from the second-level
+    cache. One figure is for blocks of which ``async_copy_resident`` fit a multiprocessor, the other for larger
+    blocks. So a multiprocessor has about 1,536 threads. An RMS norm of 131,072 columns took 126 us as 8 blocks of 256
+    threads. As 8 blocks of 512 it took 138 us, and as 4 of 512 it took 128 us. One of 65,536 columns took 125 us as 4
+    of 256, and 130 as 4 of 512."""
     least_async_copy_resident: int = 3
     """Fewest blocks that a multiprocessor's shared memory must hold."""
     async_copy_splits: tuple[int, ...] = (2, 4, 8)
@@ -52,8 +52,8 @@ class StrategyChoices:
     # -- long rows that are only reduced, in one sweep -----------------------------------------------------------------
     online_time: float = 0.85
     """The estimated time of such rows, relative to reading all of them once at a copy's pace. Cross-entropy of
-    65,536, 131,072 and 262,144 columns took 64, 64 and 68 us so. In the shared memory of a cluster it took 75, 77 and
-    79 us."""
+    65,536, 131,072 and 262,144 columns took 64, 64 and 68 us in one sweep. In the shared memory of a cluster it took
+    75, 77 and 79 us."""
     online_row_bytes: int = 64 * 1024
     """Bytes of a row beyond which it is swept once rather than staged in shared memory."""
     online_threads: int = 256
@@ -102,7 +102,7 @@ class StrategyChoices:
     (uncoalesced) and takes 55 us."""
     persistent_time: float = 0.8
     """The estimated time of rows that persistent clusters transpose, relative to blocks that end. A layer norm of
-    4096 x 4096 transposed columns of float32 took 32.7 us so, and 40 to 42 us otherwise."""
+    4096 x 4096 transposed columns of float32 took 32.7 us in persistent clusters, and 40 to 42 us otherwise."""
     persistent_resident: int = 2
     """Persistent blocks of a multiprocessor that transpose groups of rows: one hides the other's reductions."""
     persistent_groups: int = 4

@@ -3,7 +3,7 @@
 
 The launch follows AStitch 4.5. The grid is one wave of blocks, and the registers are bounded so that it fits. Every
 block takes tasks of every stage, one stage after the other (vertical packing). A stage's first task goes to the block
-after the one that got the last task of the stage before it. Small stages of a phase run side by side so.
+after the one that got the last task of the stage before it. This way, small stages of a phase run side by side.
 """
 
 from __future__ import annotations

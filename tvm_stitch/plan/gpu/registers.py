@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers of a thread in a stage of one pass, and what is worth keeping in the free ones."""
+"""Registers of a thread in a stage of one pass, and the inputs worth keeping in the free ones."""
 
 from __future__ import annotations
 

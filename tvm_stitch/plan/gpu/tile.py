@@ -45,7 +45,7 @@ BARRIER_BYTES = 8
 def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
     """Return the elements of a 16-byte vector of the column space's smallest type.
 
-    The result is at most 8, and at most what the device can move.
+    The result is at most 8, and no more than the device can move.
     """
     sizes, most = [4], 8
     for p in sched.over(columns):
@@ -61,8 +61,8 @@ def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device
 
     Multiples that the domain knows of symbols count for a symbolic column space.
 
-    If all tensors as large as the domain lie in pieces of fewer elements, vectors are as short as these pieces. The
-    groups of a norm whose channels are last lie so. Longer vectors would be gathered element by element.
+    If all tensors as large as the domain lie in pieces of fewer elements, vectors are as short as these pieces. An
+    example is a group norm whose channels are last. Longer vectors would be gathered element by element.
     """
     domain = alignment.domain
     vector = gcd(full_vector(sched, columns, device), divisor(domain.in_multiples(columns)))
@@ -91,8 +91,8 @@ def divisor(columns: Extent) -> int:
 def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
     """Return the registers that one column of the space costs a thread: the most alive before or after a pass.
 
-    Values alive are the kept ones still to be read and the loads in flight. A pass stores into the registers of what
-    it read last. Shared values (a scale or bias) live for one vector only and are not counted.
+    Values alive are the kept ones still to be read and the loads in flight. A pass reuses the registers of its last
+    loads for its results. Shared values (a scale or bias) live for one vector only and are not counted.
     """
     passes = sched.over(columns)
     first: dict[object, int] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Order an aligned graph into passes over a row's columns, and choose which values are kept between passes.
 
-A pass lies between two reductions: it evaluates what its reductions and outputs need, column by column. Values used
-by several passes are either kept or computed again from kept ones. Kept values are Local: in registers, or on long
-rows in shared memory.
+A pass lies between two reductions: it evaluates the operands of its reductions and outputs, column by column. Values
+used by several passes are either kept or computed again from kept ones. Kept values are Local: in registers, or on
+long rows in shared memory.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class RowLoop:
 
 @dataclass(frozen=True, eq=False)
 class LoopNest:
-    """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
+    """All passes in order, the row values and outputs that follow the last one, and the values kept between passes.
 
     ``final_cross_row`` are reductions across rows whose operand is a row value. ``hoisted`` are values that no row
     changes, to be evaluated before the first one. ``independent`` are values of a row that are read behind reductions
-    and depend on none, such as the element that an index picks. Loading them first hides how long that takes.
+    and depend on none, such as the element that an index picks. Loading them first hides the time of the loads.
     """
 
     passes: Sequence[RowLoop]

@@ -42,7 +42,7 @@ class TransposedRows:
 
 @lru_cache(maxsize=16)  # asked by each strategy for such rows
 def transposed_rows(alignment: Alignment, device: DeviceModel) -> TransposedRows | None:
-    """Return the rows in which a graph reads inputs across memory, None if it reads no input so.
+    """Return the rows in which a graph reads inputs across memory, None if it reads no such input.
 
     Args:
         alignment: the graph's. If it is flat, rows are those of the result.
