@@ -30,6 +30,8 @@ COVERED = (
         f"tvm_stitch/relax/{folder}"
         for folder in "attention constants layout legalize library quantize".split()
     ),
+    *(f"tvm_stitch/{folder}" for folder in "cli compat compute cost deploy execution graph".split()),
+    *(f"tvm_stitch/{folder}" for folder in "importers plan records relay report scope support".split()),
     "tvm_stitch_command.py",
     "python/cuda-emulator/src",
     "python/tvm-relay-toolchain/src",

@@ -7,7 +7,7 @@ from .choices import Choices
 
 
 def packed_row_cost(vectors: int, threads: int, vector: int, words: float, choices: Choices) -> float:
-    """What speaks against so many threads, at most a warp, for a row of so many vectors of ``vector`` elements.
+    """Return the cost of so many threads, at most a warp, for a row of so many vectors of ``vector`` elements.
 
     ``words`` are the registers that a column costs a thread.
     """
@@ -19,19 +19,22 @@ def packed_row_cost(vectors: int, threads: int, vector: int, words: float, choic
 
 
 def tile_cost(idle: float, threads: int, vector: int, rows: float, choices: Choices) -> float:
-    """What speaks against threads for a tile of columns; ``idle`` is the fraction of idle lanes, ``rows`` a block's."""
+    """Return the cost of threads for a tile of columns.
+
+    ``idle`` is the fraction of idle lanes, ``rows`` the number of rows of a block.
+    """
     scattered = max(0.0, 1.0 - threads * vector * 4 / choices.tile_line_bytes) * choices.tile_uncoalesced_cost
     return idle + scattered + choices.tile_rows_cost * rows
 
 
 def row_cost(idle: float, work: float, over: float, threads: int, vector: int, choices: Choices) -> float:
-    """What speaks against threads for a row's columns.
+    """Return the cost of threads for a row's columns.
 
     Args:
-        idle: the fraction of idle lanes, which counts as far as there is ``work`` for all (0 to 1).
+        idle: the fraction of idle lanes. It counts as far as there is ``work`` for all (0 to 1).
         work: see ``idle``.
-        over: how many times more registers than there are the tiles take, 0 where they fit.
-        threads: of a row.
+        over: the factor by which the tiles exceed the registers, 0 if they fit.
+        threads: number of threads of a row.
         vector: elements of 4 bytes that each loads at once.
     """
     scattered = max(0.0, 1.0 - threads * vector * 4 / choices.line_bytes) * choices.uncoalesced_cost
@@ -39,17 +42,17 @@ def row_cost(idle: float, work: float, over: float, threads: int, vector: int, c
 
 
 def reduction_cost(warps: int, choices: Choices) -> float:
-    """What speaks against rows that so many warps reduce together."""
+    """Return the cost of rows that so many warps reduce together."""
     return choices.block_reduction_cost + choices.warp_reduction_cost * warps.bit_length()
 
 
 def idle_device_cost(busy: float, turns: float, least: float, choices: Choices) -> float:
-    """What speaks against a part with fewer groups of rows than multiprocessors.
+    """Return the cost of a stage with fewer groups of rows than multiprocessors.
 
     Args:
         busy: the fraction of multiprocessors with a group.
         turns: vectors that a thread takes one after the other.
-        least: the same if all of the device shared the part.
+        least: the same if all of the device shared the stage.
     """
     longer = (max(1.0, turns) + choices.turns_of_latency) / (max(1.0, least) + choices.turns_of_latency) - 1.0
     return max((1.0 - busy) * choices.idle_device_cost, longer)

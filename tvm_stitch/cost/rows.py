@@ -22,11 +22,11 @@ class RowWork:
         row_splits: blocks of a row.
         first: bytes of a row that are read for the first time, or written.
         again: bytes of a row that are read again.
-        elements: that a block computes of its rows, in all passes.
+        elements: number of elements that a block computes of its rows, in all passes.
         resident: blocks of a multiprocessor that are resident at once.
         at_work: blocks of a multiprocessor that read rows at once.
-        exchanges: times that the blocks of a row combine results.
-        in_cluster: whether they do so in a cluster; else by a grid barrier.
+        exchanges: number of times that the blocks of a row combine results.
+        in_cluster: whether they do so in a cluster. Otherwise they use a grid barrier.
         keeps: whether a row stays on chip between passes.
         staged: whether it stays in shared memory.
         spills: whether threads have too few registers for it.

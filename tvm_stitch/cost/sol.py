@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SOL (speed of light): a kernel's bytes, launch and barriers against the peaks of the device.
 
-It compares ways of dividing a graph into kernels, where all of them move data and differ by how much and in how many
+It compares ways of dividing a graph into kernels. They differ in the bytes that they move and in the number of
 launches. Memory-intensive kernels are bound by bandwidth, so arithmetic is left out.
 """
 
@@ -15,7 +15,7 @@ from ..device import DeviceModel
 
 @dataclass(frozen=True)
 class Load:
-    """What one stage of a kernel reads and writes, and the share of the bandwidth that its blocks can draw."""
+    """Bytes that one stage of a kernel reads and writes, and the share of the bandwidth that its blocks can draw."""
 
     bytes: int
     share: float = 1.0
@@ -25,8 +25,8 @@ class Load:
 class Work:
     """A stitch op's work: loads side by side in each phase.
 
-    ``grid`` is True for a grid-wide plan, ``resident`` where its blocks stay for all tasks. Its phases are divided by
-    ``barriers``, or else are kernels of their own.
+    ``grid`` is True for a grid-wide plan, ``resident`` if its blocks stay for all tasks. Barriers divide its phases
+    if ``barriers`` is True. Otherwise each phase is a kernel of its own.
     """
 
     phases: Sequence[Sequence[Load]]
@@ -36,17 +36,17 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Everything read and written."""
+        """All bytes read and written."""
         return sum(load.bytes for phase in self.phases for load in phase)
 
 
 def share_of(blocks: int, device: DeviceModel) -> float:
-    """The share of the device's bandwidth that so many blocks, each on a multiprocessor of its own, can draw."""
+    """Return the share of the device's bandwidth that so many blocks, each on its own multiprocessor, can draw."""
     return min(1.0, blocks * device.choices.lone_block_shares / device.sms)
 
 
 def moving_seconds(work: Work, device: DeviceModel) -> float:
-    """Seconds in which data moves; the slowest part of a phase is waited for."""
+    """Return the seconds in which data moves. The slowest stage decides when a phase ends."""
     rate = device.bandwidth * device.choices.copy_share
     if work.grid:
         rate *= device.choices.resident_share if work.resident else device.choices.side_by_side_share
@@ -59,13 +59,13 @@ def moving_seconds(work: Work, device: DeviceModel) -> float:
 
 
 def seconds(work: Work, device: DeviceModel) -> float:
-    """Seconds of a stitch op, its launches and barriers included."""
+    """Return the seconds of a stitch op, its launches and barriers included."""
     between = device.choices.barrier_seconds if work.barriers else device.choices.launch_seconds
     return device.choices.launch_seconds + (len(work.phases) - 1) * between + moving_seconds(work, device)
 
 
 def tail_seconds(work: Work, rows: int, device: DeviceModel) -> float:
-    """Seconds for which the blocks of the last wave leave the device idle, of ``rows`` equal rows.
+    """Return the seconds for which the blocks of the last wave leave the device idle, of ``rows`` equal rows.
 
     Other work of as many seconds, in the same launch, takes no time.
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a stitch op runs: its domain, its passes, which values are kept where, and the thread mapping."""
+"""The execution of a stitch op: its domain, its passes, the storage of its values, and the thread mapping."""

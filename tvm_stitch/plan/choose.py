@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the kind of plan: one row domain, or phases of stages with grid barriers between them.
 
-Where grid barriers are not to be had, the phases become kernels, one after the other: the same plan without the
-barrier. Against stitch ops that end where rows would cross, it has about as many launches, but a value is read once for
-all that a phase makes of it (half the traffic for the gradients of layer norm), and sums across rows are read row by
-row, on all blocks.
+Without grid barriers, the phases become consecutive kernels: the same plan without the barrier. The alternative is a
+stitch op for each side of a value that crosses rows. Both have about as many launches. In a plan of phases,
+everything that a phase computes from a value needs one read of it. That is half the traffic for the gradients of
+layer norm. Sums across rows are read row by row, on all blocks.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def choose_plan(
 ) -> KernelPlan:
     """Plan a graph for a device, as :func:`choose` says, and verify the plan.
 
-    A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
-    it is the same plan without the barrier, of a kernel for each phase, with no stage evaluated by every block.
+    A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them.
+    Otherwise it is the same plan without the barrier. It has a kernel for each phase, and no stage is evaluated by
+    every block.
 
     ``preferred`` names operators to choose as the dominants of their groups. The mapping is then propagated from them
     if it serves all operators. By default the planner chooses all dominants.
 
     Raises:
-        Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
-        WrongPlan: when the planner made one that no kernel may be made of, which is a fault.
+        Misaligned: when no plan exists. The message is the reason that ``explain`` shows.
+        WrongPlan: when the planner made a plan that must not become a kernel, which is a fault of the planner.
     """
     config = config or StitchConfig()
     device = device.configured(config)
@@ -56,9 +57,9 @@ def choose_plan(
 def choose(
     graph: StitchGraph, device: DeviceModel, config: StitchConfig, preferred: Collection[str] = ()
 ) -> Alignment | Partition:
-    """What a graph is on a GPU, for fusion and for the plan: rows of one domain, or phases of stages.
+    """Return rows of one domain or phases of stages for a graph on a GPU. Fusion and the planner use the result.
 
-    Rows come first unless they would lie across memory. One long row which its blocks cannot share or keep is given up
+    Rows come first unless they would lie across memory. One long row that its blocks cannot share or keep is given up
     for phases. ``preferred`` names operators to choose as dominants.
 
     Raises:
@@ -89,7 +90,7 @@ def choose(
 def _phases_of_a_row(
     graph: StitchGraph, device: DeviceModel, config: StitchConfig, preferred: Collection[str]
 ) -> Partition | None:
-    """Phases for a graph of one row, where its plan leaves the device idle or reads again and they do better."""
+    """Return phases for a graph of one row, if its plan leaves the device idle, or reads again and phases do better."""
     plan = plan_in_block(graph, device, config, preferred)
     idle = _leaves_device_idle(plan)
     if not idle and not _reads_again(plan):
@@ -107,12 +108,12 @@ def _bytes(plan: KernelPlan) -> int:
 
 
 def _reads_again(plan: KernelPlan) -> bool:
-    """True where blocks share the row, and read their part of it again because they cannot keep it."""
+    """Return whether blocks share the row, and read their slice of it again because they cannot keep it."""
     return plan.cooperative and not plan.stage.row_mapping.keep
 
 
 def _leaves_device_idle(plan: KernelPlan) -> bool:
-    """True where few blocks would share the row, for want of a barrier across more."""
+    """Return whether few blocks would share the row, because a barrier across more is missing."""
     blocks = plan.stage.row_mapping.row_splits
     if plan.cooperative or blocks >= plan.device.sms:
         return False

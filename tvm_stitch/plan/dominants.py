@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dominant groups: the planner's first step (AStitch 4.3, step 1).
 
-Candidates for dominants are reductions, costly values that are broadcast, and outputs. Candidates that Local operators
-alone connect are merged into one *group*: one of them is its *dominant*, a reduction if there is one, and the others
-are *sub-dominants*. The dominant says what a row is; the mapping of all other operators is propagated from it. Groups
-meet at dominants and sub-dominants only.
+Candidates for dominants are reductions, costly values that are broadcast, and outputs. Candidates that Local
+operators alone connect are merged into one *group*. One of them is its *dominant*, a reduction if there is one, and
+the others are *sub-dominants*. The dominant says what a row is, and the mapping of all other operators is propagated
+from it. Groups meet at dominants and sub-dominants only.
 
 The same merging is done twice. The planner merges by element-level dependencies, before anything is mapped, to choose
-dominants. Once a stage is mapped, it merges by the propagated points, which say which dependencies its mapping keeps
+dominants. Once a stage is mapped, it merges by the propagated points. They say which dependencies its mapping keeps
 within a thread (``plan.finalise``).
 """
 
@@ -68,7 +68,7 @@ def merge(
 
     Args:
         operators: all operators to group, producers first.
-        candidates: those of them that may dominate; every operator must be connected to one.
+        candidates: the operators that may dominate. Every operator must be connected to one.
         local: readers with producers whose values they read through Local edges: a thread that evaluates the reader
             has the elements that it reads.
         choose: picks the dominant of a group.
@@ -120,7 +120,7 @@ def dominant_groups(graph: StitchGraph, preferred: Collection[str] = ()) -> list
 
 
 def _spreads(op: Operator, access: Access) -> bool:
-    """Does an operator read the same element for several of its own?"""
+    """Return whether an operator reads the same element for several of its own."""
     return op.dependency(access) in (Dependency.ONE_TO_MANY, Dependency.GENERAL)
 
 
@@ -137,7 +137,7 @@ def by_preference(preferred: Collection[str], broadcast: Sequence[Operator]) -> 
 
 
 def placing_order(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Operator]:
-    """Return the reductions and outputs in the order in which stages are found for them: producers first.
+    """Return the reductions and outputs in the order in which they are placed into stages: producers first.
 
     A ``preferred`` dominant comes before all candidates of its group on which it does not depend, so that it opens
     their stage.
@@ -153,7 +153,7 @@ def placing_order(graph: StitchGraph, preferred: Collection[str] = ()) -> list[O
 
 
 def _below(op: Operator) -> set[Operator]:
-    """The operators that an operator needs."""
+    """Return the operators that an operator needs."""
     found: set[Operator] = set()
     left = [op]
     while left:
@@ -180,9 +180,9 @@ def leads(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Lead]:
     """Return the dominants that may say what a row is for all groups of a graph, best first.
 
     With reductions it is the first one that dominates a group: if it does not serve the others, no candidate does.
-    Without reductions, rows pay where a costly value is broadcast along them, which is then computed once a row. Rows
-    of symbolic length may turn out to be short: they come after outputs, which make a single row of all elements.
-    ``preferred`` dominants come before all others.
+    Without reductions, rows pay if a costly value is broadcast along them. The value is then computed once a row.
+    Rows of symbolic length may turn out to be short: they come after outputs, which make a single row of all
+    elements. ``preferred`` dominants come before all others.
     """
     groups = dominant_groups(graph, preferred)
     order = {op: i for i, op in enumerate(graph.operators)}
@@ -211,7 +211,7 @@ def leads(graph: StitchGraph, preferred: Collection[str] = ()) -> list[Lead]:
 
 
 def _needed(graph: StitchGraph) -> list[Operator]:
-    """The operators that outputs and reductions need, producers first."""
+    """Return the operators that outputs and reductions need, producers first."""
     wanted = set(graph.outputs)
     for op in reversed(graph.operators):
         if op.is_reduce or op.output in wanted:

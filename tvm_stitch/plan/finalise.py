@@ -43,11 +43,11 @@ def finalised(plan: KernelPlan, preferred: Collection[str] = ()) -> KernelPlan:
 
 
 def _groups(stage: Stage, preferred: Collection[str]) -> tuple[Group, ...]:
-    """The groups of a stage: its candidates, merged where Local values connect them.
+    """Return the groups of a stage: its candidates, merged where Local values connect them.
 
     Candidates are the operators that the stage reduces and stores, and costly values that it evaluates once a row.
-    Groups meet where columns read one of these values of their row. Operators that nothing needs, such as the other
-    results of a split, are not evaluated and in no group.
+    Groups meet where columns read one of these values of their row. Operators that nothing needs are not evaluated
+    and in no group. Examples are the other results of a split.
     """
     original = {copy: op for op, copy in stage.slice.copies.items()}
     shared = shared_in_rows(stage)
@@ -67,9 +67,9 @@ def _groups(stage: Stage, preferred: Collection[str]) -> tuple[Group, ...]:
 
 
 def shared_in_rows(stage: Stage) -> set[Operator]:
-    """The operators, of a stage's own graph, that it evaluates once a row for all columns that read them.
+    """Return the operators, of a stage's own graph, that it evaluates once a row for all columns that read them.
 
-    They are heavy, but for the stage's dominant, which may be a light operator behind a heavy one.
+    They are heavy, except for the stage's dominant, which may be a light operator behind a heavy one.
     """
     if stage.alignment.domain.flat:
         return set()
@@ -87,17 +87,17 @@ def shared_in_rows(stage: Stage) -> set[Operator]:
 
 
 def _spreads(at: Point, point: Point | None) -> bool:
-    """Do all columns of a row read, at ``point``, the same element?"""
+    """Return whether all columns of a row read, at ``point``, the same element."""
     return at.per_column and point is not None and not point.per_column
 
 
 def _schemes(plan: KernelPlan) -> dict[Operator, Scheme]:
-    """The scheme of every operator of ``plan.graph``.
+    """Return the scheme of every operator of ``plan.graph``.
 
-    Reductions and heavy values that several elements read are Regional where a row stays in its block. Reductions that
-    the blocks of a cluster put together, outputs among them, are Cluster. Values that blocks put together through
-    device memory, and those that another stage reads there, are Global. A heavy value that is computed again wherever
-    it is read is Local.
+    Reductions and heavy values that several elements read are Regional if a row stays in its block. Reductions that
+    the blocks of a cluster combine, outputs among them, are Cluster. Values that blocks combine through device
+    memory, and those that another stage reads there, are Global. A heavy value that every reader computes again is
+    Local.
     """
     crossing, stages = crossing_tensors(plan), plan.stages
     in_cluster = any(stage.exchange is CrossBlockReduction.CLUSTER for stage in stages)
@@ -118,12 +118,12 @@ def _schemes(plan: KernelPlan) -> dict[Operator, Scheme]:
 
 
 def crossing_tensors(plan: KernelPlan) -> set[Tensor]:
-    """The values of the graph that a stage reads without computing them: they come through device memory."""
+    """Return the values of the graph that a stage reads without computing them: they come through device memory."""
     made = {op.output for op in plan.graph.operators}
     return {t for stage in plan.stages for t in _read_tensors(stage.slice) if t in made}
 
 
 def _read_tensors(found: Slice) -> list[Tensor]:
-    """The tensors that a slice reads from device memory: of the whole graph, and partial results."""
+    """Return the tensors that a slice reads from device memory: of the whole graph, and partial results."""
     inside = {op.output for op in found.copies}
     return list(dict.fromkeys(t for op in found.copies for t in op.inputs if t not in inside))

@@ -33,7 +33,7 @@ STRATEGIES: tuple[Callable[[Alignment, DeviceModel, StitchConfig], Candidate | N
     async_copies.propose,
     split.propose,
 )
-"""The ways to map rows of static length on a GPU. Of equal estimates the earlier one is taken."""
+"""The ways to map rows of static length on a GPU. Among equal estimates the earlier one is taken."""
 
 
 def plan_in_block(
@@ -47,11 +47,11 @@ def plan_in_block(
     Args:
         graph: a stitch op's graph.
         device: the device that the kernel is for.
-        config: options; by default all are as StitchConfig has them.
+        config: options, by default those of StitchConfig.
         preferred: names of operators to choose as the dominants of their groups.
 
     Raises:
-        Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
+        Misaligned: when no row domain serves the graph. The message is the reason that ``explain`` shows.
     """
     return with_layout(finalised(_plan(graph, device, config, preferred), preferred))
 
@@ -68,7 +68,7 @@ def _plan(
     device = device.configured(config)
     plan = _plan_gpu(graph, device, config, preferred)
     if plan.stage.row_mapping.storage is not Storage.STEPS and not plan.stage.row_mapping.keep:
-        # Rows that are read again for every reduction: let mean and variance share one reading.
+        # These rows are read again for every reduction: mean and variance share one reading.
         merged = with_one_pass_variance(graph)
         if merged is not graph:
             return _plan_gpu(merged, device, config, preferred)
@@ -104,7 +104,7 @@ def _fastest(alignment: Alignment, device: DeviceModel, config: StitchConfig) ->
     """Return the candidate of the fewest estimated seconds.
 
     Raises:
-        Misaligned: when no strategy has one.
+        Misaligned: when no strategy has a candidate.
     """
     candidates, reasons = [], []
     for propose in STRATEGIES:
@@ -121,13 +121,13 @@ def _fastest(alignment: Alignment, device: DeviceModel, config: StitchConfig) ->
 
 
 def turns_transposed(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> bool:
-    """Return whether a strategy turns patches of what a graph reads across memory."""
+    """Return whether a strategy transposes patches of inputs that a graph reads across memory."""
     turning = (transposed_loads.propose, persistent.propose)
     return any(propose(alignment, device, config) is not None for propose in turning)
 
 
 def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
-    """For each reduction the scratch of (rows, row_splits) partial results that an exchange by grid barrier needs."""
+    """Return, for each reduction, the scratch of (rows, row_splits) partial results for an exchange by grid barrier."""
     if mapping.exchange is not CrossBlockReduction.GRID:
         return {}
     reduces = [op for p in sched.passes for op in p.reduces]

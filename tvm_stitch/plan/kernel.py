@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KernelPlan: everything decided about one stitch op before code is written, as phases of stages.
 
-Phases are what lies between two grid barriers. A stage is what is evaluated over one domain of rows, by one mapping. A
-stitch op that stays in its blocks is one phase of one stage, the whole graph.
+Grid barriers divide phases. A stage evaluates one domain of rows by one mapping. A stitch op that stays in its blocks
+is one phase of one stage, the whole graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .slices import Slice
 
 
 class Scheme(enum.Enum):
-    """Where an operator's result lives for its consumers (AStitch 3)."""
+    """The scheme of an operator: where its result lives for its consumers (AStitch 3)."""
 
     INDEPENDENT = "Independent"
     LOCAL = "Local"
@@ -53,13 +53,15 @@ class Stage:
     """A slice of the stitch op with its schedule and mapping.
 
     On a grid that several stages share, ``tasks`` groups of rows (or pieces of a flat domain) are shared out over
-    ``stride`` blocks, ``unroll`` of them in one step; ``tiles`` pieces of the columns have blocks of their own;
-    ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first, where
-    the caches hold the end of what an earlier phase read. ``resident`` are inputs that all rows share, of which a
-    thread keeps its columns for all of its tasks, and ``early`` are those that passes behind a reduction read, and that
-    are loaded before the first pass. ``rescaled`` are sums that are taken beside their warp's maximum, each with the
-    maximum's operator. ``groups`` are the dominant groups whose operators, of the whole graph, the stage evaluates.
-    ``layout`` is the stage's shared memory, filled once the plan is complete.
+    ``stride`` blocks. A step takes ``unroll`` of them. ``tiles`` pieces of the columns have blocks of their own.
+    ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first,
+    because the caches hold the end of an earlier phase's reads.
+
+    ``resident`` are inputs that all rows share, of which a thread keeps its columns for all of its tasks. ``early``
+    are inputs that passes behind a reduction read, and that are loaded before the first pass. ``rescaled`` are sums
+    that are taken relative to their warp's maximum, each with the maximum's operator. ``groups`` are the dominant
+    groups whose operators, of the whole graph, the stage evaluates. ``layout`` is the stage's shared memory, filled
+    once the plan is complete.
     """
 
     slice: Slice
@@ -96,7 +98,7 @@ class Stage:
 
     @property
     def levels(self) -> list[list[RowLoop]]:
-        """The passes, together those whose reductions are folded at once: of a level, and rescaled sums of the next."""
+        """The passes, in lists whose reductions are folded at once: those of a level, and rescaled sums of the next."""
         found: list[list[RowLoop]] = []
         for _, level in groupby(self.schedule.passes, key=lambda p: p.level):
             passes = list(level)
@@ -139,8 +141,9 @@ class Stage:
     def reads_pairs(self, leaf: Leaf, dtype: str) -> bool:
         """Return whether a thread reads two elements of an input, which is in memory as ``dtype``, as one word.
 
-        Pairs of bfloat16, where rows are written. Cross-entropy of 8,192 columns, which writes none, took 1.02 of the
-        time with pairs on an H100 and on an H200, an RMS norm of 131,072 columns 0.98 (``scripts/bench_rows.py``).
+        These are pairs of bfloat16 in kernels that write rows. Cross-entropy of 8,192 columns, which writes none,
+        took 1.02 of the time with pairs on an H100 and on an H200. An RMS norm of 131,072 columns took 0.98
+        (``scripts/bench_rows.py``).
         """
         if dtype != "bfloat16" or not any(p.outputs for p in self.schedule.passes):
             return False
@@ -155,7 +158,7 @@ class Stage:
 
     @property
     def exchange(self) -> CrossBlockReduction:
-        """How blocks that share a row combine their partial results; a CPU's tasks do not."""
+        """The method by which blocks that share a row combine their partial results. A CPU's tasks share none."""
         return self.mapping.exchange if isinstance(self.mapping, RowMapping) else CrossBlockReduction.NONE
 
 
@@ -163,7 +166,7 @@ class Stage:
 class Variant:
     """A stage for rows of symbolic length that turn out to have at most ``longest`` columns.
 
-    ``multiples`` are the symbols that must be multiples of a number besides.
+    ``multiples`` are the symbols that must also be multiples of a number.
     """
 
     longest: int
@@ -175,10 +178,11 @@ class Variant:
 class InterPhaseReuse:
     """Inputs of which every block keeps what its first tasks loaded, for the phases that read it again.
 
-    ``tensors`` are inputs of the whole graph, ``stages`` those that read all of them, in order of their phases: the
-    first one loads and the others find the elements where it left them, each thread its own. A block keeps ``shared``
-    tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers. ``leaves`` are, for each
-    stage, its loads of the tensors. ``buffers`` are those of the tensors in shared memory, if tasks stay there.
+    ``tensors`` are inputs of the whole graph, ``stages`` those that read all of them, in order of their phases. The
+    first stage loads the elements. Threads of the other stages find their own elements in the same storage. A block
+    keeps ``shared`` tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers.
+    ``leaves`` are, for each stage, its loads of the tensors. ``buffers`` are those of the tensors in shared memory,
+    if tasks stay there.
     """
 
     tensors: tuple[Tensor, ...]
@@ -196,18 +200,18 @@ class InterPhaseReuse:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block that they take."""
+        """Bytes of a block's shared memory that the kept tasks take."""
         return self.shared * self.bytes
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """What crosses between blocks, tensors of the whole graph.
+    """Values that cross between blocks, as tensors of the whole graph.
 
-    ``partials`` maps each reduction that several blocks put together through device memory to the tensor of its partial
-    results, one a block (the last dimension); ``scalars`` are those across rows with one result, which every block
-    finishes for itself behind the phase given; ``stored`` are the global tensors that are written as they are,
-    ``shared`` those that every block has in its shared memory, with the phase of their stages.
+    Several blocks combine some reductions through device memory. ``partials`` maps each of these to the tensor of its
+    partial results, one a block (the last dimension). ``scalars`` are reductions across rows with one result. Every
+    block finishes them behind the phase given. ``stored`` are the global tensors that are written as they are.
+    ``shared`` are the tensors that every block has in its shared memory, with the phase of their stages.
     """
 
     partials: Mapping[Operator, Tensor] = field(default_factory=dict)
@@ -231,13 +235,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """A stitch op: its phases of stages, what crosses between them, the launch and the scratch.
+    """A stitch op: its phases of stages, the values that cross between them, the launch and the scratch.
 
-    ``grid`` is None where one stage is all there is: its mapping says how many blocks rows take. ``place`` gives the
-    scratch buffer of each value that crosses in device memory and is no output. ``variants`` of the only stage are for
-    some lengths of its rows, which are known when it is launched: the first that serves is taken, and the stage if none
-    does. ``schemes`` says of every operator of the graph where its result lives. ``shared`` is the size of a block's
-    shared memory, filled once the plan is complete.
+    ``grid`` is None for a plan of a single stage, whose mapping says how many blocks rows take. ``place`` gives the
+    scratch buffer of each value that crosses in device memory and is no output. ``variants`` of the only stage are
+    for some lengths of its rows, which are known at launch. The first variant that serves is taken, and the stage if
+    none does. ``schemes`` gives the scheme of every operator of the graph. ``shared`` is the size of a block's shared
+    memory, filled once the plan is complete.
     """
 
     graph: StitchGraph
@@ -259,7 +263,7 @@ class KernelPlan:
 
     @property
     def grid_wide(self) -> bool:
-        """True when stages share a grid that is resident as a whole."""
+        """True if stages share a grid that is resident as a whole."""
         return self.grid is not None
 
     @property
@@ -276,7 +280,7 @@ class KernelPlan:
 
     @property
     def cooperative(self) -> bool:
-        """True when the kernel has a grid barrier."""
+        """True if the kernel has a grid barrier."""
         if self.grid is not None:
             return self.grid.barriers and len(self.phases) > 1
         return self.stage.exchange is CrossBlockReduction.GRID

@@ -38,8 +38,8 @@ class SharedBuffer:
 class SharedMemory:
     """Bytes of shared memory of a block.
 
-    ``static`` and ``dynamic`` bytes are used. Dynamic shared memory is ``padding`` bytes larger than what is used,
-    because TVM's runtime compares dynamic memory alone with the limit from which a driver must be asked for more.
+    ``static`` and ``dynamic`` bytes are used. Dynamic shared memory is allocated with ``padding`` further bytes.
+    TVM's runtime compares dynamic memory alone with the limit from which a driver must be asked for more.
     """
 
     static: int = 0
@@ -76,8 +76,8 @@ class Pieces:
 class CopiedPatch:
     """A patch of a transposed input that cp.async fills, in ``pieces``.
 
-    The threads of a block copy one piece each of ``columns_at_once`` columns; each thread begins ``copies`` copies for
-    a group of rows, ``early`` of them before it evaluates the group in front.
+    The threads of a block copy one piece each of ``columns_at_once`` columns. Each thread begins ``copies`` copies
+    for a group of rows, ``early`` of them before it evaluates the preceding group.
     """
 
     buffer: SharedBuffer
@@ -96,8 +96,9 @@ class CopiedPatch:
 class ClusterSlots:
     """Shared memory of each block of a cluster, into which the blocks write partial results of a row.
 
-    Every turn of a block, row, reduction, block of the cluster and warp has a slot of ``bits`` bits; every turn and
-    level has a barrier of 64 bits. ``position`` numbers the reductions, ``level`` gives the level of each.
+    Every group of rows (``turn``) of a block, row, reduction, block of the cluster and warp has a slot of ``bits``
+    bits. Every turn and level has a barrier of 64 bits. ``position`` numbers the reductions, ``level`` gives the
+    level of each.
     """
 
     turns: int
@@ -149,13 +150,13 @@ class StageLayout:
     """The shared memory of one stage.
 
     Attributes:
-        loaded_patches: patches of transposed inputs that threads load; one after the other uses the same memory.
+        loaded_patches: patches of transposed inputs that threads load. They use the same memory one after the other.
         copied_patches: patches of transposed inputs that cp.async fills.
         shared_columns: inputs with one element for each column, which a persistent block keeps for all of its rows.
         copies: inputs that cp.async stages, in the order in which copies begin.
         staged: values, and inputs that cp.async does not stage, which stay in shared memory between passes.
-        slots: where the blocks of a cluster exchange partial results.
-        column_sums: where the rows of a block add up reductions across rows, one buffer for each reduction.
+        slots: the slots in which the blocks of a cluster exchange partial results.
+        column_sums: the buffers in which the rows of a block add up reductions across rows, one for each reduction.
     """
 
     loaded_patches: Mapping[Leaf, LoadedPatch] = field(default_factory=dict)

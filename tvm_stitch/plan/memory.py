@@ -19,7 +19,7 @@ from .kernel import KernelPlan, Stage
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes read and written, and the least that could be: each element that is used once."""
+    """Bytes read and written, and the least possible number: each element that is used counts once."""
 
     read: Size
     written: Size
@@ -32,27 +32,27 @@ class Traffic:
 
 
 def bytes_of(tensor: Tensor) -> Size:
-    """Size of a tensor in memory."""
+    """Return the size of a tensor in memory."""
     return size_of(tensor.size) * item_bytes(tensor.dtype)
 
 
 def least_bytes(graph: StitchGraph) -> Size:
-    """Bytes that any kernel for a graph moves: what is used of each input, and each output, once."""
+    """Return the bytes that any kernel for a graph moves: the used elements of each input, and each output, once."""
     return sum([*map(_used_bytes, graph.inputs), *map(bytes_of, graph.outputs)])
 
 
 def _used_bytes(tensor: Tensor) -> Size:
-    """Bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
+    """Return the bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
     points = sum(size_of(op_points(op)) for op in tensor.consumers)
     return _least(size_of(tensor.size), points) * item_bytes(tensor.dtype)
 
 
 # -- device memory -----------------------------------------------------------------------------------------------
 def traffic(plan: KernelPlan) -> Traffic:
-    """Count the bytes of all stages: what several of them read counts each time, unless it is kept.
+    """Count the bytes of all stages. Tensors that several stages read count each time, unless they are kept.
 
-    What crosses in scratch counts; not what blocks that share a row exchange, which stays in the L2 cache. Rows of
-    symbolic length are taken for such as a variant keeps on chip.
+    Values that cross in scratch count. Exchanges of blocks that share a row do not, because they stay in the L2
+    cache. Rows of symbolic length are assumed to be such as a variant keeps on chip.
     """
     stages = [plan.variants[-1].stage] if plan.variants else plan.stages
     moved = [stage_traffic(plan, stage) for stage in stages]
@@ -63,10 +63,10 @@ def traffic(plan: KernelPlan) -> Traffic:
 
 
 def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
-    """The bytes that one stage reads and writes; the least is each tensor once.
+    """Return the bytes that one stage reads and writes. The least is each tensor once.
 
-    A tensor of which a stage reads some elements only counts with these; what all rows share (a scale, a bias) counts
-    once, since it stays in the caches.
+    If a stage reads some elements of a tensor only, only these count. Inputs that all rows share (a scale, a bias)
+    count once, since they stay in the caches.
     """
     whole = {copy: t for t, copy in stage.slice.tensors.items()}
     totals, places = _totals(plan, stage), _places_read(stage)
@@ -86,14 +86,14 @@ def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
 
 
 def _retained_bytes(plan: KernelPlan, stage: Stage) -> int:
-    """What all blocks find on chip of what a stage reads."""
+    """Return the bytes that a stage reads and that all blocks find on chip."""
     kept = plan.retention
     found = kept is not None and stage in kept.stages[1:]
     return plan.shared_grid.blocks * kept.tasks * kept.bytes if kept is not None and found else 0
 
 
 def finished_bytes(plan: KernelPlan, phase: int) -> Size:
-    """The partial results that reductions to one result are finished from at the start of a phase.
+    """Return the bytes of the partial results from which a phase finishes reductions to one result at its start.
 
     Every block reads all of them, but only the first finds them outside the second-level cache.
     """
@@ -102,18 +102,18 @@ def finished_bytes(plan: KernelPlan, phase: int) -> Size:
 
 
 def _item(plan: KernelPlan, tensor: Tensor) -> int:
-    """Bytes of an element in memory: scratch is as wide as what is computed with."""
+    """Return the bytes of an element in memory. Scratch is as wide as the dtype of computation."""
     return item_bytes(compute_dtype(tensor.dtype) if tensor in plan.place else tensor.dtype)
 
 
 def _totals(plan: KernelPlan, stage: Stage) -> set[Tensor]:
-    """Results that every block holds in registers since it finished them."""
+    """Return the results that every block holds in registers since it finished them."""
     tensors = stage.slice.tensors
     return {tensors[op.output] for op in plan.crossing.scalars if op.output in tensors}
 
 
 def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]:
-    """By tensor, the points at which operators read it, each with the operator's own."""
+    """Return, by tensor, the points at which operators read it, each with the operator's own."""
     found: dict[Tensor, list[tuple[Point, Point | None]]] = {}
     for (op, at), points in stage.alignment.reads.items():
         for access, point in zip(op.accesses, points):
@@ -122,7 +122,10 @@ def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]
 
 
 def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, Point | None]]) -> Size:
-    """Elements of an input that a stage reads from device memory; of symbolic ones all, as often as they are read."""
+    """Return the elements of an input that a stage reads from device memory.
+
+    Inputs of symbolic size count whole, as often as they are read.
+    """
     rows, sched, cached = stage.alignment.domain.rows, stage.schedule, _from_cache(stage)
     streamed: dict[Leaf, int] = {}
     for i, p in enumerate(sched.passes):
@@ -138,7 +141,7 @@ def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, P
             others[at if point is None else point] = None
     again = [times * _points(stage, tensor, point) for (_, point), times in streamed.items()]
     once = [_points(stage, tensor, point) for point in others]
-    # Different places of one tensor are taken for different parts of it, such as the slices of a gate.
+    # Different points of one tensor are assumed to be different slices of it, such as the slices of a gate.
     whole = size_of(tensor.size) * max([1, *streamed.values()])
     if not all(isinstance(n, int) for n in [whole, *again, *once]):
         return whole
@@ -146,12 +149,12 @@ def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, P
 
 
 def _from_cache(stage: Stage) -> bool:
-    """Whether what a stage reads again does not come from device memory."""
+    """Return whether inputs that a stage reads again come from a cache and not from device memory."""
     return isinstance(stage.mapping, RowMapping) and stage.mapping.storage in (Storage.CACHE, Storage.STEPS)
 
 
 def _points(stage: Stage, tensor: Tensor, point: Point) -> Size:
-    """Elements of a tensor that the whole domain reads at a point."""
+    """Return the elements of a tensor that the whole domain reads at a point."""
     rows = size_of(stage.alignment.domain.rows)
     columns = size_of(point.columns) if point.per_column else 1
     both = rows * columns
@@ -160,5 +163,5 @@ def _points(stage: Stage, tensor: Tensor, point: Point) -> Size:
 
 
 def _least(a: Size, b: Size) -> Size:
-    """The smaller one; the first where that is not known."""
+    """Return the smaller one, the first if that is not known."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else a

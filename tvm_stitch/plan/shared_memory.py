@@ -34,16 +34,17 @@ T = TypeVar("T")
 
 
 def shared_bytes(plan: KernelPlan) -> int:
-    """Shared memory of a block, static and dynamic."""
+    """Return the bytes of a block's shared memory, static and dynamic."""
     static, dynamic = shared_parts(plan)
     return static + dynamic + _padding(static, dynamic, plan.device)
 
 
 def shared_parts(plan: KernelPlan) -> tuple[int, int]:
-    """Static and dynamic shared memory of a block.
+    """Return the bytes of a block's static and dynamic shared memory.
 
-    The first holds partial results of reductions, of sums across rows too, the second what stays there. Buffers of one
-    stage at a time are in use; those of different kinds do not share memory. What is retained stays besides.
+    Static memory holds partial results of reductions, those of sums across rows too. Dynamic memory holds staged
+    values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Retained
+    inputs are added.
     """
     if not plan.device.is_gpu:
         return 0, 0
@@ -73,7 +74,7 @@ def _padding(static: int, dynamic: int, device: DeviceModel) -> int:
 
 
 def _slots_bytes(stage: Stage) -> int:
-    """What the slots of a block put side by side of one chunk of column sums."""
+    """Return the bytes of the slots in which a block puts one chunk of column sums side by side."""
     m = stage.row_mapping
     if m.rows_per_block == 1:
         return 0
@@ -87,7 +88,7 @@ def _words(ops: Sequence[Operator]) -> int:
 
 # -- buffers -----------------------------------------------------------------------------------------------------
 def with_layout(plan: KernelPlan) -> KernelPlan:
-    """Return a complete plan with the layout of its shared memory; a plan for a CPU as it is."""
+    """Return a complete plan with the layout of its shared memory. A plan for a CPU is returned as it is."""
     if not plan.device.is_gpu:
         return plan
     static, dynamic = shared_parts(plan)
@@ -126,7 +127,7 @@ def with_mapping(plan: KernelPlan, mapping: RowMapping | CpuMapping) -> KernelPl
 
 
 def _of_stage(stage: Stage, unused: int) -> StageLayout:
-    """The layout of a stage that is a kernel of its own, with ``unused`` bytes behind its first buffer."""
+    """Return the layout of a stage that is a kernel of its own, with ``unused`` bytes behind its first buffer."""
     m, sched = stage.row_mapping, stage.schedule
     found = StageLayout(slots=cluster_slots(stage))
     if m.workers:
@@ -138,7 +139,7 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
         patch = patches[m.transposed[0]]
         patches[m.transposed[0]] = replace(patch, buffer=replace(patch.buffer, unused=unused))
         return replace(found, copied_patches=patches, shared_columns=columns)
-    if m.transposed:  # each patch uses the memory of the one before: the largest must have the padding
+    if m.transposed:  # Each patch uses the memory of the one before, so the largest must have the padding.
         return replace(
             found, loaded_patches={leaf: _loaded_patch(stage, leaf, unused) for leaf in m.transposed}
         )
@@ -174,7 +175,7 @@ def _copied_patch(stage: Stage, leaf: Leaf) -> CopiedPatch:
 
 
 def _copies(stage: Stage) -> Iterator[tuple[Leaf, SharedBuffer]]:
-    """The inputs that cp.async stages: those that stay, of static rows, in accesses of 4, 8 or 16 bytes.
+    """Yield the inputs that cp.async stages: those that stay, of static rows, in accesses of 4, 8 or 16 bytes.
 
     The number of rows is static, because a copy cannot be predicated for a row that does not exist.
     """
@@ -189,7 +190,7 @@ def _copies(stage: Stage) -> Iterator[tuple[Leaf, SharedBuffer]]:
 
 
 def _staged(stage: Stage, copied: Collection[Leaf]) -> Iterator[tuple[Key | Leaf, SharedBuffer]]:
-    """Kept values, and kept inputs that are not ``copied``, in the order in which passes need them."""
+    """Yield kept values, and kept inputs that are not ``copied``, in the order in which passes need them."""
     m, sched = stage.row_mapping, stage.schedule
     for key in _once(key for p in sched.passes for key in p.values):
         if key in sched.kept_values:
@@ -203,7 +204,7 @@ def _staged(stage: Stage, copied: Collection[Leaf]) -> Iterator[tuple[Key | Leaf
 
 
 def cluster_slots(stage: Stage) -> ClusterSlots | None:
-    """The slots of a stage whose rows the blocks of a cluster share; None for other stages."""
+    """Return the slots of a stage whose rows the blocks of a cluster share, None for other stages."""
     m = stage.row_mapping
     if m.exchange is not CrossBlockReduction.CLUSTER:
         return None
@@ -215,11 +216,11 @@ def cluster_slots(stage: Stage) -> ClusterSlots | None:
 
 
 def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedBuffer]:
-    """Where the rows of a block add up the sums of its columns: a buffer for each reduction across rows.
+    """Return a buffer for each reduction across rows, in which the rows of a block add up the sums of its columns.
 
     Each buffer has a name of its own, because TVM's merging of shared memory declares all of them in one scope. The
-    buffers of one column space are in use together and later ones take the same memory, so that the first of each
-    space has the ``unused`` bytes.
+    buffers of one column space are in use together. Those of the next space take the same memory, so that the first
+    buffer of each space has the ``unused`` bytes.
     """
     m = stage.row_mapping
     if m.rows_per_block == 1:
@@ -234,7 +235,7 @@ def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedB
 
 
 def _retained(plan: KernelPlan, retention: InterPhaseReuse, unused: int) -> Iterator[SharedBuffer]:
-    """A buffer for each retained input, if tasks stay in shared memory."""
+    """Yield a buffer for each retained input, if tasks stay in shared memory."""
     first = retention.stages[0]
     m = first.row_mapping.of(first.schedule.passes[0].columns)
     elements = retention.shared * plan.shared_grid.threads * m.vector * m.chunks

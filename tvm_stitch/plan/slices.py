@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices: what of a stitch op iterates one row domain, between values that cross device memory.
+"""Slices: the operators of a stitch op that iterate one row domain, between values that cross device memory.
 
-A plan is a list of *phases*, divided by grid barriers; each phase is a list of stages. A stage evaluates a slice, a
-StitchGraph of its own: its inputs are the stitch op's inputs and *global values* (the Global scheme of AStitch, section
-3), which earlier phases left in device memory.
+A plan is a list of *phases*, divided by grid barriers. Each phase is a list of stages. A stage evaluates a slice,
+which is a StitchGraph of its own. Its inputs are the stitch op's inputs and *global values* (the Global scheme of
+AStitch, section 3). Earlier phases left these in device memory.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Slice:
 
     A ``replicated`` slice is small: every block evaluates all of it, and keeps what it stores in shared memory.
 
-    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``cross_row``
-    are reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
-    slice's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
-    ``dominant`` is the operator that the rows of the domain come from. It is another slice's where this one takes over
-    the mapping of that one (AStitch's proactive adaptation), and None for a graph without operators.
+    ``roots`` (operators of the whole graph, in topological order) are the operators that the slice computes. Those in
+    ``cross_row`` are reductions across its rows. Those in ``stored`` leave their result in device memory.
+
+    ``alignment`` is of the slice's own graph. ``copies`` and ``tensors`` give its operators and tensors for those of
+    the whole one. ``dominant`` is the operator that the rows of the domain come from. It may be an operator of
+    another slice, whose mapping this one takes over (AStitch's proactive adaptation). It is None for a graph without
+    operators.
     """
 
     phase: int
@@ -53,7 +55,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where slices end: producers of the whole graph's tensors, and the tensors that are global."""
+    """The boundaries of slices: producers of the whole graph's tensors, and the tensors that are global."""
 
     producer: dict[Tensor, Operator]
     ready: dict[Tensor, int] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Cut:
 
 
 def slice_operators(cut: Cut, roots: Iterable[Operator], phase: int) -> list[Operator]:
-    """All operators that the roots need in a phase, producers first, not looking behind global values."""
+    """Return all operators that the roots need in a phase, producers first, not looking behind global values."""
     found: dict[Operator, None] = {}
 
     def visit(op: Operator) -> None:
@@ -81,7 +83,10 @@ def slice_operators(cut: Cut, roots: Iterable[Operator], phase: int) -> list[Ope
 def slice_graph(
     cut: Cut, roots: Iterable[Operator], stored: Collection[Operator], phase: int, name: str
 ) -> tuple[StitchGraph, dict[Operator, Operator], dict[Tensor, Tensor]]:
-    """The graph that computes ``roots`` from inputs and global values, with its copies of operators and tensors."""
+    """Return the graph that computes ``roots`` from inputs and global values.
+
+    The operators and tensors of the whole graph are mapped to their copies in it.
+    """
     operators = slice_operators(cut, roots, phase)
     inside = {op.output for op in operators}
     tensors: dict[Tensor, Tensor] = {}
@@ -105,7 +110,7 @@ def slice_graph(
 
 
 def whole(alignment: Alignment) -> Slice:
-    """The slice that is all of an aligned graph."""
+    """Return the slice that is all of an aligned graph."""
     graph = alignment.graph
     stored = frozenset(t.producer for t in graph.outputs if t.producer is not None)
     operators = {op: op for op in graph.operators}
@@ -127,7 +132,7 @@ def aligned_slice(
     replicated: bool = False,
     dominant: Operator | None = None,
 ) -> Slice:
-    """The slice of a phase that computes these roots over a domain, whose rows come from ``dominant``.
+    """Return the slice of a phase that computes these roots over a domain, whose rows come from ``dominant``.
 
     Raises:
         Misaligned: when the domain does not serve them all.
@@ -140,14 +145,14 @@ def aligned_slice(
 
 
 def partial_tensor(op: Operator, blocks: Extent, dtype: str) -> Tensor:
-    """What the blocks hand on of a reduction across rows: for every result one partial result a block."""
+    """Return the tensor of a reduction's partial results across rows: for every result one from each block."""
     shape = (*(a.extent for a in op.spatial), blocks)
     name = f"{op.output.name.split('_intermediate')[0]}_partial"
     return Tensor(name, shape, dtype, tir.decl_buffer([as_expr(e) for e in shape], dtype, name))
 
 
 def final_reduce(op: Operator, partial: Tensor) -> Operator:
-    """The reduction of the partial results, which takes the place of ``op`` for its consumers."""
+    """Return the reduction of the partial results, which replaces ``op`` for its consumers."""
     spatial = tuple(Axis(tir.Var(f"s{i}", "int64"), a.extent) for i, a in enumerate(op.spatial))
     block = Axis(tir.Var("b", "int64"), partial.shape[-1])
     indices = tuple(a.var for a in (*spatial, block))

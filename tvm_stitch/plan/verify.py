@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that a plan may become a kernel, on the plan itself.
 
-Order: values, totals of blocks and reductions of a row are there before they are read. Memory: each output is written
-once, scratch never holds two values at once, and all partial results are combined. ``checks`` has those of groups, of
-the launch and of shared memory. The checks work out again, from stages, loops and tasks, the planner's decisions; they
-share no code with it.
+Order: values, totals of blocks and reductions of a row are available before they are read. Memory: each output is
+written once, scratch never holds two values at once, and all partial results are combined. ``checks`` has the checks
+of groups, of the launch and of shared memory. The checks recompute the planner's decisions from stages, loops and
+tasks. They share no code with it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .kernel import KernelPlan, Stage
 
 
 class WrongPlan(AssertionError):
-    """A plan that no kernel may be made of: a fault of the planner."""
+    """A plan that must not become a kernel: a fault of the planner."""
 
 
 def verified(plan: KernelPlan) -> KernelPlan:
-    """The plan itself.
+    """Return the plan itself.
 
     Raises:
-        WrongPlan: when it has problems; the message names the first ones.
+        WrongPlan: when it has problems. The message names the first ones.
     """
     if found := problems(plan):
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
@@ -40,7 +40,7 @@ def verified(plan: KernelPlan) -> KernelPlan:
 
 
 def problems(plan: KernelPlan) -> list[str]:
-    """Everything that is wrong with a plan, one line each."""
+    """Return everything that is wrong with a plan, one line each."""
     checks = (
         _order, _outputs, _loops, group_problems, _scratch, _partials, launch_problems, _retention, layout_problems
     )  # fmt: skip
@@ -52,13 +52,13 @@ def _stages(plan: KernelPlan) -> list[tuple[int, Stage]]:
 
 
 def _reads(stage: Stage) -> list[Tensor]:
-    """Tensors of the whole graph that a stage loads: what its operators read and none of them makes."""
+    """Return the tensors of the whole graph that a stage loads: its operators read them, and none produces them."""
     made = {op.output for op in stage.slice.copies}
     return list(dict.fromkeys(t for op in stage.slice.copies for t in op.inputs if t not in made))
 
 
 def _writes(plan: KernelPlan) -> dict[Tensor, list[int]]:
-    """The phases in which each value is written to device memory."""
+    """Return the phases in which each value is written to device memory."""
     found: dict[Tensor, list[int]] = {}
     for f, stage in _stages(plan):
         for op in [] if stage.slice.replicated else stage.slice.stored:
@@ -71,7 +71,7 @@ def _writes(plan: KernelPlan) -> dict[Tensor, list[int]]:
 
 
 def _ready(plan: KernelPlan) -> dict[Tensor, int]:
-    """The first phase that may read each value that is not an input: the one after all of it is written."""
+    """Return the first phase that may read each value that is not an input: the one after all of it is written."""
     ready = {t: max(phases) + 1 for t, phases in _writes(plan).items()}
     ready |= plan.crossing.shared  # a block's own, made in the same phase
     for op in plan.crossing.scalars:  # finished by every block, after the barrier
@@ -80,7 +80,7 @@ def _ready(plan: KernelPlan) -> dict[Tensor, int]:
 
 
 def _order(plan: KernelPlan) -> Iterator[str]:
-    """Every value that a stage reads is an input, or written in an earlier phase."""
+    """Check that every value that a stage reads is an input, or written in an earlier phase."""
     inputs, ready = set(plan.graph.inputs), _ready(plan)
     made: set[Tensor] = set()  # by replicated stages so far
     for f, stage in _stages(plan):
@@ -107,7 +107,7 @@ def _order(plan: KernelPlan) -> Iterator[str]:
 
 
 def _outputs(plan: KernelPlan) -> Iterator[str]:
-    """Every output is written once, by one stage or from its total."""
+    """Check that every output is written once, by one stage or from its total."""
     writes = _writes(plan)
     totals = {op.output for op in plan.crossing.scalars if plan.crossing.scalars[op] + 1 < len(plan.phases)}
     for t in plan.graph.outputs:
@@ -122,7 +122,7 @@ def _outputs(plan: KernelPlan) -> Iterator[str]:
 
 
 def _loops(plan: KernelPlan) -> Iterator[str]:
-    """Every reduction and output of a stage is made in one of its loops, and no reduction is read before it is done."""
+    """Check that loops of its stage make every reduction and output, and that reductions are complete when read."""
     for f, stage in _stages(plan):
         sched = stage.schedule
         made = [
@@ -139,7 +139,7 @@ def _loops(plan: KernelPlan) -> Iterator[str]:
 
 
 def _early(f: int, stage: Stage) -> Iterator[str]:
-    """Reductions that a pass reads and no pass of an earlier level has finished."""
+    """Yield the reductions that a pass reads and no pass of an earlier level has finished."""
     finished = {op: p.level for p in stage.schedule.passes for op in p.reduces}
     for p in stage.schedule.passes:
         start = [(op, stage.alignment.domain.full(p.columns)) for op in p.reduces]
@@ -152,7 +152,7 @@ def _early(f: int, stage: Stage) -> Iterator[str]:
 
 
 def _reductions_read(stage: Stage, start: list[Key], known: set[Key]) -> Iterator[Operator]:
-    """The reductions of its own that a stage reads to evaluate some values, not looking below known ones."""
+    """Yield the reductions of its own that a stage reads to evaluate some values, not looking below known ones."""
     reads, seen, own = stage.alignment.reads, set(start), set(stage.graph.operators)
     while start:
         op, point = start.pop()
@@ -171,7 +171,7 @@ def _reductions_read(stage: Stage, start: list[Key], known: set[Key]) -> Iterato
 
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
-    """The phases from the one that writes a value to the last that reads it."""
+    """Return the phases from the one that writes a value to the last that reads it."""
     found = {}
     for t, phases in _writes(plan).items():
         last = max([*phases, *(f for f, stage in _stages(plan) if t in _reads(stage))])
@@ -181,14 +181,14 @@ def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
         if partial not in found:
             continue
         readers = [g for g, stage in _stages(plan) if op.output in _reads(stage)]
-        # Kernels of their own finish totals anew; resident blocks keep them.
+        # Separate kernels finish totals anew, and resident blocks keep them.
         last = max([f + 1, *readers]) if not plan.cooperative else f + 1
         found[partial] = (found[partial][0], max(found[partial][1], last))
     return found
 
 
 def _scratch(plan: KernelPlan) -> Iterator[str]:
-    """Values that share a buffer fit it, are computed in its dtype, and never live in the same phase."""
+    """Check that values in one buffer fit it, have its dtype of computation, and never live in the same phase."""
     lives = _lives(plan)
     buffers = {s.name: s for s in plan.scratch}
     if len(buffers) != len(plan.scratch):
@@ -213,7 +213,7 @@ def _scratch(plan: KernelPlan) -> Iterator[str]:
 
 
 def _partials(plan: KernelPlan) -> Iterator[str]:
-    """What blocks reduce together has as many partial results as blocks write them, and is finished from as many."""
+    """Check that a reduction over blocks has as many partial results as blocks write, and is finished from as many."""
     partials = plan.crossing.partials
     crossing = {op for _, stage in _stages(plan) for op in stage.slice.cross_row}
     for _, stage in _stages(plan):
@@ -246,7 +246,7 @@ def _finish(op: Operator, partials: Mapping[Operator, Tensor]) -> Iterator[str]:
 
 
 def _retention(plan: KernelPlan) -> Iterator[str]:
-    """What is retained is loaded whole, by stages of different phases whose threads load equal elements."""
+    """Check that stages of different phases load retained inputs whole, and that their threads load equal elements."""
     kept = plan.retention
     if kept is None:
         return

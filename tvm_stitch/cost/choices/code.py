@@ -16,6 +16,6 @@ class CodeChoices:
     bound_weight: int = 12
     """Nodes of a light expression from which on it is computed once, into a cell, and not wherever it is used."""
     strided_segments_together: int = 16
-    """Segments whose strided accesses are made together: their neighbours share cache lines."""
+    """Segments whose strided accesses one task makes together: their neighbours share cache lines."""
     columns_together: int = 8
     """Columns that a piece of rows takes in one go, so that its accumulators stay in registers meanwhile."""

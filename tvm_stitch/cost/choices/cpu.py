@@ -15,32 +15,32 @@ class CpuChoices:
     """Elements of a piece: four AVX2 registers, enough for one accumulator to hide the latency of an addition."""
     short_lanes: int = 16
     shortest_lanes: int = 8
-    """Lengths of pieces where a row has fewer elements: no vectors below the second."""
+    """Lengths of pieces if a row has fewer elements. Pieces below the second length have no vectors."""
     light_ns: float = 0.12
     heavy_ns: float = 0.9
     access_ns: float = 0.25
-    """Rough cost of an element in nanoseconds: of a light operator, of a heavy one, of a load or store."""
+    """Approximate cost of an element in nanoseconds: of a light operator, of a heavy one, of a load or store."""
     row_ns: float = 20.0
     least_ns: float = 0.1
-    """Cost of a row besides its elements, and the least of anything."""
+    """Cost of a row in addition to its elements, and the least cost of anything."""
     parallel_ns: float = 30_000.0
-    """Work from which a parallel region (10 to 15 us) pays."""
+    """Work from which on a parallel region (10 to 15 us) pays."""
     task_ns: float = 20_000.0
     """Work of a task."""
     task_rows: int = 64
-    """Rows of a task at most."""
+    """Most rows of a task."""
     tasks_per_core: int = 4
-    """Tasks of a core at least, where there are rows for them."""
+    """Fewest tasks of a core, if there are enough rows."""
     pieces_per_core: int = 2
-    """Tasks of a core where these divide columns, or strips of rows."""
+    """Tasks of a core if tasks divide columns, or strips of rows."""
     task_elements: int = 1024
     """Elements by whose multiples flat domains are divided into tasks."""
     strip_bytes: int = 256 * 1024
-    """What a strip of rows may keep between passes (half of a core's second-level cache)."""
+    """Bytes of a strip of rows that passes may keep (half of a core's second-level cache)."""
     strip_pieces: int = 8
-    """Pieces of rows in a strip at most."""
+    """Most pieces of rows in a strip."""
     cpu_cuts: int = 8
-    """Parts of a segment, each with code of its own; with more, conditions are evaluated element by element."""
+    """Most slices of a segment, each with code of its own. With more, conditions are evaluated element by element."""
     shortest_segment: int = 8
     """Elements of the shortest segment that fills a vector."""
     gathered_columns: int = 32

@@ -16,28 +16,30 @@ class FusionChoices:
     full_nodes: int = 100
     """Nodes of a scope that is about as large as it can get: planning it takes long."""
     full_refusals: int = 6
-    """Refusals for lack of a plan from which on such a scope is not asked about again."""
+    """Refusals for lack of a plan from which on such a scope is not tried again."""
     nodes_at_once: int = 32
-    """Nodes that are joined before the scopes they make are planned; fewer where that fails."""
+    """Nodes that are joined before the resulting scopes are planned. Fewer nodes are joined if that fails."""
     open_bins: int = 8
-    """Scopes that one without a path to them is tried with: keeps the work linear in the size of the graph."""
+    """Most scopes that a scope without a path to them is tried with. The bound keeps the work linear in the size of
+    the graph."""
     cpu_scan_as_sums: int = 128
     gpu_scan_as_sums: int = 512
     """The longest rows whose running sums are added up anew for each element. On a CPU adding 128 elements to each of
-    128 takes about as long as 128 additions that wait for each other; on a GPU a scan takes several launches."""
+    128 takes about as long as 128 additions that wait for each other. On a GPU a scan takes several launches."""
     largest_filled_weight: int = 1 << 29
     """Bytes of the largest weight of one value that becomes a constant: VGG's largest is 411 MB."""
     largest_table: int = 1 << 22
     """Bytes of the largest mask or table that is computed when a model is compiled: a causal mask of 1,024 tokens in
-    float32. What is larger would take a library's place, and is read from memory. Nothing was measured beyond it."""
+    float32. A larger table would replace a library's computation, and is read from memory. Nothing was measured
+    beyond it."""
     epilogue_nodes: int = 48
     """Element-wise nodes that the epilogue of a matrix product or convolution may have."""
     epilogue_lanes: int = 4
-    """Neighbouring places that a thread of our CUDA convolution evaluates an epilogue for at once: 16 bytes of
-    float32."""
+    """Neighbouring positions for which a thread of this project's CUDA convolution evaluates an epilogue at once: 16
+    bytes of float32."""
     cpu_operators: int = 256
     cpu_arguments: int = 32
     """The most operators and arguments of a stitch op on a CPU: LLVM's time grows faster than the function."""
     cpu_operators_with_reduces: int = 64
-    """Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80
-    means of one row took it 66 s as one function, 1 s as two)."""
+    """Most operators of a stitch op with reductions on a CPU. LLVM's time grows with the product of operators and
+    passes. It compiled 80 means of one row in 66 s as one function, and in 1 s as two."""

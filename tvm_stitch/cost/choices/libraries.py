@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants of what libraries and templates get: workspaces, shapes that they are fast for, and layouts."""
+"""Constants of libraries and templates: workspaces, shapes that they are fast for, and layouts."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LibraryChoices:
-    """Constants of what libraries and templates get: workspaces, shapes that they are fast for, and layouts."""
+    """Constants of libraries and templates: workspaces, shapes that they are fast for, and layouts."""
 
     convolution_workspace_bytes: int = 64 << 20
-    """Device memory that a convolution may use beside its operands. It is planned with all other storage of a function,
-    so that convolutions in a row share it."""
+    """Device memory that a convolution may use in addition to its operands. It is planned with all other storage of a
+    function, so that consecutive convolutions share it."""
     transformed_times: float = 2.5
-    """Times its operands' bytes that a weight's gradient may use beside them, where cuDNN transforms them: tiles of 4 x
-    4 become such of 6 x 6."""
+    """Workspace of a weight's gradient, relative to the bytes of its operands, if cuDNN transforms these. Tiles of 4
+    x 4 become tiles of 6 x 6."""
     fewest_channels: int = 4
-    """Channels that images of half types get at least, with zeros, where channels are innermost: cuDNN's kernels for
-    three take 1.7 times as long as those for four."""
+    """Fewest channels of images of half types whose channels are innermost. Missing channels are zeros. cuDNN's
+    kernels for three channels take 1.7 times as long as those for four."""
     matmul_workspace_bytes: tuple[tuple[int, int], ...] = ((0, 4 << 20), (90, 32 << 20))
-    """Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
-    recommendation. It is planned with all other storage of a function, so that products in a row share it."""
+    """Device memory that a product may use in addition to its operands, by ten times the least compute capability.
+    The figures are NVIDIA's recommendation. The memory is planned with all other storage of a function, so that
+    consecutive products share it."""
     fewest_patch_results: int = 48
-    """Channels of the result with which a matrix product saves the time of a kernel that copies the patches: 8 bytes of
-    an element at 4 TB/s, and 50 TFLOP/s in place of 25."""
+    """Fewest channels of the result for which a matrix product saves more time than the copy of its patches takes.
+    The copy moves 8 bytes of an element at 4 TB/s. The product runs at 50 TFLOP/s in place of 25."""
     most_patch_channels_on_tensor_cores: int = 4
-    """Channels of data with which such a kernel saves time where tensor cores compute convolutions: with more, cuDNN
-    needs no copy of data that has channels last, as results of other convolutions do."""
+    """Most channels of data with which such a kernel saves time if tensor cores compute convolutions. With more,
+    cuDNN needs no copy of data that has channels last, as the results of other convolutions do."""
     most_phase_waste: float = 4.0
-    """How many times as many multiplications a transposed convolution's phases may have: where the stride does not
-    divide the window, phases get zeros to be of one size."""
+    """Most multiplications of a transposed convolution's phases, relative to those that it needs. If the stride does
+    not divide the window, phases are padded with zeros to one size."""
     broadcast_permutation_share: float = 1 / 64
-    """The cost of a permutation of a broadcast operand, relative to one that is not broadcast, where extents are
+    """The cost of a permutation of a broadcast operand, relative to one that is not broadcast, if extents are
     symbolic. Nothing was measured."""
     product_permutation_cost: float = 3.0
-    """The cost of a permutation of a product's result, relative to others: in its own order what follows may be
-    computed in the product's kernel. Nothing was measured."""
+    """The cost of a permutation of a product's result, relative to others. Without it, the product's kernel may
+    compute the operators that follow. Nothing was measured."""
     few_places: int = 64
     large_weight: int = 1 << 20
-    """Places of an image's windows, and elements of a weight that no second-level cache holds: of fewer with a larger
-    one TVM's convolution is faster on a CPU (7x7 places, 512 channels: 60 against 45 GFLOP/s; 14x14, 256 channels: 75
-    against 94)."""
+    """Positions of an image's windows, and elements of a weight that no second-level cache holds. TVM's convolution
+    on a CPU is faster for fewer positions with a larger weight. For 7x7 positions and 512 channels it reached 60
+    GFLOP/s against 45. For 14x14 and 256 channels the figures are 75 against 94."""

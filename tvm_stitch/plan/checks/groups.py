@@ -35,7 +35,7 @@ def group_problems(plan: KernelPlan) -> Iterator[str]:
 
 
 def _rows(where: str, stage: Stage) -> Iterator[str]:
-    """A stage has a row for each result of its dominant, or for each element that one result across rows is made of."""
+    """Check that a stage has a row for each result of its dominant, or for each element of one result across rows."""
     found, dominant = stage.slice, stage.slice.dominant
     if dominant is None or dominant not in found.copies or found.domain.flat:
         return
@@ -50,7 +50,7 @@ def _rows(where: str, stage: Stage) -> Iterator[str]:
 
 
 def _members(where: str, stage: Stage) -> Iterator[str]:
-    """Every operator that a stage evaluates is in one group, and groups meet at candidates."""
+    """Check that every operator that a stage evaluates is in one group, and that groups meet at candidates."""
     known = {op for op, _ in stage.alignment.reads}
     evaluated = {op for op, copy in stage.slice.copies.items() if copy in known}
     times = Counter(op for group in stage.groups for op in group.members)
@@ -66,7 +66,7 @@ def _members(where: str, stage: Stage) -> Iterator[str]:
 
 
 def _candidates(where: str, stage: Stage) -> Iterator[str]:
-    """Dominants and sub-dominants are reduced, stored or shared by the columns of a row, and one group has each."""
+    """Check that dominants and sub-dominants are reduced, stored or shared by a row's columns, each in one group."""
     times = Counter(op for group in stage.groups for op in group.candidates)
     home = {op: group for group in stage.groups for op in group.members}
     for op in set(stage.slice.roots) - set(times):
@@ -80,7 +80,7 @@ def _candidates(where: str, stage: Stage) -> Iterator[str]:
 
 
 def _schemes(plan: KernelPlan) -> Iterator[str]:
-    """Every operator has a scheme, and a value that another stage reads is Global."""
+    """Check that every operator has a scheme, and that a value that another stage reads is Global."""
     made = {op.output: op for op in plan.graph.operators}
     for op in plan.graph.operators:
         if op not in plan.schemes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the launch of a plan: blocks fit the device, and every row and column has a thread.
 
-The checks work out launches again from mappings and domains; they share no code with the planner.
+The checks recompute launches from mappings and domains. They share no code with the planner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..shared_memory import shared_bytes, shared_parts
 
 
 def launch_problems(plan: KernelPlan) -> Iterator[str]:
-    """Blocks fit the device, those that wait for each other all at once, and every row and column has its thread."""
+    """Check that blocks fit the device, waiting ones all at once, and that every row and column has its thread."""
     for where, stage in _stages(plan):
         if isinstance(stage.mapping, CpuMapping) == plan.device.is_gpu:
             yield f"{where} is mapped for another kind of device than {plan.device.name}"
@@ -49,7 +49,7 @@ def launch_problems(plan: KernelPlan) -> Iterator[str]:
 
 
 def _on_cpu(sched: LoopNest, m: CpuMapping) -> Iterator[str]:
-    """Segments divide their columns, and strips are of whole vectors."""
+    """Check that segments divide their columns, and that strips are of whole vectors."""
     for p in sched.passes:
         segment = m.segment(p.columns)
         if isinstance(p.columns, int) and isinstance(segment.extent, int) and p.columns % segment.extent:
@@ -77,14 +77,14 @@ def _columns_covered(where: str, stage: Stage, m: RowMapping) -> Iterator[str]:
 
 
 def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
-    """A kernel of one stage, whose mapping is its launch."""
+    """Check a kernel of one stage, whose mapping is its launch."""
     m, device, rows = stage.row_mapping, plan.device, stage.alignment.domain.rows
     if m.block > device.max_threads_per_block:
         yield f"blocks of {m.block} threads exceed {device.max_threads_per_block}"
     shares = m.row_splits > 1 and bool(stage.graph.reduces)
     if shares != (m.exchange is not CrossBlockReduction.NONE):
         yield f"{m.row_splits} blocks a row, and their exchange is {m.exchange.value}"
-    # A cluster has slots for every row of a block, to which the row's threads write, one to each of its blocks.
+    # A cluster has slots for every row of a block. The row's threads write to them, one to each of its blocks.
     several = m.exchange is CrossBlockReduction.CLUSTER and m.storage is Storage.REGISTERS
     fewest = m.row_splits if several else device.warp
     stays = several and m.workers > 0
@@ -101,7 +101,7 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         yield f"{m.workers} workers of up to {m.tasks} groups of {m.rows_per_block} rows for {rows} rows"
     if m.async_copies and m.storage is not Storage.SHARED:
         yield f"copies in the background where values are {m.storage.value}"
-    held = max(1, m.blocks_per_sm)  # without a bound one is certain
+    held = max(1, m.blocks_per_sm)  # without a bound, one resident block is certain
     if m.exchange is CrossBlockReduction.GRID and not (
         isinstance(rows, int) and rows * m.row_splits <= device.sms * held
     ):
@@ -109,13 +109,13 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
 
 
 def _shared_out(rows: int, m: RowMapping) -> bool:
-    """Whether every worker has a group of rows, and none more than it takes."""
+    """Return whether every worker has a group of rows, and none more than its tasks."""
     groups = -(-rows // m.rows_per_block)
     return m.workers <= groups <= m.workers * m.tasks
 
 
 def _on_grid(plan: KernelPlan, shared: int) -> Iterator[str]:
-    """Stages that share a launch."""
+    """Check stages that share a launch."""
     grid = plan.shared_grid
     registers = min(MAX_REGISTERS, plan.device.registers_per_sm // (grid.threads * grid.blocks_per_sm))
     held = blocks_per_sm(plan.device, grid.threads, registers // 8 * 8, shared)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the layout of a plan's shared memory: every value has a buffer, and no two slots overlap.
 
-The checks compare buffers with the mapping and the loop nest of their stage; they share no code with the planner.
+The checks compare buffers with the mapping and the loop nest of their stage. They share no code with the planner.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _holds(buffer: SharedBuffer, elements: int) -> Iterator[str]:
 
 
 def _loaded(stage: Stage, leaf: Leaf, patch: LoadedPatch) -> Iterator[str]:
-    """Rows of a patch do not overlap, and every thread has whole rounds of loads."""
+    """Check that rows of a patch do not overlap, and that every thread has whole rounds of loads."""
     m = stage.row_mapping
     columns, of_thread = m.block_columns(leaf[1].columns), m.of(leaf[1].columns)
     if patch.pitch < columns:
@@ -77,7 +77,7 @@ def _loaded(stage: Stage, leaf: Leaf, patch: LoadedPatch) -> Iterator[str]:
 
 
 def _copied(stage: Stage, leaf: Leaf, patch: CopiedPatch) -> Iterator[str]:
-    """Pieces have positions of their own, and all columns are copied."""
+    """Check that pieces have positions of their own, and that all columns are copied."""
     m, pieces = stage.row_mapping, patch.pieces
     columns, vector = m.block_columns(leaf[1].columns), m.of(leaf[1].columns).vector
     if pieces.rows * pieces.column != m.rows_per_block:
@@ -97,7 +97,7 @@ def _copied(stage: Stage, leaf: Leaf, patch: CopiedPatch) -> Iterator[str]:
 
 
 def _slots(plan: KernelPlan, stage: Stage, slots: ClusterSlots) -> Iterator[str]:
-    """Every reduction of every row has slots of its own, and every level a barrier."""
+    """Check that every reduction of every row has slots of its own, and every level a barrier."""
     m = stage.row_mapping
     reduces = [op for p in stage.schedule.passes for op in p.reduces]
     if set(slots.position) != set(reduces) or sorted(slots.position.values()) != list(range(len(reduces))):
@@ -115,7 +115,7 @@ def _slots(plan: KernelPlan, stage: Stage, slots: ClusterSlots) -> Iterator[str]
 
 
 def _column_sums(plan: KernelPlan, stage: Stage) -> Iterator[str]:
-    """The rows of a block have a buffer for every reduction across rows."""
+    """Check that the rows of a block have a buffer for every reduction across rows."""
     m, sums = stage.row_mapping, stage.layout.column_sums
     if m.rows_per_block == 1:
         return
@@ -130,7 +130,7 @@ def _column_sums(plan: KernelPlan, stage: Stage) -> Iterator[str]:
 
 
 def _retained(plan: KernelPlan) -> Iterator[str]:
-    """Retained inputs have the loads of their stages, and buffers for all tasks that stay in shared memory."""
+    """Check that retained inputs have the loads of their stages, and buffers for all tasks in shared memory."""
     kept = plan.retention
     if kept is None:
         return
@@ -144,7 +144,10 @@ def _retained(plan: KernelPlan) -> Iterator[str]:
 
 
 def _padding(plan: KernelPlan, stages: list[Stage]) -> Iterator[str]:
-    """TVM's runtime asks a driver for more memory where dynamic shared memory alone exceeds what every kernel has."""
+    """Check that dynamic shared memory alone exceeds the usual limit if all shared memory does.
+
+    Only then does TVM's runtime ask a driver for more memory.
+    """
     shared = plan.shared
     if shared.dynamic and shared.static + shared.dynamic > OPT_IN_BYTES:
         if shared.dynamic + shared.padding < OPT_IN_BYTES:

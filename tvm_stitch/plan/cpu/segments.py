@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments: the inner part of the columns (or rows) along which all memory accesses advance evenly.
+"""Segments: the inner slice of the columns (or rows) along which all memory accesses advance evenly.
 
-Lanes run along a segment, so that the elements they read are neighbours or evenly spaced, and no index
-arithmetic is left inside. A segment is cut where a condition on the position (of a concatenation, a padding)
-changes.
+Lanes run along a segment, so that the elements they read are neighbours or evenly spaced. No index arithmetic is left
+inside. A segment is cut at the positions where a condition changes, such as that of a concatenation or padding.
 """
 
 from __future__ import annotations
@@ -48,11 +47,12 @@ _HOLDS: dict[str, Callable[[int], bool]] = {
 class Segment:
     """The inner ``extent`` of a column space, which divides it.
 
-    ``cuts`` are the positions in it where conditions change, 0 and the extent included (empty when the extent
-    is symbolic); ``strided`` says that some access is neither constant nor contiguous along it. A symbolic extent that
-    is a multiple of ``alike`` elements has conditions that are the same for each so many; 0 where that is not known,
-    and where there are no conditions. A task takes blocks of ``together`` segments: accesses that are strided share
-    cache lines with those of the neighbouring segments.
+    ``cuts`` are the positions in it at which conditions change, 0 and the extent included. It is empty if the extent
+    is symbolic. ``strided`` marks that some access is neither constant nor contiguous along the segment.
+
+    A symbolic extent may be a multiple of ``alike`` elements, with the same conditions for each so many. ``alike`` is
+    0 if that is unknown, and if there are no conditions. A task takes blocks of ``together`` segments, because
+    strided accesses share cache lines with those of the neighbouring segments.
     """
 
     extent: Extent
@@ -70,7 +70,7 @@ class Segment:
 
 
 def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Segment:
-    """The largest trailing part of a column space along which no access jumps, or the fewest do."""
+    """Return the largest trailing slice of a column space along which no access jumps, or the fewest do."""
     domain = alignment.domain
     keys = _reachable(alignment, sched, columns)
     flats = [
@@ -89,7 +89,7 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
     is_long = isinstance(columns, int) and columns >= alignment.choices.gathered_columns
     if is_long and isinstance(chosen, int) and chosen < alignment.choices.shortest_segment:
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
-            chosen = columns  # vectors whose elements are gathered where they jump, rather than none
+            chosen = columns  # Vectors gather elements at the jumps. The alternative has no vectors at all.
     strided = any(s is None or s not in (0, 1) for s in strides)
     together = alignment.choices.strided_segments_together if strided else 1
     if not isinstance(chosen, int):
@@ -102,7 +102,7 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
 def row_segment(
     alignment: Alignment, sched: LoopNest, segments: ByExtent[Segment], short: bool
 ) -> Extent | None:
-    """The inner part of the rows that lanes should run over, None when they should run along columns.
+    """Return the inner slice of the rows that lanes should run over, None if they should run along columns.
 
     ``short`` says that rows are too short to fill a vector.
     """
@@ -139,9 +139,9 @@ def row_segment(
 
 
 def _evenest(alignment: Alignment, sched: LoopNest, keys: Sequence[Key]) -> Extent | None:
-    """The largest part of the rows along which the fewest accesses jump within a vector, those in conditions too.
+    """Return the largest slice of the rows along which the fewest accesses jump within a vector.
 
-    Where the number of rows is symbolic: None unless no access jumps.
+    Accesses in conditions count too. If the number of rows is symbolic, the result is None unless no access jumps.
     """
     domain = alignment.domain
     flats = []
@@ -152,7 +152,7 @@ def _evenest(alignment: Alignment, sched: LoopNest, keys: Sequence[Key]) -> Exte
     best: tuple[int, Extent | None] = (len(flats) + 1, None)
     for extent in _row_candidates(keys, domain):
         assert isinstance(extent, int)
-        # Between whole vectors an access may jump: each starts where one segment of a vector's length does.
+        # Between whole vectors an access may jump: each segment of a vector's length begins with a vector of its own.
         inside = alignment.choices.cpu_lanes if extent % alignment.choices.cpu_lanes == 0 else extent
         jumps = sum(_stride(domain, f, domain.row, domain.rows, inside) is None for f in flats)
         if jumps < best[0]:
@@ -163,7 +163,7 @@ def _evenest(alignment: Alignment, sched: LoopNest, keys: Sequence[Key]) -> Exte
 
 
 def _reachable(alignment: Alignment, sched: LoopNest, columns: Extent) -> list[Key]:
-    """The values of a column space's passes, and those that are evaluated inside conditions."""
+    """Return the values of a column space's passes, and those that are evaluated inside conditions."""
     found: dict[Key, None] = {}
 
     def visit(key: Key) -> None:
@@ -183,7 +183,7 @@ def _reachable(alignment: Alignment, sched: LoopNest, columns: Extent) -> list[K
 
 
 def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], columns: Extent) -> list[Expr]:
-    """The flat indices, in the domain's variables, of the explicit accesses of a column space."""
+    """Return the flat indices, in the domain's variables, of the explicit accesses of a column space."""
     read: dict[tuple[Tensor, Point], None] = {}
     for key in keys:
         for access, point in alignment.children(key):
@@ -196,7 +196,10 @@ def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], co
 
 
 def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Extent]:
-    """``total`` and the products of trailing axes that divide it, largest first: symbolic ones of more axes before."""
+    """Return ``total`` and the products of trailing axes that divide it, largest first.
+
+    Symbolic products of more axes come before those of fewer.
+    """
     found: list[int] = []
     symbolic: list[tuple[int, Extent]] = []
     for op, _ in keys:
@@ -212,7 +215,10 @@ def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Ex
 
 
 def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: Expr) -> int:
-    """Elements for which the conditions of ``if_then_else`` are the same if pieces begin at multiples of so many."""
+    """Return a number of elements by whose multiples a symbolic segment is cut into pieces.
+
+    Conditions of ``if_then_else`` are constant in each piece.
+    """
     domain = alignment.domain
     differences = [difference for _, difference in _differences(domain, keys)]
     split = _split(domain, domain.column, columns, extent, 0)
@@ -245,7 +251,10 @@ def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: E
 def _split(
     domain: Domain, var: Var, total: Extent, extent: Extent, last: int
 ) -> tuple[Axes, Expr, Var] | None:
-    """The axes of ``outer * extent + inner`` for ``var``, that, and its ``inner``, below extent - last."""
+    """Return the axes of ``outer * extent + inner`` for ``var``, that expression, and its ``inner``.
+
+    ``inner`` is below extent - last.
+    """
     outer, inner = compat.tir.Var("outer", "int64"), compat.tir.Var("inner", "int64")
     fewer = extent - last if isinstance(extent, int) else extent - compat.const(last, "int64")
     axes: Axes = [(inner, fewer)]
@@ -260,7 +269,7 @@ def _split(
 
 
 def _bounded(axes: Axes) -> Analyzer:
-    """An analyzer that knows how far axes run."""
+    """Return an analyzer that knows how far axes run."""
     analyzer = Analyzer()
     for var, extent in axes:
         compat.bind_range(analyzer, var, as_expr(extent))
@@ -268,14 +277,14 @@ def _bounded(axes: Axes) -> Analyzer:
 
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
-    """The step of a flat index along ``var`` inside a segment, None where that is not one constant."""
+    """Return the step of a flat index along ``var`` inside a segment, None if it is not one constant."""
     return _strides(domain, [flat], var, total, extent)[0]
 
 
 def _strides(
     domain: Domain, flats: Sequence[Expr], var: Var, total: Extent, extent: Extent
 ) -> list[int | None]:
-    """The steps of flat indices along ``var`` inside a segment."""
+    """Return the steps of flat indices along ``var`` inside a segment."""
     if is_number(extent, 1):
         return [0] * len(flats)
     split = _split(domain, var, total, extent, 1)
@@ -296,7 +305,7 @@ def _strides(
 
 
 def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: int) -> tuple[int, ...]:
-    """Where in a segment the conditions of ``if_then_else`` change."""
+    """Return the positions in a segment at which the conditions of ``if_then_else`` change."""
     domain = alignment.domain
     found = {0, extent}
     split = _split(domain, domain.column, columns, extent, 0)
@@ -323,7 +332,7 @@ def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: in
 
 
 def _differences(domain: Domain, keys: Iterable[Key]) -> Iterator[tuple[str, Expr]]:
-    """The comparisons in conditions of values, each with what is compared with 0, in the domain's variables."""
+    """Yield the comparisons in conditions of values, each with its difference to 0 in the domain's variables."""
     for op, point in keys:
         values = None
         for name, left, right in _comparisons(op.value):
@@ -333,13 +342,13 @@ def _differences(domain: Domain, keys: Iterable[Key]) -> Iterator[tuple[str, Exp
 
 
 def _changes(comparison: str, first: int, slope: int, at: int) -> bool:
-    """True when comparing ``first + slope * i`` with 0 differs between ``i = at - 1`` and ``i = at``."""
+    """Return whether comparing ``first + slope * i`` with 0 differs between ``i = at - 1`` and ``i = at``."""
     holds = _HOLDS[comparison]
     return holds(first + slope * (at - 1)) != holds(first + slope * at)
 
 
 def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr, Expr]]:
-    """The integer comparisons, without loads, in conditions of ``if_then_else``."""
+    """Yield the integer comparisons, without loads, in conditions of ``if_then_else``."""
     name = compat.kind(value)
     if inside and name in _HOLDS:
         if compat.dtype_of(value.a).startswith("int") and not compat.has_load(value):
@@ -357,7 +366,7 @@ def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr,
 
 
 def _row_candidates(keys: Iterable[Key], domain: Domain) -> list[Extent]:
-    """Trailing parts of the row space, from 8 on, largest first."""
+    """Return the trailing slices of the row space, from 8 elements on, largest first."""
     found: set[int] = set()
     for op, _ in keys:
         for end in range(1, len(op.extents) + 1):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a stitch op is spread over a CPU: parallel tasks and SIMD lanes along rows and columns.
+"""Map a stitch op to a CPU: parallel tasks, and SIMD lanes along rows and columns.
 
-Lanes usually run along a row's columns. They run over neighbouring rows instead where these, and not the
-columns, are neighbours in memory (softmax over the channels of an image, column sums) and where rows are
-shorter than a vector.
+Lanes usually run along a row's columns. They run over neighbouring rows instead if rows are shorter than a vector.
+They also do so if rows, and not columns, are neighbours in memory: in a softmax over an image's channels, in column
+sums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .segments import Segment, column_segment, row_segment
 
 
 class Lanes(enum.Enum):
-    """What the lanes of a vector run over."""
+    """The dimension that the lanes of a vector run over."""
 
     COLUMNS = "columns"
     ROWS = "rows"
@@ -30,7 +30,7 @@ class Lanes(enum.Enum):
 
 
 class Split(enum.Enum):
-    """What parallel tasks divide."""
+    """The dimension that parallel tasks divide."""
 
     ROWS = "rows"
     COLUMNS = "columns"
@@ -41,21 +41,23 @@ class CpuMapping:
     """Rows or columns over parallel tasks, and lanes along columns or rows.
 
     Attributes:
-        inner: of each column space the inner part where accesses advance evenly.
-        lanes: what vectors run over; ``width`` is their length in elements.
-        divide: what tasks divide. With ``Split.COLUMNS`` each pass is a parallel loop of its own over pieces
-            of the columns, whose partial results are combined after it (few long rows, and flat domains).
-        parallel: False runs all tasks one after the other; None decides at run time by the number of rows.
-        rows_per_task: rows of a task (strips of ``strip`` rows where lanes run over rows).
-        row_segment: the inner part of the rows, where lanes run over them; it divides the rows.
-        elements_per_task: columns of a task where columns are divided.
-        serial_rows: the number of rows, or of points where their columns are symbolic, up to which a symbolic domain
-            runs serially.
-        task_points: where columns are symbolic, those of a task; fewer than ``rows_per_task`` rows where these are
-            long. 0 where columns are static.
-        tail_width: elements of the vectors that end a part of symbolic length.
-        columns_together: of each column space the columns that a piece of rows takes in one go, where lanes run over
-            rows, so that accumulators stay in registers meanwhile.
+        inner: of each column space the inner slice along which accesses advance evenly.
+        lanes: the dimension that vectors run over.
+        width: the elements of a vector.
+        divide: the dimension that tasks divide. With ``Split.COLUMNS`` each pass is a parallel loop over pieces of
+            the columns. Their partial results are combined after the loop. That is for few long rows, and for flat
+            domains.
+        parallel: False runs all tasks one after the other. None decides at run time by the number of rows.
+        rows_per_task: rows of a task (strips of ``strip`` rows if lanes run over rows).
+        row_segment: the inner slice of the rows, if lanes run over them. It divides the rows.
+        elements_per_task: columns of a task if columns are divided.
+        serial_rows: the number of rows up to which a symbolic domain runs serially. It counts points if columns are
+            symbolic.
+        task_points: the points of a task if columns are symbolic, else 0. If rows are long, a task has fewer than
+            ``rows_per_task`` of them.
+        tail_width: elements of the vectors that end a slice of symbolic length.
+        columns_together: of each column space the columns that a piece of rows takes in one go, if lanes run over
+            rows. Accumulators stay in registers meanwhile.
     """
 
     inner: ByExtent[Segment]
@@ -73,7 +75,7 @@ class CpuMapping:
     task_points: int = 0
 
     def describe(self) -> dict[str, object]:
-        """The mapping as plain data, for ``explain``."""
+        """Return the mapping as plain data, for ``explain``."""
         return {
             "lanes along": self.lanes.value,
             "vector": self.width,
@@ -83,12 +85,12 @@ class CpuMapping:
         }
 
     def segment(self, columns: Extent) -> Segment:
-        """The inner part of a column space."""
+        """Return the inner slice of a column space."""
         return self.inner[columns]
 
 
 def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> CpuMapping:
-    """The mapping of a stitch op on a CPU."""
+    """Return the mapping of a stitch op on a CPU."""
     domain, spaces = alignment.domain, sched.spaces
     inner = ByExtent((e, column_segment(alignment, sched, e)) for e in spaces)
     cost = _row_cost(sched, device.choices)
@@ -123,7 +125,7 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
     pieces = device.choices.pieces_per_core * device.sms
     if rows is None or rows >= pieces or device.sms == 1:
         return mapping
-    if symbolic:  # rows that may turn out to be long: all tasks work on one row together
+    if symbolic:  # Rows may turn out to be long: all tasks work on one row together.
         elements = max(1, -(-task_points // width)) * width
         return replace(mapping, divide=Split.COLUMNS, elements_per_task=elements)
     if cost > device.choices.parallel_ns:  # few long rows
@@ -133,7 +135,7 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
 
 
 def _usual(inner: ByExtent[Segment], choices: Choices) -> CpuMapping:
-    """A mapping of full vectors and full tasks."""
+    """Return a mapping of full vectors and full tasks."""
     together = ByExtent((columns, _columns_together(columns, choices.columns_together)) for columns in inner)
     return CpuMapping(
         inner, choices.cpu_lanes, choices.task_rows, choices.cpu_lanes, choices.task_elements, choices.shortest_lanes,
@@ -142,19 +144,22 @@ def _usual(inner: ByExtent[Segment], choices: Choices) -> CpuMapping:
 
 
 def _columns_together(columns: Extent, most: int) -> int:
-    """Columns that a piece of rows takes in one go; a divisor of them if there is one."""
+    """Return the columns that a piece of rows takes in one go, a divisor of all columns if there is one."""
     if not isinstance(columns, int):
         return most
     return next((n for n in range(most, 3, -1) if columns % n == 0), min(most, columns))
 
 
 def _evenly(inner: ByExtent[Segment], length: int) -> int:
-    """A length, or what has equal conditions if that is less: a vector has no condition inside then."""
+    """Return the length, or the number of elements with equal conditions if that is less.
+
+    A vector has no condition inside then.
+    """
     return min([length, *(s.alike for s in inner.values() if s.alike)])
 
 
 def _columns(length: int, choices: Choices) -> tuple[Lanes, int]:
-    """Lanes along columns, and how many, where so many lie evenly; none where they fill no vector."""
+    """Return lanes along columns and their number, if so many lie evenly. Return no lanes if they fill no vector."""
     if length < choices.shortest_lanes:
         return Lanes.NONE, _shorter(length, choices)
     return Lanes.COLUMNS, choices.cpu_lanes if length >= choices.cpu_lanes else _shorter(length, choices)
@@ -185,7 +190,7 @@ def _strips(
     mapping: CpuMapping, segment: Extent, parallel: bool | None, sched: LoopNest, cost: float,
     rows: int | None, device: DeviceModel,
 ) -> CpuMapping:  # fmt: skip
-    """Lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
+    """Map lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
     width = mapping.width
     if isinstance(segment, int) and segment < width:
         width = _shorter(segment, device.choices)
@@ -198,7 +203,7 @@ def _strips(
         if rows is not None and parallel:  # enough strips for every core
             while pieces > 1 and (rows // segment) * -(-total // pieces) < wanted:
                 pieces -= 1
-        # The last piece of a segment overlaps the one before: both in one strip, so one task writes both.
+        # The last piece of a segment overlaps the one before. Both are in one strip, so that one task writes both.
         if segment % width:
             while 1 < pieces < total and total % pieces == 1:
                 pieces -= 1
@@ -214,12 +219,12 @@ def _strips(
 
 
 def _shorter(elements: int, choices: Choices) -> int:
-    """The length of pieces of fewer elements than lanes."""
+    """Return the length of pieces of fewer elements than lanes."""
     return choices.short_lanes if elements >= choices.short_lanes else choices.shortest_lanes
 
 
 def _row_cost(sched: LoopNest, choices: Choices) -> float:
-    """Nanoseconds of a row, roughly (a flat domain is one row); symbolic ones have the length they are taken for."""
+    """Return the approximate nanoseconds of a row. A flat domain is one row. A symbolic row has its assumed length."""
     total = choices.row_ns
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stage in the making, while operators still find their places."""
+"""A stage in the making, while operators are still being placed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..slices import Cut, Slice, aligned_slice
 
 
 class Draft:
-    """A stage in the making: its roots change while others find their place, and its alignment with them."""
+    """A stage in the making. Its roots change while operators are placed, and its alignment with them."""
 
     def __init__(self, made: Slice):
         self.made = made
-        self.joining: tuple[Operator, ...] = ()  # roots that the alignment does not have yet
+        self.joining: tuple[Operator, ...] = ()  # roots that are not aligned yet
         self.storing: frozenset[Operator] = frozenset()
         self.replicated = False
         self.phase, self.domain = made.phase, made.domain
@@ -39,7 +39,7 @@ class Draft:
             self.storing = self.storing | {root}
 
     def become(self, made: Slice) -> None:
-        """Be a stage with other roots."""
+        """Replace the stage by one with other roots."""
         self.made, self.joining, self.storing = made, (), frozenset()
 
     def settle(self, cut: Cut) -> None:
@@ -54,7 +54,7 @@ class Draft:
         cross_row: Collection[Operator],
         stored: Collection[Operator],
     ) -> Slice:
-        """The stage with these roots.
+        """Return the stage with these roots.
 
         Raises:
             Misaligned: when its domain does not serve them all.
@@ -65,9 +65,9 @@ class Draft:
         )
 
     def replicate(self) -> None:
-        """Let every block evaluate it."""
+        """Let every block evaluate the stage."""
         self.replicated = True
 
     def finished(self, phase: int) -> Slice:
-        """The stage as it has become, in a phase of this number."""
+        """Return the resulting stage, in a phase of this number."""
         return replace(self.made, phase=phase, replicated=self.replicated)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a grid-wide plan: phases of stages, on a grid that is resident as a whole, for values that cross blocks.
 
-The launch follows AStitch 4.5: the grid is one wave of blocks, and the registers are bounded so that it fits. Every
-block takes tasks of every stage in turn (vertical packing); a stage's first task goes to the block after the one that
-got the last task of the stage before it, so that small stages of a phase run side by side.
+The launch follows AStitch 4.5. The grid is one wave of blocks, and the registers are bounded so that it fits. Every
+block takes tasks of every stage, one stage after the other (vertical packing). A stage's first task goes to the block
+after the one that got the last task of the stage before it. This way, small stages of a phase run side by side.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def grid_partition(
     Args:
         graph: a stitch op's graph.
         device: the device that the kernel is for.
-        barriers: put barriers between the phases, where the device can; otherwise each phase is a kernel.
+        barriers: put barriers between the phases if the device supports them. Otherwise each phase is a kernel.
         preferred: names of operators to choose as the dominants of their groups.
 
     Raises:
@@ -56,7 +56,9 @@ def grid_partition(
 
 
 def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) -> KernelPlan:
-    """Map every stage of a partition, lay out the launch and the scratch; ``barriers`` as the partition had it.
+    """Map every stage of a partition, and lay out the launch and the scratch.
+
+    ``barriers`` is the argument with which the partition was made.
 
     Raises:
         Misaligned: when the device cannot hold the grid, which :func:`grid_partition` finds out before.
@@ -69,10 +71,10 @@ def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) 
 
 
 def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:
-    """The plan for each shape of block that fits, with what speaks against it.
+    """Yield the plan for each shape of block that fits, with its cost.
 
     Raises:
-        Misaligned: when none does.
+        Misaligned: when no shape fits.
     """
     reasons: list[str] = []
     none = True
@@ -91,15 +93,15 @@ def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[t
 
 
 def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
-    """Registers that a thread has."""
+    """Return the registers that a thread has."""
     return min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm))
 
 
 class _Mapper:
     """Maps the stages of a partition to a launch, phase by phase: one mapper for each shape of block.
 
-    How many partial results a reduction across rows has is known once its stage is mapped. The stages that finish it
-    are then made anew, for as many; the partition itself stays as it is.
+    The number of partial results of a reduction across rows is known once its stage is mapped. The stages that finish
+    it are then rebuilt for as many. The partition itself stays as it is.
     """
 
     def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
@@ -108,21 +110,24 @@ class _Mapper:
         # For tiles and accumulators.
         self.words = _registers_of(device, threads, per_sm) - device.choices.overhead_registers
         self.blocks = device.sms * per_sm
-        # Of every stage: the fraction wasted, and the bytes it reads.
+        # For each stage: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
         self.most_tasks = 1
         self.partials = dict(found.crossing.partials)
         self.resized: dict[Tensor, Tensor] = {}  # partial results, by those of the partition
-        self.finals: dict[Operator, Operator] = {}  # what finishes them
+        self.finals: dict[Operator, Operator] = {}  # reductions that finish partial results
         self.cut = Cut(dict(found.cut.producer), dict(found.cut.ready))
 
     def _cost(self, penalty: float) -> float:
-        """The fraction wasted of all that is read, and ``penalty`` where blocks take several tasks in turn."""
+        """Return the wasted fraction of all bytes read.
+
+        ``penalty`` is added if blocks take several tasks one after the other.
+        """
         wasted = sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
         return wasted + penalty * min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
 
     def run(self, penalty: float) -> tuple[float, KernelPlan]:
-        """The plan, and what speaks against it; ``penalty`` does against blocks of this shape.
+        """Return the cost and the plan. ``penalty`` is the cost of blocks of this shape.
 
         Raises:
             Misaligned: when a stage does not fit such blocks.
@@ -155,7 +160,7 @@ class _Mapper:
         return self._cost(penalty), plan
 
     def _shared_out(self, stages: Sequence[Stage], blocks: int) -> list[Stage]:
-        """Stages of the only phase on as many blocks as there is work for."""
+        """Return the stages of the only phase on as many blocks as there is work for."""
         found = []
         for p in stages:
             found.append(replace(p, stride=1 if p.slice.replicated else blocks // p.tiles))
@@ -164,7 +169,7 @@ class _Mapper:
 
     # -- reductions across rows --------------------------------------------------------------------------------
     def _size_partials(self, mapped: Stage) -> None:
-        """Room for a partial result of every block that works on the stage."""
+        """Make room for a partial result of every block that works on the stage."""
         for op in mapped.slice.cross_row:
             blocks, partial = mapped.stride * (mapped.tiles if op.output.size == 1 else 1), self.partials[op]
             if partial.shape[-1] == blocks:
@@ -177,7 +182,7 @@ class _Mapper:
                 self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
 
     def _resized(self, piece: Slice) -> Slice:
-        """The stage, finishing reductions over as many partial results as the mapping of their own stage makes."""
+        """Return the stage, finishing as many partial results as the mappings of the first stages make."""
         if not any(op in self.finals for op in piece.copies):
             return piece
 
@@ -207,7 +212,7 @@ class _Mapper:
     def _flat(self, piece: Slice, sched: LoopNest) -> Stage:
         al = piece.alignment
         spaces: list[tuple[Extent, ColumnMapping]] = []
-        tasks = 1  # also where no value has columns: a total of one element
+        tasks = 1  # Also if no value has columns: a total of one element.
         for extent in sched.spaces:
             vector = vector_length(al, sched, extent, self.device)
             words = max(1.0, tile_words(al, sched, extent)) * vector
@@ -224,7 +229,7 @@ class _Mapper:
         return made
 
     def _reads_again(self, piece: Slice) -> bool:
-        """True where a stage of another phase reads one of the stage's large inputs as well."""
+        """Return whether a stage of another phase reads one of the stage's large inputs as well."""
         large = {
             t for t in piece.tensors if t in self.found.graph.inputs and _is_large(t, self.device.choices)
         }
@@ -234,7 +239,7 @@ class _Mapper:
         return any(t in large for p in others for t in p.tensors)
 
     def _persistent(self, made: Stage) -> Stage:
-        """What was one task as several at once: stages whose tasks are of equal size share out inputs alike."""
+        """Return one task as several at once: stages whose tasks are of equal size share out inputs alike."""
         mapping = made.row_mapping
         ((columns, m),) = mapping.columns.items()
         mapping = replace(mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
@@ -251,7 +256,7 @@ class _Mapper:
         counts = [1 << n for n in range(self.threads.bit_length()) if self.threads % (1 << n) == 0]
         costs = [(self._cost_of(al, sched, vectors, threads, rows, tiled), threads) for threads in counts]
         wasted, threads = min(costs)
-        if piece.replicated:  # all at once, if the block has the threads
+        if piece.replicated:  # All rows at once, if the block has enough threads.
             threads = max(1, self.threads // rows)
             threads = min(1 << (threads.bit_length() - 1), self.device.warp)
             while self.threads % threads:
@@ -288,12 +293,15 @@ class _Mapper:
         return Stage(piece, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
     def _stepped(self, m: ColumnMapping) -> ColumnMapping:
-        """The same columns in steps of a few vectors a thread."""
+        """Return the same columns in steps of a few vectors a thread."""
         chunks = max(1, self.device.choices.step_elements // m.vector)
         return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
 
     def _unroll(self, al: Alignment, sched: LoopNest, mapping: RowMapping) -> int:
-        """Groups of rows in flight at once where rows feed reductions across them only: without barriers and stores."""
+        """Return the groups of rows that are in flight at once.
+
+        There are several if rows feed only reductions across them: such rows have no barriers and stores.
+        """
         if len(sched.passes) != 1 or sched.row_outputs or sched.final_cross_row:
             return 1
         (p,) = sched.passes
@@ -305,7 +313,7 @@ class _Mapper:
         return max(1, min(self.device.choices.vectors_in_flight // m.chunks, int(room // max(1.0, words))))
 
     def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
-        """Registers a column costs a thread: its tile, and an accumulator for each reduction across rows."""
+        """Return the registers a column costs a thread: its tile, and an accumulator for each reduction across rows."""
         cross_row = [op for p in sched.over(extent) for op, _ in p.cross_row]
         sums = sum(
             max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4)
@@ -318,7 +326,7 @@ class _Mapper:
     def _cost_of(
         self, al: Alignment, sched: LoopNest, vectors: Mapping[int, int], threads: int, rows: int, tiled: bool
     ) -> float:
-        """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
+        """Return the cost of idle lanes, registers beyond the bound, uncoalesced loads, barriers and idle blocks."""
         cost = 0.0
         # Idle lanes matter as far as there is work for all.
         busy = self.blocks * self.threads * self.device.choices.busy_elements
@@ -350,7 +358,7 @@ def _is_large(tensor: Tensor, choices: Choices) -> bool:
 
 
 def _turned_around(phases: Sequence[Sequence[Stage]], choices: Choices) -> list[list[Stage]]:
-    """The stages, those that read a large input again beginning where the last one that read it ended."""
+    """Return the stages. Those that read a large input again begin at the end that its last reader reached."""
     direction: dict[Tensor, bool] = {}
 
     def turned(p: Stage) -> Stage:

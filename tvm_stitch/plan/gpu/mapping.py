@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a thread mapping on a GPU says: rows over blocks, columns over threads, and where values stay between passes."""
+"""A thread mapping on a GPU: rows over blocks, columns over threads, and the storage of values between passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..iteration.loops import Leaf
 
 
 class CrossBlockReduction(enum.Enum):
-    """How the blocks that share a row combine their partial results."""
+    """The method by which the blocks that share a row combine their partial results."""
 
     NONE = "none"
     CLUSTER = "distributed shared memory"
@@ -20,10 +20,10 @@ class CrossBlockReduction(enum.Enum):
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """How a column space is spread over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
+    """The spread of a column space over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
 
-    That is the column itself, or its place in the block's segment where a row has several. Rows of symbolic length have
-    as many steps as it takes, or one that they are known to fit in.
+    The formula gives the column itself, or its position in the block's segment if a row has several. Rows of symbolic
+    length have as many steps as it takes, or one step that they are known to fit in.
     """
 
     vector: int
@@ -36,7 +36,7 @@ def _steps(m: ColumnMapping) -> str:
 
 
 class Storage(enum.Enum):
-    """Where values stay between the passes over a row."""
+    """The storage of values between the passes over a row."""
 
     REGISTERS = "kept in registers"
     SHARED = "kept in shared memory"
@@ -49,22 +49,22 @@ class Storage(enum.Enum):
 class RowMapping:
     """Rows over blocks and threads over a row's columns.
 
-    ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing), and a block takes
+    ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing). A block takes
     ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space. ``split`` spreads a
     flat domain's columns over blocks instead. ``storage`` says where values stay between passes.
 
-    ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous part of
-    the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
+    ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous slice of
+    the row's columns. ``exchange`` combines their reductions. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
 
     ``async_copies``: cp.async stages the inputs that stay in shared memory, without registers.
 
-    ``transposed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows
-    of them with neighbouring threads at neighbouring rows, and transposes them in shared memory.
+    ``transposed`` are inputs whose neighbouring rows, not columns, are neighbours in memory. Neighbouring threads
+    load neighbouring rows of a block, and the block transposes them in shared memory.
 
-    ``workers`` are blocks, or clusters of ``row_splits`` blocks, that stay and take groups of rows in turn, every
-    ``workers``-th (up to ``tasks`` each); they copy the next group's patches in the background meanwhile (0: every
-    group has blocks of its own).
+    ``workers`` are persistent blocks, or persistent clusters of ``row_splits`` blocks. Each takes every
+    ``workers``-th group of rows, up to ``tasks`` groups. It copies the next group's patches in the background
+    meanwhile. With 0 every group has blocks of its own.
     """
 
     threads: int
@@ -82,12 +82,12 @@ class RowMapping:
 
     @property
     def keep(self) -> bool:
-        """Whether values stay in their block between passes; else their inputs are read again."""
+        """True if values stay in their block between passes. Otherwise their inputs are read again."""
         return self.storage in (Storage.REGISTERS, Storage.SHARED)
 
     @property
     def shared(self) -> bool:
-        """Whether they stay in shared memory."""
+        """True if values stay in shared memory."""
         return self.storage is Storage.SHARED
 
     @property
@@ -97,28 +97,28 @@ class RowMapping:
 
     @property
     def warps(self) -> int:
-        """Warps of a row in a block; 1 where rows share a warp."""
+        """Warps of a row in a block, 1 if rows share a warp."""
         return max(1, self.threads // 32)
 
     @property
     def spaces(self) -> dict[str, str]:
-        """What is said of every column space."""
+        """Descriptions of all column spaces."""
         return {
             text_of(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()
         }
 
     @property
     def turns(self) -> int:
-        """Groups of rows, at most, that a block which stays takes in turn; 1 for blocks that end."""
+        """The most groups of rows that a persistent block takes, 1 for blocks that end."""
         return self.tasks if self.workers else 1
 
     @property
     def shares_rows(self) -> bool:
-        """Whether several warps have a part of a row, which wait for each other where they reduce it."""
+        """True if several warps share a row's slice and wait for each other at reductions."""
         return self.threads > 32 or self.exchange is not CrossBlockReduction.NONE
 
     def describe(self) -> dict[str, object]:
-        """The mapping as plain data, for ``explain``."""
+        """Return the mapping as plain data, for ``explain``."""
         transposed = [tensor.name for tensor, _ in self.transposed]
         return {
             "threads a row": self.threads,
@@ -136,15 +136,15 @@ class RowMapping:
         }
 
     def block_columns(self, columns: Extent) -> int:
-        """Columns of a row that a block covers, those past the row's end included; not where steps are symbolic."""
+        """Return the columns of a row that a block covers, those past the row's end included. Steps must be static."""
         m = self.of(columns)
         assert isinstance(m.steps, int), "nothing is kept of rows of any length"
         return m.steps * m.chunks * self.threads * m.vector
 
     def covered(self, columns: Extent) -> int:
-        """Columns that all blocks of a row cover, those past its end included."""
+        """Return the columns that all blocks of a row cover, those past its end included."""
         return self.row_splits * self.block_columns(columns)
 
     def of(self, columns: Extent) -> ColumnMapping:
-        """The mapping of a column space."""
+        """Return the mapping of a column space."""
         return self.columns[columns]

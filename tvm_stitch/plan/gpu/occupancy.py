@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resource-aware launches (AStitch 4.5): how many blocks a multiprocessor holds at once.
 
-The occupancy rules are those of NVIDIA's calculator for compute capabilities 7.0 to 9.0: registers are given out to
+The occupancy rules are those of NVIDIA's calculator for compute capabilities 7.0 to 9.0. Registers are given out to
 warps in units of 256, each from one of the four sub-partitions of an SM.
 """
 
@@ -10,17 +10,17 @@ from __future__ import annotations
 from ...device import DeviceModel
 
 MAX_REGISTERS = 255
-"""Registers that a thread can name."""
+"""The most registers of a thread: instructions can name no more."""
 OPT_IN_BYTES = 48 * 1024
-"""Shared memory of a block that every kernel may have, and the most of it that is static. A driver must be asked for
-more, which TVM's runtime does where dynamic shared memory alone is as large: it does not count what is static."""
+"""Shared memory of a block that every kernel may have, and the most static shared memory. A driver must be asked for
+more. TVM's runtime asks only if dynamic shared memory alone exceeds the limit: it does not count static memory."""
 
 _REGISTER_UNIT = 256
 _SUB_PARTITIONS = 4
 
 
 def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_bytes: int = 0) -> int:
-    """Blocks that an SM holds at once; 0 when not even one fits.
+    """Return the number of blocks that an SM holds at once, 0 if not even one fits.
 
     Args:
         device: a GPU.
@@ -48,14 +48,16 @@ def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_byte
 
 
 def blocks_in_shared(device: DeviceModel, shared_bytes: int) -> int:
-    """Blocks among which an SM's shared memory can be divided, whatever else they take; 0 when not even one fits.
+    """Return the number of blocks whose shared memory an SM holds, 0 if not even one fits.
 
-    It is not rounded to the steps in which shared memory is given out: ``blocks_per_sm`` does that with the bytes of a
-    kernel, while plans ask here with an estimate of them.
+    Other resources do not count.
+
+    The bytes are not rounded to the steps in which shared memory is given out. ``blocks_per_sm`` rounds the bytes of
+    a kernel, while plans pass an estimate of them here.
 
     Args:
         device: a GPU.
-        shared_bytes: shared memory a block, static and dynamic, without what the system takes.
+        shared_bytes: shared memory a block, static and dynamic, without the system's own.
     """
     if shared_bytes > device.shared_per_block:
         return 0

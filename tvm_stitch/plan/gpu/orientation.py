@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How reductions and rows lie in memory: along the innermost axis of what they read, or across it."""
+"""Orientation of reductions and rows in memory: along the innermost axis of their operands, or across it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..iteration.domain import At
 
 
 class Orientation(enum.Enum):
-    """How a reduction lies in memory."""
+    """The orientation of a reduction in memory."""
 
     ROW = "along the innermost axis of what it reads"
     COLUMN = "across it"
@@ -24,7 +24,7 @@ class Orientation(enum.Enum):
 
 
 def orientation(op: Operator) -> Orientation:
-    """Along the innermost axis of what it reads (``ROW``), across it (``COLUMN``), or to one result (``ALL``)."""
+    """Return whether an operator reduces along its operand's innermost axis, across it, or to one result."""
     if op.output.size == 1:
         return Orientation.ALL
     reduced = {a.var for a in op.reduce}
@@ -36,7 +36,7 @@ def orientation(op: Operator) -> Orientation:
 
 
 def _innermost(indices: Sequence[Expr], tensor: Tensor) -> set[Var]:
-    """The variables of the innermost index that has any, of an axis with more than one element."""
+    """Return the variables of the innermost index that has any, of an axis with more than one element."""
     for index, extent in reversed(list(zip(indices, tensor.shape))):
         if not is_number(extent, 1) and (used := compat.free_vars(index)):
             return used
@@ -44,26 +44,30 @@ def _innermost(indices: Sequence[Expr], tensor: Tensor) -> set[Var]:
 
 
 def as_int(extent: Extent) -> int:
-    """A static extent's value, 0 for a symbolic one."""
+    """Return a static extent's value, 0 for a symbolic one."""
     return extent if isinstance(extent, int) else 0
 
 
 def has_many_results(op: Operator, device: DeviceModel) -> bool:
-    """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
+    """Return whether a thread for every result suits an operator.
+
+    The threads then keep the device busy, and neighbouring threads read neighbouring elements. Reductions of a few
+    elements suit as well.
+    """
     size = as_int(op.output.size)
     few = as_int(op_points(op)) <= device.choices.uncoalesced_elements * size
     return few or size >= device.sms * device.choices.busy_results
 
 
 def wants_partition(graph: StitchGraph, device: DeviceModel) -> bool:
-    """True when rows would lie across memory, so that sums of columns block by block are better."""
+    """Return whether rows would lie across memory, so that sums of columns block by block are better."""
     return any(
         orientation(op) is Orientation.COLUMN and not has_many_results(op, device) for op in graph.reduces
     )
 
 
 def is_strided(alignment: Alignment) -> bool:
-    """True when large inputs are read across memory: neighbouring columns of a row are not neighbours there."""
+    """Return whether large inputs are read across memory: neighbouring columns of a row are not neighbours there."""
     domain = alignment.domain
     if domain.flat:
         return False

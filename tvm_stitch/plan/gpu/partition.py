@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition a stitch op into phases of stages: the Global scheme, chosen edge by edge (AStitch 4.2, 4.3).
 
-The candidates of the dominant groups, reductions and outputs, are placed one by one, producers first. A stage is opened
-by its dominant, which says what a row is. Each candidate joins the stage that holds the row values it reads, if that
-stage's rows serve it as well (the passive locality check: Regional). Otherwise those values become global, and the
-candidate goes into a stage of a later phase. Reductions across a stage's rows are accumulated
-block by block; the partial results are global values, and the rest of the reduction belongs to the next phase.
+The candidates of the dominant groups, reductions and outputs, are placed one by one, producers first. A stage is
+opened by its dominant, which says what a row is. Each candidate joins the stage that holds the row values it reads,
+if that stage's rows serve it as well (the passive locality check: Regional). Otherwise those values become global,
+and the candidate goes into a stage of a later phase. Reductions across a stage's rows are accumulated block by block.
+The partial results are global values, and the rest of the reduction belongs to the next phase.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def partition(
     Args:
         graph: a stitch op's graph.
         device: the GPU that the kernel is for.
-        replicate: let every block evaluate small stages whole, which saves a barrier; their results do not outlive a
+        replicate: let every block evaluate small stages whole, which saves a barrier. Their results do not outlive a
             kernel.
         preferred: names of operators to choose as the dominants of their groups.
 
@@ -69,7 +69,8 @@ class _Partitioner:
         self.cut = Cut({op.output: op for op in graph.operators})
         self.drafts: list[Draft] = []
         self.home: dict[Operator, Draft] = {}
-        self.replicated: list[Draft] = []  # in the order in which they became so: none reads a later one
+        # In the order in which they were replicated: none reads a later one.
+        self.replicated: list[Draft] = []
         self.partials: dict[Operator, Tensor] = {}
         self.scalars: dict[Operator, int] = {}
         self.stored: dict[Tensor, int] = {}
@@ -99,7 +100,7 @@ class _Partitioner:
         ]
         outputs = self.graph.outputs
         if any(op.output in outputs and f + 1 > used[-1] for op, f in self.scalars.items()):
-            phases.append([])  # in which a result is finished and written
+            phases.append([])  # The phase in which a result is finished and written.
         return Partition(
             self.graph,
             self.blocks,
@@ -153,7 +154,10 @@ class _Partitioner:
             self._make_global(root)
 
     def _finishing(self, root: Operator) -> Draft | None:
-        """The stage whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
+        """Return the stage whose stored row values the root only processes further, row by row.
+
+        The root belongs to that stage, a phase earlier.
+        """
         if root.is_reduce:
             return None
         reads = {
@@ -172,7 +176,10 @@ class _Partitioner:
         return None
 
     def _producers(self, op: Operator, seen: set[Operator]) -> Iterator[Operator]:
-        """What makes the operator's inputs that are not global; each is added to ``seen``, and is not there before."""
+        """Yield the producers of the operator's inputs that are not global.
+
+        Each is added to ``seen``. Producers that are in it already are left out.
+        """
         for t in op.inputs:
             producer = self.cut.producer.get(t)
             if producer is not None and t not in self.cut.ready and producer not in seen:
@@ -180,7 +187,7 @@ class _Partitioner:
                 yield producer
 
     def _sources(self, root: Operator) -> list[Operator]:
-        """The reductions placed in stages, and not global, whose results the root reads."""
+        """Return the reductions placed in stages, and not global, whose results the root reads."""
         found: dict[Operator, None] = {}
         seen: set[Operator] = set()
 
@@ -195,14 +202,14 @@ class _Partitioner:
         return list(found)
 
     def _earliest(self, root: Operator) -> int:
-        """The first phase in which all global values that the root reads are there."""
+        """Return the first phase in which all global values that the root reads are available."""
         phase = 0
         for op in slice_operators(self.cut, [root], self.device.choices.most_phases):
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
     def _neighbours(self, root: Operator, phase: int, across: bool) -> Iterator[Draft]:
-        """Stages worth trying: those that read what the root reads; their rows must fit."""
+        """Yield the stages worth trying: those that read the root's inputs. Their rows must fit."""
         inputs = self._leaves([root], phase)
         tried = 0
         for draft in sorted(self.drafts, key=lambda p: p.phase):
@@ -235,13 +242,13 @@ class _Partitioner:
             return as_int(product(a.extent for a in root.reduce)) == rows and not draft.domain.flat
         if root.is_reduce:
             return as_int(root.output.size) == rows and not draft.domain.flat
-        if draft.domain.flat and draft.stored:  # what a flat stage stores is walked by one index
+        if draft.domain.flat and draft.stored:  # one index walks the stored values of a flat stage
             return as_int(root.output.size) == as_int(next(iter(draft.stored)).output.size)
         return as_int(root.output.size) % rows == 0
 
     @staticmethod
     def _alike(draft: Draft, root: Operator) -> bool:
-        """Roots of the same size in a stage of no other kind: one loop instead of two."""
+        """Return whether all roots of a stage are of the same kind and size as a root: one loop serves them."""
         return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
 
     def _join(self, draft: Draft, root: Operator, across: bool, stored: bool) -> bool:
@@ -264,16 +271,16 @@ class _Partitioner:
         return True
 
     def _is_element_wise(self, draft: Draft, root: Operator) -> bool:
-        """Are the stage and the root without reductions, so that no root's place depends on another one?"""
+        """Return whether the stage and the root have no reductions, so that no root's point depends on another root."""
         if not draft.domain.flat or root in draft.roots:
             return False
         needed = slice_operators(self.cut, [root], draft.phase)
         return not any(op.is_reduce for op in (*needed, *draft.roots))
 
     def _join_alone(self, draft: Draft, root: Operator, stored: bool) -> bool:
-        """Join where the root can be aligned by itself; the stage's alignment follows when all have joined.
+        """Join if the root can be aligned alone. The stage is aligned once all its roots have joined.
 
-        To align the whole stage for each of many results takes time that grows with their square.
+        Aligning the whole stage for each of many results takes time that grows with their square.
         """
         try:
             graph = slice_graph(self.cut, [root], {root}, draft.phase, "root")[0]
@@ -309,7 +316,7 @@ class _Partitioner:
         raise Misaligned(reasons[0] if reasons else f"no domain for {root.name}")
 
     def _domains(self, root: Operator, phase: int, across: bool) -> list[tuple[Operator | None, Domain]]:
-        """The domains worth trying for the stage that a root opens, each with the dominant that asks for it."""
+        """Return the domains worth trying for the stage that a root opens, each with the dominant that asks for it."""
         if across and as_int(root.output.size) > 1:
             return [(root, Domain(product(a.extent for a in root.reduce)))]
         if root.is_reduce and not across:
@@ -372,7 +379,7 @@ class _Partitioner:
         self.stored[op.output] = draft.phase
 
     def _is_small(self, draft: Draft) -> bool:
-        """Can every block evaluate the stage for itself in about the time of a barrier?"""
+        """Return whether every block can evaluate the whole stage in about the time of a barrier."""
         if draft.replicated:
             return True
         if not self.replicate or draft.domain.flat or draft.cross_row:

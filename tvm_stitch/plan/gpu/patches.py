@@ -50,7 +50,7 @@ def copied_at_once(mapping: RowMapping, leaf: Leaf) -> int:
 
 
 def copies(mapping: RowMapping, leaf: Leaf) -> int:
-    """Return how many pieces of a patch a thread copies; some may lie behind the block's columns."""
+    """Return how many pieces of a patch a thread copies. Some may lie behind the block's columns."""
     return -(-mapping.block_columns(leaf[1].columns) // copied_at_once(mapping, leaf))
 
 
@@ -67,7 +67,7 @@ def patch_bytes_at_once(sched: LoopNest, mapping: RowMapping) -> int:
 
 
 def _patches(sched: LoopNest, mapping: RowMapping) -> list[int]:
-    """Bytes of each patch."""
+    """Return the bytes of each patch."""
     loaded = {leaf for p in sched.passes for leaf in p.loads}
     leaves = [leaf for leaf in mapping.transposed if leaf in loaded]
     return [patch_elements(mapping, leaf) * item_bytes(leaf[0].dtype) for leaf in leaves]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers of a thread in a stage of one pass, and what is worth keeping in the free ones."""
+"""Registers of a thread in a stage of one pass, and the inputs worth keeping in the free ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..kernel import Stage
 
 
 def stage_words(stage: Stage) -> float:
-    """Registers that a thread's tiles take while a stage is evaluated: hoisted values, sums, and tasks in flight."""
+    """Return the registers of a thread's tiles in a stage: hoisted values, sums, and tasks in flight."""
     total = 0.0
     for p in stage.schedule.passes:
         m = stage.row_mapping.of(p.columns)
@@ -33,10 +33,12 @@ def stage_words(stage: Stage) -> float:
 
 
 def with_resident(stage: Stage, words: int) -> Stage:
-    """The stage with a thread's columns of what rows share (scales, biases) in registers, as far as ``words`` allow.
+    """Return the stage with a thread's columns of shared inputs (scales, biases) in registers.
 
-    A thread has the same columns in all of its tasks. Only for blocks of several tasks, and in stages of one pass:
-    others have tiles that come and go.
+    They take up to ``words`` registers.
+
+    A thread has the same columns in all of its tasks. Only blocks of several tasks keep them, and only in stages of
+    one pass: other stages have tiles that come and go.
     """
     few = stage.tasks < 2 * stage.stride
     if len(stage.schedule.passes) != 1 or stage.row_mapping.split or few or stage.slice.replicated:
@@ -52,5 +54,5 @@ def with_resident(stage: Stage, words: int) -> Stage:
 
 
 def _words(dtype: str) -> float:
-    """Registers an element takes: narrow ones are unpacked to be computed with."""
+    """Return the registers of an element: narrow ones are unpacked to be computed with."""
     return max(1.0, item_bytes(dtype) / 4)

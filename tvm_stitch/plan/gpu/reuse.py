@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reuse between phases: what a block loads in one phase stays on chip for the phases that read it again.
+"""Reuse between phases: inputs that a block loads in one phase stay on chip for the phases that read them again.
 
-The blocks of a grid-wide plan stay for all of its phases. If stages of several phases read the same input and share out
-its elements alike, each thread finds in a later phase what it loaded in an earlier one: as many tasks as fit are kept
-in shared memory, and some more in registers. This is AStitch's hierarchical data reuse (section 3.2), across a grid
-barrier instead of a block's. The caches do not do this: in a second sweep over more than they hold every element has
-been evicted before its turn comes.
+The blocks of a grid-wide plan stay for all of its phases. Stages of several phases may read the same input and share
+out its elements alike. Each thread then finds in a later phase the elements that it loaded in an earlier one. As many
+tasks as fit are kept in shared memory, and some more in registers. This is AStitch's hierarchical data reuse (section
+3.2), across a grid barrier instead of a block's. The caches do not do this. In a second sweep over more than they
+hold, every element has been evicted before it is read again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .registers import stage_words
 
 
 def loaded_tile(stage: Stage, tensor: Tensor) -> Leaf | None:
-    """The load by which every thread of a stage gets its elements of an input of the whole graph, in one pass.
+    """Return the load by which every thread of a stage gets its elements of an input of the whole graph, in one pass.
 
-    None where there is no such load, or where some threads have no element (in other than the last task).
+    Return None if there is no such load, or if some threads have no element (in other than the last task).
     """
     copy = stage.slice.tensors.get(tensor)
     if copy is None or len(stage.schedule.passes) != 1 or stage.slice.replicated or copy.dtype == "bool":
@@ -43,7 +43,7 @@ def loaded_tile(stage: Stage, tensor: Tensor) -> Leaf | None:
 
 
 def shared_out_alike(one: Stage, other: Stage) -> bool:
-    """True when equal threads of equal blocks load equal elements of what both stages read whole."""
+    """Return whether equal threads of equal blocks load equal elements of inputs that both stages read whole."""
 
     def layout(stage: Stage) -> tuple[object, ...]:
         m, domain = stage.row_mapping, stage.alignment.domain
@@ -57,15 +57,15 @@ def shared_out_alike(one: Stage, other: Stage) -> bool:
 
 
 def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: int) -> Stage | None:
-    """A stage of a slice, shared out as an earlier one that loads the same input, if it can be.
+    """Return a stage of a slice, shared out as an earlier one that loads the same input, None if it cannot be.
 
-    A stage without reductions has a flat domain, which suits any shape; but the same rows and threads as those of the
-    stage that reduced the rows let a thread keep its elements.
+    A stage without reductions has a flat domain, which suits any shape. With the rows and threads of the stage that
+    reduced the rows, each thread keeps its elements.
 
     Args:
         piece: a slice of a later phase.
         earlier: the stages of earlier phases.
-        cut: where slices of the whole graph end.
+        cut: the boundaries of slices of the whole graph.
         blocks: blocks of the launch.
         words: registers that a thread may spend.
     """
@@ -116,7 +116,9 @@ def _mapped_as(piece: Slice, model: Stage, words: int) -> Stage | None:
 
 
 def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
-    """What to keep on chip in a plan whose blocks stay: of all choices the one that saves most; None if there is none.
+    """Return the inputs to keep on chip in a plan whose blocks stay, None if there are none.
+
+    Of all choices the one that saves most is taken.
 
     Args:
         plan: mapped, without retention.
@@ -155,7 +157,7 @@ def _kept(
         device.shared_per_block,
         device.shared_per_sm // plan.shared_grid.blocks_per_sm - device.shared_reserved,
     )
-    # As many as every block has; and the last of a flat domain may be a part of one.
+    # Only tasks that every block has count. The last task of a flat domain may be incomplete.
     tasks = (first.tasks - 1 if first.row_mapping.split else first.tasks) // first.stride
     together = max(stage.unroll for stage in stages)
     shared = max(

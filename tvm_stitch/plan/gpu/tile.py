@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adaptive thread mapping on a GPU: which thread of which block handles which row and columns (AStitch 3.3, 4.3).
 
-Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
+Many small rows share a block (horizontal packing). Long rows take more threads each, up to a whole block. Loads and
 stores are vectors of up to 16 bytes wherever divisibility allows. A row may be split over several blocks as well
-(task splitting, see splitting.py).
+(task splitting, see :mod:`..strategies.split`).
 
-A row's threads are the power of two that gives each two full vectors, from 32 to half of the largest block; up to 32
-vectors, a part of a warp, by the least idle lanes. That was the fastest on an H200 (layer norm and others, rows of
-256 to 8192 columns): one vector leaves too little in flight, many cost registers and so occupancy. Rows that crowd
-the registers (72 words a thread) get more threads; the largest block is for rows that half of it is too small for:
-512 columns with 7 to 10 inputs alive took 69 to 71 us with 64 to 256 threads on an H200, 75 to 85 with 512, and 136
-to 181 with 1,024 (``python scripts/ab_threads.py --columns 512 --inputs 7,8,9,10``). One task a block was fastest at
-every size.
+The threads of a row are the power of two that gives each thread two full vectors, from 32 to half of the largest
+block. Rows of up to 32 vectors take a slice of a warp, which is chosen by the fewest idle lanes. That was the fastest
+on an H200 (layer norm and others, rows of 256 to 8192 columns). One vector leaves too little in flight, and many cost
+registers and so occupancy.
+
+Rows that crowd the registers (72 words a thread) get more threads. The largest block is for rows that half of it is
+too small for. On an H200, 512 columns with 7 to 10 inputs alive took 69 to 71 us with 64 to 256 threads. They took 75
+to 85 us with 512 threads, and 136 to 181 us with 1,024 (``python scripts/ab_threads.py --columns 512 --inputs
+7,8,9,10``). One task a block was fastest at every size.
 """
 
 from __future__ import annotations
@@ -35,13 +37,16 @@ from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 
 MOST_BLOCKS = 2**31 - 1
-"""Blocks of a grid's first dimension."""
+"""The most blocks of a grid's first dimension."""
 BARRIER_BYTES = 8
-"""Of a barrier in shared memory that counts what arrives there."""
+"""Bytes of a barrier in shared memory that counts arrivals."""
 
 
 def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
-    """Elements of a 16-byte vector of the column space's smallest type (8 at most, and what the device can move)."""
+    """Return the elements of a 16-byte vector of the column space's smallest type.
+
+    The result is at most 8, and no more than the device can move.
+    """
     sizes, most = [4], 8
     for p in sched.over(columns):
         sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
@@ -52,12 +57,12 @@ def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
 
 
 def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
-    """Elements that a vector may hold for every tensor of the column space: a power of two that divides it.
+    """Return the elements of a vector for every tensor of the column space: a power of two that divides the space.
 
-    Of a symbolic column space, as far as the domain knows what its symbols are multiples of.
+    Multiples that the domain knows of symbols count for a symbolic column space.
 
-    Where all that is as large as the domain lies in pieces of fewer elements, as the groups of a norm do whose channels
-    are last, vectors are as short as these: longer ones would be gathered element by element.
+    If all tensors as large as the domain lie in pieces of fewer elements, vectors are as short as these pieces. An
+    example is a group norm whose channels are last. Longer vectors would be gathered element by element.
     """
     domain = alignment.domain
     vector = gcd(full_vector(sched, columns, device), divisor(domain.in_multiples(columns)))
@@ -76,7 +81,7 @@ def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device
 
 
 def divisor(columns: Extent) -> int:
-    """A number that certainly divides the extent."""
+    """Return a number that certainly divides the extent."""
     if isinstance(columns, int):
         return columns
     modular = Analyzer().modular_set(as_expr(columns))
@@ -84,10 +89,10 @@ def divisor(columns: Extent) -> int:
 
 
 def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
-    """Registers that one column of the space costs a thread: the most that is alive before or after a pass.
+    """Return the registers that one column of the space costs a thread: the most alive before or after a pass.
 
-    Values alive are the kept ones still to be read and the loads in flight; what a pass stores takes the place of
-    what it read last. Shared values (a scale or bias) live for one vector only and are not counted.
+    Values alive are the kept ones still to be read and the loads in flight. A pass reuses the registers of its last
+    loads for its results. Shared values (a scale or bias) live for one vector only and are not counted.
     """
     passes = sched.over(columns)
     first: dict[object, int] = {}
@@ -113,17 +118,17 @@ def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
 
 
 def words_of(dtype: str) -> float:
-    """Registers of an element as it is loaded, where vectors of it fill them."""
+    """Return the registers of an element as it is loaded, if vectors of it fill them."""
     return max(0.25, item_bytes(dtype) / 4)
 
 
 def map_rows(
     alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int = 1, longest: int = 0
 ) -> RowMapping:
-    """The thread mapping of a stitch op on a GPU whose rows take ``row_splits`` blocks each.
+    """Return the thread mapping of a stitch op on a GPU whose rows take ``row_splits`` blocks each.
 
-    Several blocks a row are for static shapes only; how they exchange what they reduce is left open. Rows of symbolic
-    length have at most ``longest`` columns; they are left out where that is 0.
+    Several blocks a row are for static shapes only. Their exchange of reduced values is decided later. Rows of
+    symbolic length have at most ``longest`` columns. They are left out if ``longest`` is 0.
     """
     extents = sched.spaces
     vectors = [vector_length(alignment, sched, e, device) for e in extents]
@@ -132,7 +137,7 @@ def map_rows(
         return RowMapping(device.choices.flat_threads, 1, ByExtent(flat), split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     words = [tile_words(alignment, sched, e) for e in extents]
-    # Of every space: its columns in a segment, the registers of one, and its vectors' length.
+    # Of every space: its columns in a segment, the registers of a column, and the length of its vectors.
     known = [(e, e if isinstance(e, int) else longest, w, v) for e, w, v in zip(extents, words, vectors)]
     static = [(e, -(-columns // row_splits), w, v) for e, columns, w, v in known if columns]
     parts = None if rows is None else rows * row_splits
@@ -147,7 +152,8 @@ def map_rows(
     if row_splits == 1:
         rows_per_block = _rows_per_block(threads, rows, device)
         if rows is not None:
-            # One task a block was fastest on an H200 at every size; more only where the grid ends.
+            # One task a block was fastest on an H200 at every size. Blocks have more tasks only if the grid would
+            # exceed its limit.
             tasks = -(-rows // (rows_per_block * MOST_BLOCKS))
     limit = register_limit(threads, device)
     chunks = [-(-columns // (vector * threads)) for _, columns, _, vector in static]
@@ -158,7 +164,7 @@ def map_rows(
 
 
 def register_limit(threads: int, device: DeviceModel) -> int:
-    """Registers that the tiles of a thread may take in blocks of so many threads."""
+    """Return the registers that the tiles of a thread may take in blocks of so many threads."""
     if threads == device.max_threads_per_block:
         return device.registers_per_sm // threads - device.choices.largest_block_registers
     large = threads >= device.choices.large_block
@@ -166,10 +172,10 @@ def register_limit(threads: int, device: DeviceModel) -> int:
 
 
 def _flat_columns(vector: int, columns: Extent, device: DeviceModel) -> ColumnMapping:
-    """The columns of a thread where blocks share them: two vectors where there are enough for all threads of a device.
+    """Return the columns of a thread if blocks share them: two vectors if all threads of a device get as many.
 
-    Where there are few, vectors are shorter: small kernels take as long as one thread does, and that computes its
-    vector's elements one after the other.
+    Vectors of fewer columns are shorter. Small kernels take as long as one thread does, and a thread computes the
+    elements of its vector one after the other.
     """
     if not isinstance(columns, int):
         return ColumnMapping(vector, 1)
@@ -180,7 +186,7 @@ def _flat_columns(vector: int, columns: Extent, device: DeviceModel) -> ColumnMa
 
 
 def in_steps(mapping: RowMapping, choices: Choices) -> RowMapping:
-    """Columns in steps of a few vectors a thread, where nothing is kept in registers."""
+    """Split columns into steps of a few vectors a thread, if nothing is kept in registers."""
     most = choices.step_elements
     spaces = (
         (e, _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, most // m.vector))), m.chunks))
@@ -190,12 +196,12 @@ def in_steps(mapping: RowMapping, choices: Choices) -> RowMapping:
 
 
 def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
-    """The same chunks, in as many steps as ``vectors`` vectors a thread take."""
+    """Return the same chunks, in as many steps as ``vectors`` vectors a thread take."""
     return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
 
 
 def any_length(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping:
-    """A mapping for rows of any length: a large block steps through each, and reads again what passes share."""
+    """Return a mapping for rows of any length: a large block steps through each, and reads again what passes share."""
     threads = device.max_threads_per_block // 2 if alignment.graph.reduces else device.warp
     spaces = []
     for e in sched.spaces:
@@ -208,10 +214,10 @@ def any_length(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> Ro
 def read_again_from_cache(
     alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int, threads: int
 ) -> RowMapping:
-    """Rows that are read again in small steps; how many are begun at once is left to the caller to bound.
+    """Return a mapping whose rows are read again in small steps. The caller bounds how many rows are begun at once.
 
-    ``sched`` keeps nothing. Blocks have few registers, so that more of them hide each other's pauses than of blocks
-    that hold a row.
+    ``sched`` keeps nothing. Blocks have few registers, so more of them are resident than of blocks that hold a row.
+    They hide each other's pauses better.
     """
     spaces = []
     for columns in sched.spaces:
@@ -233,9 +239,9 @@ def read_again_from_cache(
 
 
 def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> RowMapping:
-    """The mapping with values in shared memory if a block's fit, else with values nowhere.
+    """Return the mapping with values in shared memory if a block's values fit, else with values nowhere.
 
-    Steps are small enough not to cover much more than a block's columns. What is staged has the place of one row, so a
+    Steps are small enough not to cover much more than a block's columns. Staged values have room for one row, so a
     block of several rows keeps nothing.
     """
     span = mapping.threads * mapping.row_splits
@@ -262,11 +268,12 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
 
 
 def partial_bytes(sched: LoopNest, mapping: RowMapping, rescaled: Collection[Operator] = ()) -> int:
-    """Shared memory for partial results: one a warp and reduction where a row spans several warps, and the slots of a
-    cluster's exchange.
+    """Return the bytes of shared memory for partial results.
 
-    Reductions that are folded together, those of a pass or (where blocks exchange them) of a level, have partials at
-    the same time, and so have ``rescaled`` sums with those of the level before; later ones take the same space.
+    If a row spans several warps, each warp and reduction has one partial result. The slots of a cluster's exchange
+    count too. Reductions that are folded together have partial results at the same time. These are the reductions of
+    a pass, or of a level if blocks exchange them. ``rescaled`` sums have theirs together with the level before. Later
+    reductions use the same memory.
     """
     if mapping.threads <= 32 or mapping.exchange is CrossBlockReduction.CLUSTER:
         return exchange_bytes(sched, mapping)
@@ -282,10 +289,10 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping, rescaled: Collection[Ope
 
 
 def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
-    """Shared memory of a block that a cluster's exchange takes: a slot for each row, reduction, segment and warp, and a
-    barrier for each level of reductions.
+    """Return the bytes of a block's shared memory that a cluster's exchange takes.
 
-    A slot has 8 bytes where any reduction accumulates in 8, else 4. Blocks that stay have others in every turn.
+    They hold a slot for each row, reduction, segment and warp, and a barrier for each level of reductions. A slot has
+    8 bytes if any reduction accumulates in 8, else 4. Persistent blocks have other slots for every group of rows.
     """
     if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
@@ -299,7 +306,10 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
 def settled(
     alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
 ) -> tuple[LoopNest, RowMapping]:
-    """Schedule and mapping that agree where values stay; loads that do not fit registers try shared memory first."""
+    """Return a schedule and mapping that agree on where values stay.
+
+    Loads that do not fit registers try shared memory first.
+    """
     if mapping.keep:
         return sched, mapping
     if mapping.storage is Storage.CACHE:
@@ -310,7 +320,7 @@ def settled(
 
 
 def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:
-    """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
+    """Return the shared memory that a row's kept values and loads would take: the most alive during a pass."""
     size: dict[object, int] = {}
     for op, point in sched.kept_values:
         size[(op, point)] = mapping.block_columns(point.columns) * item_bytes(compute_dtype(op.output.dtype))
@@ -327,9 +337,11 @@ def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:
 def _threads_for(
     columns: int, vector: int, full: int, words: float, rows: int | None, device: DeviceModel
 ) -> int:
-    """Threads for a row of ``columns`` columns, moved by vectors of ``vector`` (``full`` where all were aligned).
+    """Return the threads for a row of ``columns`` columns, moved by vectors of ``vector``.
 
-    Two full vectors a thread were best on an H200 at every row length from 256 to 8192: one leaves too little in
+    ``full`` is the length of a vector if all were aligned.
+
+    Two full vectors a thread were best on an H200 at every row length from 256 to 8192. One leaves too little in
     flight, and many need registers that cost occupancy. Blocks of 1024 threads are left to rows that need them.
     """
     vecs = -(-columns // vector)

@@ -23,7 +23,7 @@ _SECTOR_BYTES = 32
 def uncoalesced_bytes(alignment: Alignment) -> int:
     """Return the bytes that a graph moves in addition to its inputs and results, unless a patch transposes them.
 
-    0 if no large tensor is read or written across memory, or a shape is symbolic.
+    The result is 0 if no large tensor is read or written across memory, or a shape is symbolic.
     """
     if not may_be_transposed(alignment.graph, alignment.choices):
         return 0
@@ -33,14 +33,14 @@ def uncoalesced_bytes(alignment: Alignment) -> int:
 
 
 def excess_bytes(alignment: Alignment) -> int:
-    """Return the bytes that are moved besides those of a graph, if neighbouring threads have neighbouring columns."""
+    """Return the bytes moved in addition to those of a graph, if neighbouring threads have neighbouring columns."""
     if not may_be_transposed(alignment.graph, alignment.choices):
         return 0
     return sum(_excess(alignment, leaf) for leaf in dict.fromkeys(_accesses(alignment)))
 
 
 def _accesses(alignment: Alignment) -> Iterator[Leaf]:
-    """What is read or written at indices of its own, by about every point of the domain."""
+    """Yield the tensors that about every point of the domain reads or writes at indices of its own, with the points."""
     graph, rows = alignment.graph, alignment.domain.rows
     inputs, outputs = set(graph.inputs), set(graph.outputs)
     for (op, at), reads in alignment.reads.items():
@@ -59,7 +59,7 @@ def _accesses(alignment: Alignment) -> Iterator[Leaf]:
 
 
 def _excess(alignment: Alignment, leaf: Leaf) -> int:
-    """Bytes beside its own that are moved for a tensor, by the sectors that a warp's first elements lie in."""
+    """Return the bytes moved in addition to those of a tensor, by the sectors that a warp's first elements lie in."""
     tensor, point = leaf
     place, item = places_of(alignment.domain, leaf), item_bytes(tensor.dtype)
     elements, columns = alignment.choices.transposed_sample - 1, static_extent(point.columns)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of symbolic length on a GPU: a mapping for any length, and variants for short rows, chosen at launch.
 
-A short row stays in registers, and a longer one in shared memory, as one of static length does that is as long as the
-variant's bound; what it is short of that is predicated. Where its length turns out to be a multiple of a vector's,
-another variant moves vectors. The longest rows are read again for every pass.
+A short row stays in registers, and a longer one in shared memory. A variant maps its rows as rows of static length
+that are as long as its bound. Missing columns are predicated. If a row's length turns out to be a multiple of a
+vector's, another variant moves vectors. The longest rows are read again for every pass.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .tile import any_length, full_vector, map_rows, settled
 
 
 def has_symbolic_rows(alignment: Alignment, sched: LoopNest) -> bool:
-    """Are there rows whose length is not known?"""
+    """Return whether some rows have an unknown length."""
     return not alignment.domain.flat and not all(isinstance(e, int) for e in sched.spaces)
 
 
 def busy(alignment: Alignment, device: DeviceModel) -> Alignment:
-    """The alignment, once it is seen that few rows of symbolic length, which have a block each, hold up nothing.
+    """Return the alignment, after a check that few rows of symbolic length, a block each, delay nothing.
 
     Raises:
-        Misaligned: where an output needs no reduction, and there are fewer rows than multiprocessors.
+        Misaligned: when an output needs no reduction, and there are fewer rows than multiprocessors.
     """
     rows = alignment.domain.rows
     if not isinstance(rows, int) or rows >= device.sms or not alignment.graph.reduces:
@@ -48,7 +48,7 @@ def busy(alignment: Alignment, device: DeviceModel) -> Alignment:
 def stages_by_length(
     alignment: Alignment, sched: LoopNest, device: DeviceModel
 ) -> tuple[Stage, tuple[Variant, ...]]:
-    """The stage that serves rows of any length, and variants in the order in which they are to be tried.
+    """Return the stage that serves rows of any length, and variants in the order in which they are tried.
 
     ``sched`` is the schedule that keeps all it can.
     """
@@ -66,7 +66,7 @@ def stages_by_length(
 
 
 def _multiples(sched: LoopNest, device: DeviceModel) -> Iterator[tuple[tuple[Var, int], ...]]:
-    """What symbols should be multiples of for vectors to move all rows, where they can be; then nothing."""
+    """Yield the numbers that divide the symbols if vectors move all rows, if there are such, then nothing."""
     needed: dict[Var, int] = {}
     for columns in sched.spaces:
         if isinstance(columns, int):
@@ -84,6 +84,6 @@ def _multiples(sched: LoopNest, device: DeviceModel) -> Iterator[tuple[tuple[Var
 
 
 def _symbol(columns: Extent) -> tuple[Var | None, int]:
-    """A symbol that the extent is a multiple of, if there is one, and the constant factor."""
+    """Return a symbol that the extent is a multiple of, if there is one, and the constant factor."""
     number, others = factors(columns)
     return next((e for e in others if compat.kind(e) in ("Var", "SizeVar")), None), number

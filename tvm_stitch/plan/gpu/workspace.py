@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out the scratch of a grid-wide plan: buffers in device memory for the values that cross between phases.
 
-Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree, but phases are a
-line: first and last use say everything.
+Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree. Phases are a line,
+for which first and last use are enough.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from ..kernel import KernelPlan, Scratch
 
 
 def with_workspace(plan: KernelPlan) -> KernelPlan:
-    """The plan with a buffer for every global tensor that is no output; tensors that do not live at once share one.
+    """Return the plan with a buffer for every global tensor that is no output.
+
+    Tensors that are not live together share a buffer.
 
     A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
     tensor and the first writes of the next there is a barrier.
@@ -38,7 +40,7 @@ def with_workspace(plan: KernelPlan) -> KernelPlan:
 
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
-    """The first and the last phase in which each global tensor holds something."""
+    """Return the first and the last phase in which each global tensor is live."""
     found = plan.crossing
     first: dict[Tensor, int] = {}
     for op, tensor in found.partials.items():
@@ -54,6 +56,6 @@ def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
         later = [
             g for g, stages in enumerate(plan.phases) if any(op.output in s.slice.tensors for s in stages)
         ]
-        # Blocks that stay hold the result; kernels of their own finish it again.
+        # Resident blocks hold the result. Kernels of their own finish it again.
         last[found.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
     return {t: (first[t], last[t]) for t in first}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is iterated: a domain of rows and columns, operators aligned with it, and the loops over a row."""
+"""Iteration: a domain of rows and columns, operators aligned with it, and the loops over a row."""

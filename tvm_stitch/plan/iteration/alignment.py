@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Align a graph's operators with one row domain: the locality check of in-block stitching (AStitch 4.2, 4.3).
 
-From the reductions and outputs, points are propagated backwards through every access. Whatever is element-wise can be
-evaluated anywhere; a reduction's result is available in its own row only, so every access to one must land there.
+From the reductions and outputs, points are propagated backwards through every access. Element-wise operators can be
+evaluated anywhere. A reduction's result is available in its own row only, so every access to one must land there.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Key = tuple[Operator, Point]
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Where everything is evaluated.
+    """The points at which operators are evaluated.
 
-    ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
+    ``roots`` lists the reductions and outputs with their points. ``reads`` gives, for each evaluated operator, the
     point of each of its accesses (None for a gather's data, which is indexed by values). ``cross_row`` are the
-    reductions across rows: their results are known only when every row is done, so nothing here reads them.
-    ``stand_ins`` are the buffers that points read for inputs which hold indices. ``dominant`` is the operator that the
-    domain's rows come from, None where they were given.
+    reductions across rows. Their results are known only when every row is done, so nothing here reads them.
+    ``stand_ins`` are the buffers that points read for inputs that hold indices. ``dominant`` is the operator that the
+    domain's rows come from, None if they were given.
     """
 
     graph: StitchGraph
@@ -52,7 +52,7 @@ class Alignment:
         return self.domain.row_point
 
     def children(self, key: Key) -> list[tuple[Access, Point | None]]:
-        """The accesses of an evaluated operator with their points."""
+        """Return the accesses of an evaluated operator with their points."""
         return list(zip(key[0].accesses, self.reads[key]))
 
 
@@ -68,9 +68,9 @@ def align(
     """Propagate a mapping through a graph: from one of its dominants, or over a domain that is given.
 
     ``cross_row`` names reductions that run across the rows instead of along them: one result a column, or one in all.
-    ``pinned`` are inputs of which only the elements at the current row and column are there. ``spaces``, where many
-    graphs of the same operators are aligned, keep what is found of their accesses. ``preferred`` names operators to
-    choose as dominants.
+    ``pinned`` are inputs of which only the elements at the current row and column are available. ``spaces`` cache
+    results about accesses if many graphs of the same operators are aligned. ``preferred`` names operators to choose
+    as dominants.
 
     Raises:
         Misaligned: when there is none (rows differ, an access to another row's reduction...).
@@ -139,7 +139,7 @@ class _Aligner:
                 self._reduce_across(op)
             elif op.is_reduce:
                 self._reduce(op)
-        for op in found:  # outputs behind the reductions, which may evaluate them on their way
+        for op in found:  # Outputs come after the reductions, which may evaluate them on their way.
             if not op.is_reduce:
                 self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}
@@ -181,7 +181,7 @@ class _Aligner:
         self.roots.append((op, point))
 
     def _output(self, op: Operator) -> Point:
-        """Place an output: where a reduction evaluates all of it, along the flat index, or where its producer is."""
+        """Place an output: if a reduction evaluates all of it, along the flat index, or at its producer's point."""
         if op in self.placed:
             return self.placed[op]
         reasons = []
@@ -215,7 +215,7 @@ class _Aligner:
         return places
 
     def _along_producer(self, op: Operator, columns: Extent) -> list[Point]:
-        """The points that follow from permuting accesses to producers placed along their own flat index."""
+        """Return the points that follow from permuting accesses to producers placed along their own flat index."""
         found = []
         for a in op.accesses:
             producer = a.tensor.producer
@@ -239,9 +239,11 @@ class _Aligner:
         return found
 
     def _along_reduces(self, op: Operator, columns: Extent) -> list[Point]:
-        """The points at which reductions walk tensors of the output's size (softmax along an axis not the last).
+        """Return the points at which reductions walk tensors of the output's size.
 
-        Where the shapes differ, the output is taken as a reshape of the tensor: a group norm whose channels are last.
+        An example is a softmax along an axis that is not the last.
+
+        If the shapes differ, the output is treated as a reshape of the tensor: a group norm whose channels are last.
         """
         found = []
         domain, shape = self.domain, op.output.shape
@@ -251,7 +253,7 @@ class _Aligner:
             for access, point in zip(reduce.accesses, self.reads[(reduce, at)]):
                 walked = access.tensor.shape
                 if point is None or point.at is not At.INDEX or not _permutes(reduce, access):
-                    continue  # or else not every element would be visited
+                    continue  # Otherwise not every element would be visited.
                 if len(walked) == len(shape) and all(
                     same(a, b, domain.analyzer) for a, b in zip(walked, shape)
                 ):
@@ -262,7 +264,7 @@ class _Aligner:
         return found
 
     def _visit(self, op: Operator, point: Point, root: bool = False) -> int:
-        """Evaluate ``op`` at ``point``: record the points of its reads, return its level (reduces below it)."""
+        """Evaluate ``op`` at ``point``: record the points of its reads, and return its level (reductions below it)."""
         key = (op, point)
         if key in self.level and not root:
             return self.level[key]
@@ -297,19 +299,19 @@ class _Aligner:
         return level
 
     def _check_recompute(self, op: Operator, point: Point) -> None:
-        """Heavy values that every row computes anew are bounded: only a grid-wide scheme would share them."""
+        """Bound the heavy values that every row computes anew: only a grid-wide scheme would share them."""
         if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
             return
         if point.at is At.INDEX and self._covers(op, product([self.domain.rows, point.columns])):
             return
         if is_number(point.columns, 0) and self._covers(op, self.domain.rows):
-            return  # once a row is no more often than once an element
+            return  # Once a row is no more often than once an element.
         self.recomputed.add((op, point))
         if len(self.recomputed) > self.choices.recomputed_operators:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
 
     def _covers(self, op: Operator, size: Extent) -> bool:
-        """Has an operator at least as many elements?"""
+        """Return whether an operator has at least as many elements."""
         own = op.output.size
         if isinstance(own, int) and isinstance(size, int):
             return own >= size
@@ -317,12 +319,12 @@ class _Aligner:
 
 
 def _permutes(op: Operator, access: Access) -> bool:
-    """Does an access of a tensor as large as the iteration space read each element once?"""
+    """Return whether an access of a tensor as large as the iteration space reads each element once."""
     live = {a.var for a in op.axes if not same(a.extent, 1)}
     read = [i for i in access.indices if compat.int_value(i) != 0]
     return all(compat.kind(i) in ("Var", "SizeVar") for i in read) and live <= set(read)
 
 
 def op_points(op: Operator) -> Extent:
-    """Number of points of an operator's iteration space."""
+    """Return the number of points of an operator's iteration space."""
     return product(op.extents)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When neighbouring columns are neighbouring, aligned elements in memory, so that a vector may move them."""
+"""Contiguity of neighbouring columns: if they are adjacent, aligned elements in memory, a vector may move them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .domain import Domain
 def access_elements(
     domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], dtype: str, columns: Extent, vector: int
 ) -> int:
-    """Return how many elements one access to memory moves, of vectors of ``vector`` columns; 1 for scalar accesses.
+    """Return how many elements one access to memory moves, of vectors of ``vector`` columns, 1 for scalar accesses.
 
     Args:
         domain: the domain in whose row and column variables ``indices`` are written.
@@ -33,10 +33,9 @@ def access_elements(
 def vectorizable(
     domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], columns: Extent, vector: int
 ) -> bool:
-    """True when ``vector`` columns from an aligned column on are consecutive elements at an aligned offset.
+    """Return whether ``vector`` columns from an aligned column on are consecutive elements at an aligned offset.
 
-    ``indices`` are written in the domain's row and column variables. What the domain takes to be a multiple counts as
-    one.
+    ``indices`` are written in the domain's row and column variables. Multiples that the domain assumes count as such.
     """
     return _consecutive(domain, indices, shape, (domain.column, columns), (domain.row, domain.rows), vector)
 
@@ -44,7 +43,7 @@ def vectorizable(
 def rows_vectorizable(
     domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], columns: Extent, vector: int
 ) -> bool:
-    """The same of ``vector`` rows from an aligned row on, in any one column."""
+    """Return the same of ``vector`` rows from an aligned row on, in any one column."""
     return _consecutive(domain, indices, shape, (domain.row, domain.rows), (domain.column, columns), vector)
 
 
@@ -52,7 +51,10 @@ def _consecutive(
     domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], along: tuple[Var, Extent],
     across: tuple[Var, Extent], vector: int,
 ) -> bool:  # fmt: skip
-    """Whether elements along one variable of the domain, each with its extent, are consecutive, whatever the other."""
+    """Return whether elements along one variable of the domain are consecutive, whatever the other variable is.
+
+    Each variable comes with its extent.
+    """
     if vector == 1:
         return True
     analyzer = Analyzer()

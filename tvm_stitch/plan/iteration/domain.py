@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The domain a stitch op iterates, and where in it an operator is evaluated (index propagation, AStitch 4.2).
 
-In-block stitching iterates *rows* x *columns*: every reduction of the stitch op has one point per row, and all of a
-row is computed by one block, so whatever a reduction produces is consumed in the block that produced it (the passive
-locality check of AStitch 4.3 holds by construction). Rows and columns may be symbolic, and several column spaces
-(one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
+In-block stitching iterates *rows* x *columns*. Every reduction of the stitch op has one point per row, and one block
+computes all of a row. The block that produces a reduction's result therefore also consumes it: the passive locality
+check of AStitch 4.3 holds by construction. Rows and columns may be symbolic, and several column spaces (one for each
+inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .reshape import IndexReshaper
 
 
 class At(enum.Enum):
-    """The canonical places at which a value is wanted."""
+    """The canonical positions at which a value is needed."""
 
     FULL = "full"  # flat index = row * columns + column
     ROW = "row"  # flat index = row
@@ -34,9 +34,9 @@ class At(enum.Enum):
 
 @dataclass(frozen=True)
 class Point:
-    """Where in the domain an operator's value is wanted: a canonical place, or explicit ``indices``.
+    """The position in the domain at which an operator's value is needed: a canonical one, or explicit ``indices``.
 
-    ``columns`` is the size of the column space meant (0 when the point does not depend on the column).
+    ``columns`` is the size of the column space meant (0 if the point does not depend on the column).
     """
 
     at: At
@@ -62,7 +62,7 @@ class Point:
 
     @property
     def per_column(self) -> bool:
-        """True when the value differs between the columns of a row."""
+        """True if the value differs between the columns of a row."""
         return self.at in (At.FULL, At.COLUMN) or (self.at is At.INDEX and not is_number(self.columns, 0))
 
 
@@ -74,24 +74,25 @@ ONE = Point(At.ONE)
 class Domain:
     """Rows x columns of a stitch op.
 
-    ``multiples`` are symbols that are taken to be multiples of a number: a kernel of such a domain is for these only.
+    ``multiples`` are symbols that are assumed to be multiples of a number: a kernel of such a domain is for these
+    only.
     """
 
     rows: Extent
     flat: bool = False
     multiples: tuple[tuple[Var, int], ...] = ()
     given: IndexSpace | None = field(default=None, repr=False)
-    """The indices of another domain of as many rows, where this one is to have the same."""
+    """The indices of another domain of as many rows, if this one is to have the same."""
 
     _spaces: list[Extent] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
     def indices(self) -> IndexSpace:
-        """The variables of rows and columns, and what is known of expressions over them."""
+        """The variables of rows and columns, and known facts about expressions over them."""
         return self.given or IndexSpace(self.rows, self.flat)
 
     def of_multiples(self, multiples: tuple[tuple[Var, int], ...]) -> Domain:
-        """The same rows and columns, with some symbols taken to be multiples."""
+        """Return the same rows and columns, with some symbols assumed to be multiples."""
         return Domain(self.rows, self.flat, multiples, self.indices)
 
     @property
@@ -106,7 +107,7 @@ class Domain:
 
     @property
     def analyzer(self) -> Analyzer:
-        """What compares extents; it knows nothing of row and column."""
+        """The analyzer that compares extents. It knows nothing of row and column."""
         return self.indices.analyzer
 
     @cached_property
@@ -120,25 +121,25 @@ class Domain:
         return ONE if is_number(self.rows, 1) else ROW
 
     def in_multiples(self, value: Extent) -> Extent:
-        """An extent or index, with the symbols that are multiples of a number written as such."""
+        """Return an extent or index, with the symbols that are multiples of a number written as such."""
         if isinstance(value, int) or not self.multiples:
             return value
         return compat.substitute(value, self._multiples)
 
     @cached_property
     def _multiples(self) -> dict[Var, Expr]:
-        """What stands for the symbols that are multiples."""
+        """The replacements of the symbols that are multiples."""
         return {
             symbol: compat.tir.Var(f"{symbol.name}_of_{number}", "int64") * compat.const(number, "int64")
             for symbol, number in self.multiples
         }
 
     def full(self, columns: Extent) -> Point:
-        """The point of an operator that has ``rows * columns`` points."""
+        """Return the point of an operator that has ``rows * columns`` points."""
         return Point(At.FULL, self.space(columns))
 
     def space(self, columns: Extent) -> Extent:
-        """The column space of a size, however that is written: ``n * m`` and ``m * n`` are one."""
+        """Return the column space of a size, however the size is written: ``n * m`` and ``m * n`` are one."""
         if isinstance(columns, int):
             return columns
         for known in self._spaces:
@@ -148,7 +149,7 @@ class Domain:
         return columns
 
     def move(self, op: Operator, point: Point, access: Access) -> Point:
-        """Where ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``."""
+        """Return the point that ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``."""
         span, tensor = access.span, access.tensor
         if point.at is At.FULL:
             if span is Span.ALL:
@@ -172,12 +173,12 @@ class Domain:
         return self.full(found.columns) if found.at is At.FULL else found
 
     def _read(self, op: Operator, point: Point, access: Access) -> Point:
-        """Where an access reads by its indices alone."""
+        """Return the point that an access reads by its indices alone."""
         indices = substitute_all(access.indices, self.axis_values(op, point))
         return self.classify(access.tensor, indices, point)
 
     def axis_values(self, op: Operator, point: Point) -> dict[Var, Expr]:
-        """The values of an operator's axis variables at a point."""
+        """Return the values of an operator's axis variables at a point."""
         axes = op.axes
         extents = op.extents
         if point.at is At.INDEX:
@@ -193,7 +194,7 @@ class Domain:
         return {a.var: v for a, v in zip(axes, values)}  # a reduction's own axes are unset at ROW
 
     def input_indices(self, shape: Sequence[Extent], point: Point) -> list[Expr]:
-        """The indices into an input of a shape at a point, in the row and column variables."""
+        """Return the indices into an input of a shape at a point, in the row and column variables."""
         if point.at is At.INDEX:
             return list(point.indices)
         if point.at is At.ONE:
@@ -205,16 +206,16 @@ class Domain:
         return self.full_values(shape, point.columns)
 
     def output_indices(self, op: Operator, point: Point) -> list[Expr]:
-        """The indices into an operator's output at a point, in the row and column variables."""
+        """Return the indices into an operator's output at a point, in the row and column variables."""
         values = self.axis_values(op, point)
         return [values[a.var] for a in op.spatial[: len(op.output.shape)]]
 
     def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
-        """The point with flat index ``row * columns + column`` in a space of the given extents."""
+        """Return the point with flat index ``row * columns + column`` in a space of the given extents."""
         return self.indices.full_values(extents, columns)
 
     def classify(self, tensor: Tensor, indices: Sequence[Expr], point: Point) -> Point:
-        """The canonical point for explicit indices into ``tensor``, or an ``INDEX`` point."""
+        """Return the canonical point for explicit indices into ``tensor``, or an ``INDEX`` point."""
         simple = [self.indices.simplify(i, point.columns) for i in indices]
         used = set().union(*(compat.free_vars(i) for i in simple)) if simple else set()
         columns = point.columns if self.column in used else 0

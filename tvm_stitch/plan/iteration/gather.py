@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Points at which values of the graph itself are gathered: the indices are read from integer inputs.
 
-What is element-wise can be evaluated anywhere, so also at an index that is loaded: the log-softmax of a row at the
+Element-wise operators can be evaluated anywhere, so also at an index that is loaded. The log-softmax of a row at the
 row's label needs the logit there, and the row's maximum and sum.
 """
 
@@ -15,7 +15,7 @@ from .domain import Domain, Point
 
 
 class Misaligned(Refusal):
-    """No in-block row domain serves the graph; the message says which operators disagree."""
+    """No in-block row domain serves the graph. The message says which operators disagree."""
 
 
 class GatherPoints:
@@ -24,10 +24,10 @@ class GatherPoints:
     def __init__(self, domain: Domain):
         self.domain = domain
         self.stand_ins: dict[Tensor, Buffer] = {}
-        """What points read where an input holds indices."""
+        """The buffers that points read for inputs that hold indices."""
 
     def point(self, op: Operator, point: Point, access: Access) -> Point:
-        """Where ``access`` of ``op`` gathers, when ``op`` is evaluated at ``point``.
+        """Return the point that ``access`` of ``op`` gathers, when ``op`` is evaluated at ``point``.
 
         Raises:
             Misaligned: when an index depends on a reduction, or on floats.
@@ -37,7 +37,7 @@ class GatherPoints:
         return self.domain.classify(access.tensor, indices, point)
 
     def _resolve(self, op: Operator, e: Expr, values: dict[Var, Expr]) -> Expr:
-        """An integer expression of an operator at the given axes, over reads of inputs only."""
+        """Return an integer expression of an operator at the given axes, over reads of inputs only."""
         if compat.kind(e) in ("Var", "SizeVar"):
             return values.get(e, e)
         if not compat.is_load(e):
@@ -56,9 +56,9 @@ class GatherPoints:
         return self._resolve(producer, producer.value, inner)
 
     def _stand_in(self, tensor: Tensor, buffer: Buffer) -> Buffer:
-        """One buffer an input, with a name of its own: points are told apart by their text.
+        """Return one buffer for each input, with a unique name: points are distinguished by their text.
 
-        Operators that were read one by one have buffers of their own for an input, and the same names for all.
+        Operators that were read one by one have different buffers for one input, and the same names for all.
         """
         if tensor not in self.stand_ins:
             names, name = {str(b.name) for b in self.stand_ins.values()}, str(buffer.name)
@@ -71,5 +71,5 @@ class GatherPoints:
 
 
 def _wide(index: Expr) -> Expr:
-    """The index as int64."""
+    """Return the index as int64."""
     return index if compat.dtype_of(index) == "int64" else compat.tir.Cast("int64", index)

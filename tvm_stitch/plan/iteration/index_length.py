@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an index becomes when TVM lowers its divisions.
+"""The length of an index after TVM lowers its divisions.
 
-Where it cannot tell that dividend and divisor are not negative, TVM lowers a division by a symbol that floors to a
-choice that repeats both operands. Nested divisions behind a difference (a flip, a slice from the end) grow by that
-factor at each level: five of them take LLVM minutes.
+If TVM cannot prove that dividend and divisor are not negative, it lowers a floor division by a symbol to a choice.
+The choice repeats both operands. Nested divisions behind a difference (a flip, a slice from the end) grow by that
+factor at each level. Five of them take LLVM minutes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ _DIVISION_COPIES = 4
 
 
 def too_long(index: Expr, choices: Choices) -> bool:
-    """Whether an index, in variables and symbols that are not negative, has more terms lowered than fit a kernel."""
+    """Return whether an index has more terms when lowered than fit a kernel.
+
+    Its variables and symbols are not negative.
+    """
     return _terms(index, choices.index_terms)[0] > choices.index_terms
 
 
 def _terms(e: Expr, most: int) -> tuple[int, bool]:
-    """The terms of an expression lowered, counted up to ``most``, and whether no term of it is negative."""
+    """Return the terms of a lowered expression, counted up to ``most``, and whether no term of it is negative."""
     value = compat.int_value(e)
     if value is not None:
         return 1, value >= 0

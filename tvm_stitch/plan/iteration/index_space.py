@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indices of a domain's points: the variables that they are written in, and what is known of expressions over them.
+"""The indices of a domain's points: their variables, and known facts about expressions over these.
 
-Whether operators may be one kernel is asked over and over, of few operators and then of more. Their accesses are the
-same each time; :class:`IndexSpaces` lets what was found for one question answer the next.
+Fusion asks over and over whether operators may be one kernel, of few operators and then of more. Their accesses are
+the same each time. :class:`IndexSpaces` lets the answers to one question serve the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 class IndexSpace:
     """Indices over ``rows`` rows and columns, or over the one row of a ``flat`` domain.
 
-    What it remembers follows from these two and from the question, whatever graph is asked about.
+    The stored answers follow from these two and from the question, whatever graph is asked about.
     """
 
     def __init__(self, rows: Extent, flat: bool = False):
@@ -33,7 +33,7 @@ class IndexSpace:
         self._read: dict[Hashable, object] = {}
 
     def bounded(self, columns: Extent) -> Analyzer:
-        """What knows the ranges of row and column."""
+        """Return an analyzer that knows the ranges of row and column."""
         key = extent_key(columns)
         if key not in self._bounds:
             analyzer = Analyzer()
@@ -44,14 +44,14 @@ class IndexSpace:
         return self._bounds[key]
 
     def simplify(self, index: Expr, columns: Extent) -> Expr:
-        """An index in the column space of a size, as TVM simplifies it."""
+        """Return an index in the column space of a size, as TVM simplifies it."""
         key = extent_key(columns), compat.expression_key(index)  # accesses of many tensors have one index
         if key not in self._simplified:
             self._simplified[key] = self.bounded(columns).simplify(index)
         return self._simplified[key]
 
     def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
-        """The point with flat index ``row * columns + column`` in a space of the given extents."""
+        """Return the point with flat index ``row * columns + column`` in a space of the given extents."""
         key = extent_key(columns), *map(extent_key, extents)
         if key not in self._full:
             self._full[key] = self._full_values(extents, columns)
@@ -67,7 +67,7 @@ class IndexSpace:
         return unflatten(self.row * as_expr(columns) + self.column, extents)
 
     def once(self, key: Hashable, find: Callable[[], Found]) -> Found:
-        """What is found for a key, which must hold all that decides it but the space."""
+        """Return the result for a key, which must determine it together with the space."""
         if key not in self._read:
             self._read[key] = find()
         found: Found = self._read[key]  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class IndexSpaces:
         self._known: dict[Hashable, IndexSpace] = {}
 
     def of(self, rows: Extent, flat: bool) -> IndexSpace:
-        """The space of so many rows, new where nobody asked for it before."""
+        """Return the space of so many rows, a new one on the first request."""
         key = extent_key(rows), flat
         if key not in self._known:
             self._known[key] = IndexSpace(rows, flat)

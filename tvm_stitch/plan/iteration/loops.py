@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Order an aligned graph into passes over a row's columns, and choose which values are kept between passes.
 
-A pass lies between two reductions: it evaluates what its reductions and outputs need, column by column. Values used
-by several passes are either kept (Local: in registers; on long rows in shared memory) or computed again from kept ones.
+A pass lies between two reductions: it evaluates the operands of its reductions and outputs, column by column. Values
+used by several passes are either kept or computed again from kept ones. Kept values are Local: in registers, or on
+long rows in shared memory.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Leaf = tuple[Tensor, Point]
 class RowLoop:
     """One sweep over the columns of a row.
 
-    ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
-    inputs and ``reads`` the values kept by earlier passes that they read at each column. ``cross_row`` are reductions
-    across rows, accumulated over all rows of a block.
+    ``row_values`` are evaluated once a row before the sweep, and ``values`` column by column, in order. ``loads`` are
+    the inputs and ``reads`` the values kept by earlier passes that they read at each column. ``cross_row`` are
+    reductions across rows, accumulated over all rows of a block.
     """
 
     level: int
@@ -43,11 +44,11 @@ class RowLoop:
 
 @dataclass(frozen=True, eq=False)
 class LoopNest:
-    """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
+    """All passes in order, the row values and outputs that follow the last one, and the values kept between passes.
 
-    ``final_cross_row`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row
+    ``final_cross_row`` are reductions across rows whose operand is a row value. ``hoisted`` are values that no row
     changes, to be evaluated before the first one. ``independent`` are values of a row that are read behind reductions
-    and depend on none, such as the element that an index picks: loading them first hides how long that takes.
+    and depend on none, such as the element that an index picks. Loading them first hides the time of the loads.
     """
 
     passes: Sequence[RowLoop]
@@ -60,12 +61,12 @@ class LoopNest:
     independent: Sequence[Key] = ()
 
     def over(self, columns: Extent) -> list[RowLoop]:
-        """The passes over a column space."""
+        """Return the passes over a column space."""
         key = extent_key(columns)
         return [p for p in self.passes if extent_key(p.columns) == key]
 
     def loading(self, leaf: Leaf) -> RowLoop:
-        """The first pass that loads an input."""
+        """Return the first pass that loads an input."""
         return next(p for p in self.passes if leaf in p.loads)
 
     @property
@@ -80,7 +81,7 @@ class LoopNest:
 
 
 class Keep(enum.Enum):
-    """What may stay on chip between passes."""
+    """The values that may stay on chip between passes."""
 
     ALL = "loads and values"
     LOADS = "loads only; values are computed again"
@@ -89,12 +90,12 @@ class Keep(enum.Enum):
 
 @lru_cache(maxsize=64)  # each mapping that is tried asks for the same few
 def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> LoopNest:
-    """Make the passes; with ``hoist``, costly values that are the same for all rows are left out of them."""
+    """Return the passes. With ``hoist``, costly values that are the same for all rows are left out of them."""
     return _Scheduler(alignment, _invariant(alignment) if hoist else []).run(keep)
 
 
 def _invariant(alignment: Alignment) -> list[Key]:
-    """Values at points without a row that take more than a load or two, producers first."""
+    """Return the values at points without a row that take more than a load or two, producers first."""
     found = []
     for op, point in alignment.reads:
         if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
@@ -104,9 +105,9 @@ def _invariant(alignment: Alignment) -> list[Key]:
 
 
 def is_streamed(rows: Extent, leaf: Leaf) -> bool:
-    """True for an input of about the domain's size, which every row reads its own part of.
+    """Return whether an input is of about the domain's size, so that every row reads its own slice of it.
 
-    Smaller ones (scales, biases, masks) are shared by rows and live in the caches: nothing is gained by keeping them.
+    Smaller ones (scales, biases, masks) are shared by rows and live in the caches: keeping them gains nothing.
     """
     tensor, point = leaf
     if point.at is At.FULL:
@@ -121,7 +122,7 @@ def is_streamed(rows: Extent, leaf: Leaf) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Roots:
-    """What a pass is to reduce along and across rows, and to write."""
+    """The roots of a pass: its reductions along and across rows, and its outputs."""
 
     level: int
     columns: Extent
@@ -156,7 +157,7 @@ class _Scheduler:
             else:
                 p.outputs.append((op, point))
         order = [passes[k] for k in sorted(passes, key=lambda k: k[0])]
-        # Reductions of a level come before outputs of the same level only in so far as both need equal inputs.
+        # Reductions of a level come before outputs of the same level only if both need equal inputs.
         needs = [self._closure(p, set(self.hoisted)) for p in order]
         kept_values, kept_loads = self._choose(needs) if keep is not Keep.NOTHING else (set(), set())
         if keep is Keep.LOADS:
@@ -192,7 +193,7 @@ class _Scheduler:
         return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.cross_row + p.outputs
 
     def _closure(self, p: _Roots, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
-        """Per-column values (producers first) and loads that a pass's roots need, not looking below ``cut``."""
+        """Return the per-column values (producers first) and loads that roots need, not looking below ``cut``."""
         values: dict[Key, None] = {}
         leaves: dict[Leaf, None] = {}
 
@@ -216,7 +217,10 @@ class _Scheduler:
         return values, leaves
 
     def _choose(self, needs: list[tuple[dict[Key, None], dict[Leaf, None]]]) -> tuple[set[Key], set[Leaf]]:
-        """Keep heavy values and values with several sources; compute the other ones again from what is kept."""
+        """Choose the values and loads to keep: heavy values, and values with several sources.
+
+        The others are computed again from kept values.
+        """
         rows = self.al.domain.rows
         count: dict[Key, int] = {}
         for values, _ in needs:
@@ -248,7 +252,7 @@ class _Scheduler:
         return kept, leaves
 
     def _fill(self, order: list[_Roots], kept: set[Key]) -> list[RowLoop]:
-        """What each pass really evaluates, given what earlier passes kept; keeps only what a later pass uses."""
+        """Return the passes without values that earlier passes kept. Only values that a later pass uses are kept."""
         available: set[Key] = set(self.hoisted)
         used: set[Key] = set()
         done_rows: set[Key] = set()
@@ -279,11 +283,11 @@ class _Scheduler:
             )
             available |= {k for k in found if k in kept}
         kept &= used
-        # A value is evaluated where it is first needed; dropping an unused 'kept' mark changes no pass.
+        # A value is evaluated where it is first needed. Dropping an unused 'kept' mark changes no pass.
         return passes
 
     def _row_reads(self, key: Key, guarded: bool, rows: dict[Key, None]) -> None:
-        """Add the row values that evaluating ``key`` reads, looking through what is evaluated in place."""
+        """Add the row values that evaluating ``key`` reads, looking through values that are evaluated in place."""
         for access, point in self.al.children(key):
             producer = access.tensor.producer
             if point is None or producer is None or producer not in self.own:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums that need not wait for the maximum in their operand: online softmax (Milakov and Gimelshein, 2018).
 
-In ``sum of exp(x - max x) * v`` any bound of x serves for the maximum as long as all parts of the sum use the same one:
-what a warp has summed beside its own maximum is scaled by ``exp(own - whole)`` once the whole row's is known. So a
-maximum and such a sum share one barrier of their block, and one exchange among the blocks of a row.
+In ``sum of exp(x - max x) * v`` any bound of x serves for the maximum as long as all slices of the sum use the same
+one. A warp sums relative to its own maximum. Its sum is scaled by ``exp(own - whole)`` once the whole row's maximum
+is known. So a maximum and such a sum share one barrier of their block, and one exchange among the blocks of a row.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WIDE = ("float32", "float64")
 
 
 def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Operator]:
-    """Sums that may be taken beside their warp's maximum, each with the maximum's operator.
+    """Return the sums that may be taken relative to their warp's maximum, each with the maximum's operator.
 
     All reductions of a level are among them, or none: the others would still wait. No pass of that level writes or
-    keeps what it computes, which would be relative to the warp's maximum too.
+    keeps its values, which would be relative to the warp's maximum too.
     """
     found: dict[Operator, Operator] = {}
     reduces: dict[int, list[Operator]] = {}
@@ -51,14 +51,14 @@ def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Opera
 
 @lru_cache(maxsize=16)
 def exchanged_levels(alignment: Alignment, sched: LoopNest) -> int:
-    """How often blocks that share a row exchange what they reduce."""
+    """Return how often blocks that share a row exchange their reductions."""
     rescaled = rescaled_sums(alignment, sched)
     return len({p.level for p in sched.passes if any(op not in rescaled for op in p.reduces)})
 
 
 @lru_cache(maxsize=16)
 def with_fewest_exchanges(alignment: Alignment, sched: LoopNest) -> LoopNest:
-    """The schedule, or one that computes a kept exponential again where its sum can be rescaled then."""
+    """Return the schedule, or one that computes a kept exponential again if its sum can then be rescaled."""
     if len(sched.kept_values) != 1 or exchanged_levels(alignment, sched) < 2:
         return sched
     loads = schedule(alignment, Keep.LOADS)
@@ -66,7 +66,7 @@ def with_fewest_exchanges(alignment: Alignment, sched: LoopNest) -> LoopNest:
 
 
 def _maximum(alignment: Alignment, op: Operator, before: list[Operator]) -> Operator | None:
-    """The one reduction of the level before that a sum reads, if the sum may be rescaled by it."""
+    """Return the one reduction of the level before that a sum reads, if the sum may be rescaled by it."""
     if op.combiner != "sum" or op.output.dtype not in FLOATS:
         return None
     key = next(k for k in alignment.roots if k[0] is op)
@@ -79,7 +79,7 @@ def _maximum(alignment: Alignment, op: Operator, before: list[Operator]) -> Oper
 
 
 class _Form(enum.Enum):
-    """How a value depends on the maximum."""
+    """The form in which a value depends on the maximum."""
 
     FREE = "not at all"
     MAXIMUM = "it is the maximum"
@@ -103,7 +103,7 @@ class _Reader:
         self.operand = self._source(children[0]) if plain else None
 
     def _source(self, child: Child) -> tuple[Tensor, Point] | None:
-        """What is read, below casts: each reader may have cast it for itself."""
+        """Return the tensor and point that are read, below casts: each reader may have its own cast."""
         access, point = child
         producer = access.tensor.producer
         if point is None:
@@ -150,7 +150,7 @@ class _Reader:
 
 
 def _operation(e: Expr, parts: list[Expr], forms: list[_Form]) -> _Form:
-    """The form of an operation of which an operand depends on the maximum."""
+    """Return the form of an operation of which an operand depends on the maximum."""
     name, dtype = compat.kind(e), compat.dtype_of(e)
     if name == "Cast":
         return forms[0] if dtype in WIDE else _Form.OTHER
@@ -168,14 +168,14 @@ def _operation(e: Expr, parts: list[Expr], forms: list[_Form]) -> _Form:
 
 
 def _either(forms: list[_Form]) -> _Form:
-    """One of two values, by a condition that does not depend on the maximum."""
+    """Return the form of one of two values, chosen by a condition that does not depend on the maximum."""
     if all(form in _FREE for form in forms):
         return _Form.FREE
     return _Form.SCALED if all(form is _Form.SCALED for form in forms) else _Form.OTHER
 
 
 def _uncast(e: Expr) -> Expr:
-    """A value without casts that lose nothing."""
+    """Return a value without casts that lose nothing."""
     while compat.kind(e) == "Cast" and compat.dtype_of(e) in WIDE:
         e = e.value
     return e

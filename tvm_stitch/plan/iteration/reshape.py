@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry explicit indices through reshapes dimension by dimension, undoing merges that are split again.
+"""Propagate explicit indices through reshapes dimension by dimension, undoing merges that are split again.
 
-Going through the flat index would do as well, but with symbolic extents TVM's simplifier cannot undo the divisions
-again, and a chain of reshapes and transposes grows into indices that take minutes to compile.
+The flat index would be correct as well. With symbolic extents, however, TVM's simplifier cannot undo the divisions
+again. A chain of reshapes and transposes then grows into indices that take minutes to compile.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Part = tuple[Expr, Extent]
 
 
 class IndexReshaper:
-    """Remembers which indices were merged, so that splitting a merged index gives the parts back.
+    """Remembers which indices were merged, so that splitting a merged index gives its components back.
 
-    An index merged of 0 and the column is the column: what it was merged of counts in its own column space only, since
-    the column of a wider one runs over more.
+    An index merged of 0 and the column is the column. The components count in their own column space only, since the
+    column of a wider one runs over more.
     """
 
     def __init__(self, analyzer: Analyzer):
@@ -30,7 +30,7 @@ class IndexReshaper:
     def reshape(
         self, indices: Sequence[Expr], source: Sequence[Extent], target: Sequence[Extent], columns: Extent = 0
     ) -> list[Expr]:
-        """The point ``indices`` of a space of extents ``source``, as a point of the space ``target``.
+        """Return the point ``indices`` of a space of extents ``source``, as a point of the space ``target``.
 
         ``columns`` is the size of the column space that the indices are written in.
         """
@@ -49,13 +49,16 @@ class IndexReshaper:
         return [compat.const(0, "int64") if is_number(e, 1) else next(rest) for e in target]
 
     def _parts(self, index: Expr, extent: Extent, space: Hashable) -> list[Part]:
-        """What was merged into an index; not where it runs over less (an operand of a concatenation)."""
+        """Return the indices that were merged into an index, or the index itself if it runs over less than they do.
+
+        An operand of a concatenation runs over less.
+        """
         parts = self.merged.get((space, compat.expression_key(index)), []) if self.merged else []
         whole = bool(parts) and same(product(e for _, e in parts), extent, self.analyzer)
         return parts if whole else [(index, extent)]
 
     def _group(self, parts: list[Part], wanted: list[Extent]) -> tuple[int, int]:
-        """The least numbers of leading dimensions on both sides that hold equally many points."""
+        """Return the least numbers of leading dimensions on both sides that hold equally many points."""
         for p in range(1, len(parts) + 1):
             left = product(e for _, e in parts[:p])
             for w in range(1, len(wanted) + 1):

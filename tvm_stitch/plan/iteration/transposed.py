@@ -18,7 +18,10 @@ from .loops import Leaf, is_streamed
 
 
 def may_be_transposed(graph: StitchGraph, choices: Choices) -> bool:
-    """Whether there are large static inputs, and something is read in an order that is not its own: cheap to see."""
+    """Return whether there are large static inputs, and something is read in another order than its own.
+
+    The check is cheap.
+    """
     shapes = [extent for t in (*graph.inputs, *graph.outputs) for extent in t.shape]
     if not all(isinstance(extent, int) for extent in shapes):
         return False
@@ -34,12 +37,12 @@ def may_be_transposed(graph: StitchGraph, choices: Choices) -> bool:
 
 
 def static_bytes(tensor: Tensor) -> int:
-    """Of a tensor of static shape."""
+    """Return the bytes of a tensor of static shape."""
     return static_extent(tensor.size) * item_bytes(tensor.dtype)
 
 
 def is_transposed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
-    """Whether rows of an input are neighbours in memory, mostly, and columns are not."""
+    """Return whether rows of an input are neighbours in memory, mostly, and columns are not."""
     tensor, point = leaf
     domain = alignment.domain
     if point.at is not At.INDEX or not is_streamed(domain.rows, leaf):
@@ -54,9 +57,9 @@ def is_transposed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
 
 
 def row_alignments(alignment: Alignment) -> Iterator[Alignment]:
-    """Yield the alignment; if it is flat, those in which rows are over some of the result's first axes.
+    """Yield the alignment, or, if it is flat, those in which rows are over some of the result's first axes.
 
-    Of images whose channels go from last to first, columns are all places of a channel.
+    Of images whose channels go from last to first, columns are all positions of a channel.
     """
     if not alignment.domain.flat:
         yield alignment
@@ -74,7 +77,7 @@ def row_alignments(alignment: Alignment) -> Iterator[Alignment]:
 
 
 def places_of(domain: Domain, leaf: Leaf) -> Callable[[int, int], int | None]:
-    """Tells for a row and a column which element of a tensor is read there; None where that is not known."""
+    """Return a function from a row and a column to the element of a tensor that is read there, None if not known."""
     tensor, point = leaf
     flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
 
@@ -86,7 +89,7 @@ def places_of(domain: Domain, leaf: Leaf) -> Callable[[int, int], int | None]:
 
 
 def _neighbours(places: Sequence[int | None]) -> int:
-    """How many of some elements lie right behind the one before."""
+    """Return how many of some elements lie right behind the one before."""
     return sum(
         b is not None and a is not None and b - a == 1 for a, b in zip(places, places[1:], strict=False)
     )

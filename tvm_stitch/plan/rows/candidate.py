@@ -20,10 +20,10 @@ class Candidate:
     """A strategy's proposal. The planner takes the candidate of the fewest seconds.
 
     Attributes:
-        alignment: may be another one than the planner asked with, of the same graph.
+        alignment: may be another one than the planner passed, of the same graph.
         schedule: the passes over a row.
         mapping: rows and columns over blocks and threads.
-        seconds: estimated time without the launch; ``math.inf`` if extents are symbolic.
+        seconds: estimated time without the launch. It is ``math.inf`` if extents are symbolic.
     """
 
     alignment: Alignment
@@ -71,7 +71,7 @@ def once_seconds(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> 
 
 
 def excess_seconds(alignment: Alignment, device: DeviceModel) -> float:
-    """Return the seconds that uncoalesced accesses add, if nothing turns what they read in shared memory."""
+    """Return the seconds that uncoalesced accesses add, if no strategy transposes the inputs in shared memory."""
     return copy_seconds(excess_bytes(alignment), device)
 
 

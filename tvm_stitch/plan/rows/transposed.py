@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of transposed inputs: what the strategies for them share. Each block turns patches of its rows."""
+"""Rows of transposed inputs: code that the strategies for them share. Each block transposes patches of its rows."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TransposedRows:
         return int(self.alignment.domain.rows)
 
 
-@lru_cache(maxsize=16)  # each strategy for such rows asks
+@lru_cache(maxsize=16)  # asked by each strategy for such rows
 def transposed_rows(alignment: Alignment, device: DeviceModel) -> TransposedRows | None:
-    """Return the rows in which a graph reads inputs across memory; None if it reads none so.
+    """Return the rows in which a graph reads inputs across memory, None if it reads no such input.
 
     Args:
         alignment: the graph's. If it is flat, rows are those of the result.
@@ -66,7 +66,7 @@ def transposed_rows(alignment: Alignment, device: DeviceModel) -> TransposedRows
 
 
 class Room:
-    """What a multiprocessor has room for: registers and shared memory of blocks that turn patches of whole rows."""
+    """The room of a multiprocessor: registers and shared memory of blocks that transpose patches of whole rows."""
 
     def __init__(self, found: TransposedRows, device: DeviceModel):
         alignment, sched, columns = found.alignment, found.schedule, found.columns
@@ -77,7 +77,7 @@ class Room:
         self.narrowest = min(item_bytes(tensor.dtype) for tensor in loads)
 
     def mapping(self, rows: int, splits: int) -> RowMapping | None:
-        """So many rows a block, ``splits`` blocks a row; None where a thread has too few registers."""
+        """Return a mapping of ``rows`` rows a block, ``splits`` blocks a row, None if registers are too few."""
         threads = self.device.choices.transposed_threads
         while rows * threads < self.device.choices.transposed_block:
             threads *= 2
@@ -95,21 +95,21 @@ class Room:
 
     @property
     def row_counts(self) -> list[int]:
-        """Rows that a block may turn, best first: they fill a sector of memory at least."""
+        """Rows that a block may transpose, best first: they fill a sector of memory at least."""
         choices = self.device.choices
         return [n for n in choices.transposed_rows if n * self.narrowest >= choices.least_transposed_bytes]
 
     def cluster_sizes(self) -> list[int]:
-        """Blocks of a cluster that may share rows."""
+        """Return the numbers of blocks of a cluster that may share rows."""
         return [n for n in self.device.choices.transposed_splits if n <= self.device.max_cluster]
 
     def resident(self, mapping: RowMapping) -> int:
-        """Blocks that a multiprocessor can be made to hold at once, roughly; 0 where there is no room for one.
+        """Return the approximate number of blocks that fit a multiprocessor at once, 0 if there is no room for one.
 
-        A thread has registers for its tiles in the dtype that is computed in (NVIDIA's compiler converts what half
-        types keep early), and some besides. That is an estimate, and registers will be ``bounded`` by its result. So
-        they are shared out without the units of the hardware, for which ``blocks_per_sm`` takes what a compiler has
-        reported, and one block always has enough of them.
+        A thread has registers for its tiles in the dtype of computation, because NVIDIA's compiler converts kept
+        values of half types early. It has some more for other values. That is an estimate, and registers will be
+        ``bounded`` by its result. So they are shared out without the units of the hardware, for which
+        ``blocks_per_sm`` takes the figures that a compiler reported. One block always has enough of them.
         """
         device = self.device
         shared = patch_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
@@ -124,12 +124,12 @@ class Room:
         return min(by_registers, blocks_in_shared(device, shared))
 
     def bounded(self, mapping: RowMapping) -> RowMapping:
-        """The mapping with registers bounded such that as many blocks as there is room for are resident."""
+        """Return the mapping with a bound on registers such that as many blocks as there is room for are resident."""
         resident = self.resident(mapping)
         return replace(mapping, blocks_per_sm=resident) if resident > 1 else mapping
 
     def _tile_limit(self, mapping: RowMapping) -> float:
-        """Registers that a thread may spend on its columns."""
+        """Return the registers that a thread may spend on its columns."""
         if mapping.block < self.device.max_threads_per_block:
             return self.device.choices.tile_registers
         return self.device.registers_per_sm // mapping.block - self.device.choices.largest_block_registers

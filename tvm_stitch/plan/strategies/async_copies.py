@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long rows that are copied into shared memory in the background, read from there by every pass.
+"""Long rows that cp.async stages in shared memory, from which every pass reads them.
 
-Registers then bound neither what is on its way nor how many blocks share a multiprocessor, and several blocks hide
-each other's pauses: the wait for data, the reductions, the exchange of a cluster that shares a row. On an H200 with
-bfloat16, us beside the fastest without copies (``scripts/bench_rows.py``, and ``scripts/ab_splits.py --keep SHARED``):
+Registers then bound neither the data in flight nor the number of blocks that share a multiprocessor. Several blocks
+hide each other's pauses: the wait for data, the reductions, the exchange of a cluster that shares a row. On an H200
+with bfloat16 the figures compare us with copies to the fastest without copies. They are from
+``scripts/bench_rows.py``, and from ``scripts/ab_splits.py --keep SHARED``::
 
     columns        4096        16384       32768       65536       131072      262144
     softmax                    128 / 134   130 / 152   130 / 184   131 / 187   134 / 216
     RMS norm                               129 / 132   131 / 148   139 / 149   145 / 164
     cross-entropy   62 /  93    63 /  82    64 /  72
 
-With inputs that stay in the L2 cache (see l2_residency.py) softmax of 65,536 and 131,072 columns takes 124 us, an RMS
-norm of 65,536, 131,072 and 262,144 columns 125, 126 and 133.
+With inputs that stay in the L2 cache (see :mod:`..gpu.l2_residency`) softmax of 65,536 and 131,072 columns takes 124
+us. An RMS norm of 65,536, 131,072 and 262,144 columns takes 125, 126 and 133 us.
 
-Longer rows that are only reduced are swept once (see online.py).
+Longer rows that are only reduced are swept once (see :mod:`.online`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ..rows.candidate import Candidate, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
-    """Propose asynchronous copies for many long rows; None where registers, or rows read again, are better.
+    """Propose asynchronous copies for many long rows, None if registers, or rows read again, are better.
 
     The estimate leaves out the exchange of a cluster: other blocks of the multiprocessor hide it.
     """
@@ -72,13 +73,13 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
         if held >= resident and rows * splits >= device.sms * held:
             once = once_seconds(alignment, sched, device) + excess_seconds(alignment, device)
             return Candidate(alignment, sched, mapping, device.choices.async_copy_time * once)
-    return None  # blocks that have no others beside them hide nothing
+    return None  # blocks without others on their multiprocessor hide nothing
 
 
 def _shapes(
     row_bytes: int, written: bool, shared_late: bool, clusters: list[int], choices: Choices
 ) -> Iterator[tuple[int, int, int]]:
-    """Blocks a row, their threads, and how many a multiprocessor should hold at least, best first."""
+    """Yield the blocks of a row, their threads, and how many a multiprocessor should hold at least, best first."""
     several, least = choices.async_copy_resident, choices.least_async_copy_resident
     if not written:
         threads = next(t for most, t in choices.async_copy_unwritten_threads if row_bytes <= most)
@@ -98,7 +99,7 @@ def _row_bytes(sched: LoopNest) -> int:
 
 
 def _reads_late_what_rows_share(alignment: Alignment, sched: LoopNest) -> bool:
-    """Whether passes behind a reduction read scales or offsets: from the caches, which more blocks hide."""
+    """Return whether passes behind a reduction read scales or offsets from the caches. More blocks hide such reads."""
     reduced = False
     for p in sched.passes:
         if reduced and any(not is_streamed(alignment.domain.rows, leaf) for leaf in p.loads):
@@ -115,8 +116,9 @@ def _mapping(
 
 
 def _resident(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
-    """Blocks that a multiprocessor's shared memory holds, which is what rows are copied to.
+    """Return the number of blocks whose rows a multiprocessor's shared memory holds.
 
-    Threads and registers do not count: a few rows that all fit at once leave the device idle, whatever bounds blocks.
+    Threads and registers do not count. A few rows that all fit at once leave the device idle, however blocks are
+    bounded.
     """
     return blocks_in_shared(device, stage_bytes(sched, mapping) + partial_bytes(sched, mapping))

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long rows that are only reduced, to maxima and to sums beside these: one sweep takes all (online softmax).
+"""Long rows that are only reduced, to maxima and to sums relative to these: one sweep takes all (online softmax).
 
-A thread sums beside the greatest element that it has seen, and scales its sums when it sees a greater one (Milakov and
-Gimelshein, 2018). So a row need not stay anywhere, one block has it all, and small blocks hide each other's pauses. On
-an H200 cross-entropy of bfloat16 takes 64, 64 and 68 us of 65,536, 131,072 and 262,144 columns, where rows in shared
-memory of a cluster took 75, 77 and 79. With an accumulator for each place in a vector, all of which are scaled, it took
-72, 73 and 70.
+A thread sums relative to the greatest element that it has seen. It scales its sums when it sees a greater one
+(Milakov and Gimelshein, 2018). So a row need not stay anywhere, one block has it all, and small blocks hide each
+other's pauses.
+
+On an H200 cross-entropy of bfloat16 takes 64, 64 and 68 us for 65,536, 131,072 and 262,144 columns. With rows in
+shared memory of a cluster it took 75, 77 and 79 us. With an accumulator for each position in a vector, all of which
+are scaled, it took 72, 73 and 70 us.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..rows.candidate import Candidate, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
-    """Propose one sweep for many long rows, if it takes all reductions; None for others."""
+    """Propose one sweep for many long rows, if it takes all reductions, None for others."""
     rows = compat.int_value(as_expr(alignment.domain.rows))
     if rows is None or rows < device.sms or alignment.domain.flat:
         return None
@@ -45,7 +47,7 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
         else 1
     )
     threads, resident = device.choices.online_threads, device.choices.online_resident
-    if words * vectors > device.choices.online_words:  # registers of as many inputs are those of fewer blocks
+    if words * vectors > device.choices.online_words:  # registers of as many inputs leave fewer blocks
         resident = max(1, int(resident * device.choices.online_words / (words * vectors)))
     steps = -(-columns // (vectors * vector * threads))
     mapping = RowMapping(
@@ -60,9 +62,9 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
 
 
 def takes_one_sweep(alignment: Alignment, sched: LoopNest) -> bool:
-    """Whether all passes but the first only take sums beside maxima of it, over the same columns.
+    """Return whether all passes but the first only take sums relative to its maxima, over the same columns.
 
-    One pass alone reads a row once in any case.
+    A single pass reads a row once in any case.
     """
     passes = sched.passes
     if len(passes) < 2 or len(sched.spaces) > 1 or any(p.outputs or p.cross_row for p in passes):

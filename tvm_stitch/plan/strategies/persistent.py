@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters that stay and turn one group of rows after the other, the next one's patches on their way meanwhile.
+"""Persistent clusters that transpose one group of rows after the other and copy the next one's patches meanwhile.
 
-A block that turns a patch of whole rows waits for all of its loads, then for its reductions, and stores at last; what
-comes behind it begins with the same wait. Blocks that stay hide that: once a patch is in registers its place in shared
-memory is free, and copies of the next one fill it while the rows are reduced and stored. Half of the copies are begun
-at once, the others between the stores: all at once would fill the queue in front of the first-level cache, through
-which reductions' shuffles go too.
+A block that transposes a patch of whole rows waits for all of its loads, then for its reductions, and stores at last.
+The next block begins with the same wait. Persistent blocks hide that. Once a patch is in registers, its shared memory
+is free. Copies of the next patch fill it while the rows are reduced and stored. Half of the copies are begun at once,
+the others between the stores. All at once would fill the queue in front of the first-level cache, through which the
+shuffles of reductions go too.
 
-A layer norm of 4096 transposed columns of 4096 elements (float32) takes 32.7 us so on an H200, 40 to 42 without, and a
-copy 30.6. It is slower with tables of scales read from memory (41, see ``shared_columns``), pieces of lines (28 rows a
-block 37.6), and where more clusters are launched than are resident at once (41: the last ones begin when others end).
-Each turn has a place in shared memory for what is exchanged; rows that need more turns than there is room for have
-several times as many clusters as are resident.
+On an H200 a layer norm of 4096 transposed columns of 4096 elements (float32) takes 32.7 us with persistent clusters.
+Without them it takes 40 to 42 us, and a copy takes 30.6 us. Persistent clusters are slower with tables of scales read
+from memory (41 us, see ``shared_columns``). They are slower with pieces of lines (28 rows a block, 37.6 us). They are
+also slower if more clusters are launched than are resident at once (41 us), because the last ones begin when others
+end.
+
+Each group of rows of a cluster has its own slots in shared memory for exchanged results. Rows that need more slots
+than there is room for have several times as many clusters as are resident.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from ..rows.transposed import Room, transposed_rows
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
-    """Propose clusters that stay, for whole rows of transposed inputs; None for others."""
+    """Propose persistent clusters for whole rows of transposed inputs, None for others."""
     found = transposed_rows(alignment, device)
     if found is None or not alignment.graph.reduces:
         return None
@@ -52,7 +55,7 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
 def _persistent(
     alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
 ) -> RowMapping | None:
-    """A mapping of whole rows that are turned, by clusters that stay; None where that cannot be, or gains nothing.
+    """Return a mapping of transposed whole rows to persistent clusters, None if it cannot be, or gains nothing.
 
     Args:
         alignment: a stitch op's.
@@ -77,17 +80,17 @@ def _persistent(
             and blocks_in_shared(device, patch_bytes(sched, found) + static) >= resident
         )
         if turns <= device.choices.persistent_most and fits:
-            # Last, for it takes proofs, and there are candidates that have nothing else.
+            # This check comes last because it takes proofs, and some candidates fail at everything else.
             return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.transposed) else None
     return None
 
 
 def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
-    """Whether threads have registers for their columns where so many blocks are resident, and enough columns."""
+    """Return whether threads have registers for their columns if so many blocks are resident, and enough columns."""
     ((columns, spread),) = mapping.columns.items()
     if static_extent(columns) < device.choices.persistent_columns * mapping.row_splits:
         return False
-    # NVIDIA's compiler converts what half types keep early.
+    # NVIDIA's compiler converts kept values of half types early.
     half = any(item_bytes(tensor.dtype) == 2 for tensor, _ in mapping.transposed)
     tile = spread.chunks * spread.vector * max(tile_words(alignment, sched, columns), float(half))
     own = device.registers_per_sm // (mapping.block * device.choices.persistent_resident)
@@ -95,7 +98,7 @@ def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, d
 
 
 def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> bool:
-    """Whether all that rows read of their own are patches, of whole pieces of rows."""
+    """Return whether all inputs that rows read their own elements of are patches, of whole pieces of rows."""
     domain = alignment.domain
     streamed = {leaf for p in sched.passes for leaf in p.loads if is_streamed(domain.rows, leaf)}
     return streamed == set(mapping.transposed) and all(
@@ -111,7 +114,7 @@ def _has_pieces(alignment: Alignment, mapping: RowMapping, leaf: Leaf) -> bool:
 
 
 def _are_neighbours(alignment: Alignment, leaf: Leaf) -> bool:
-    """Whether the rows of every piece are neighbours in memory."""
+    """Return whether the rows of every piece are neighbours in memory."""
     tensor, point = leaf
     together = PIECE_BYTES // item_bytes(tensor.dtype)
     return rows_vectorizable(alignment.domain, point.indices, tensor.shape, point.columns, together)

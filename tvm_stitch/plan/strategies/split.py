@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task splitting: how many blocks share a row, and how they combine what they reduce (AStitch 4.3).
+"""Task splitting: how many blocks share a row, and how they combine their reductions (AStitch 4.3).
 
 The paper splits rows that are fewer than the blocks of a wave and longer than 1024 elements, and packs others. Here
-such rows are split where an estimate says that the time saved is more than the exchange costs; and rows too long for
-the registers of one block are spread over a cluster that can hold them, however many there are.
+such rows are split if an estimate says that the time saved is more than the exchange costs. Rows too long for the
+registers of one block are spread over a cluster that can hold them, for any number of rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..rows.candidate import Candidate, are_static, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate:
-    """Propose one block or several for each row, whichever the estimate says is fastest. It serves all rows."""
+    """Propose one block or several for each row, by the fewest estimated seconds. The strategy serves all rows."""
     sched = schedule(alignment)
     sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     seconds = math.inf
@@ -54,7 +54,7 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
 def choose_mapping(
     alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig
 ) -> RowMapping:
-    """The thread mapping of a stitch op on a GPU; rows of static length may be split."""
+    """Return the thread mapping of a stitch op on a GPU. Rows of static length may be split."""
     best = map_rows(alignment, sched, device)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     lengths = [p.columns for p in sched.passes]
@@ -83,7 +83,7 @@ def choose_mapping(
 def _from_cache(
     alignment: Alignment, sched: LoopNest, device: DeviceModel, rows: int
 ) -> Iterator[RowMapping]:
-    """Mappings that read rows again from the second-level cache, fewest blocks a row first; nothing is kept."""
+    """Yield mappings that read rows again from the second-level cache, fewest blocks a row first. Nothing is kept."""
     if not alignment.graph.reduces or rows < device.sms:
         return
     row_bytes = row_traffic(alignment, sched).first
@@ -98,17 +98,17 @@ def _from_cache(
 def _candidates(
     alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig, rows: int, longest: int
 ) -> Iterator[RowMapping]:
-    """Split mappings worth an estimate, fewest blocks a row first."""
+    """Yield split mappings worth an estimate, fewest blocks a row first."""
     reduces = bool(alignment.graph.reduces)
     most = device.max_cluster
-    if not reduces:  # nothing to exchange: as many blocks as fill the device
+    if not reduces:  # Nothing is exchanged: as many blocks as fill the device.
         most = max(1, device.choices.blocks_to_fill * device.sms // rows)
     row_splits = 2
     most = min(most, MOST_BLOCKS // rows)
     while row_splits <= most and longest >= row_splits * device.choices.split_columns // 2:
         exchange = CrossBlockReduction.CLUSTER if reduces else CrossBlockReduction.NONE
         mapping = replace(map_rows(alignment, sched, device, row_splits), exchange=exchange)
-        # Where values stay was decided without the slots of the exchange.
+        # The storage was decided without the slots of the exchange.
         yield kept_in_shared(sched, mapping, device) if mapping.shared else mapping
         row_splits *= 2
     if reduces and config.grid_barriers and device.cooperative:
@@ -118,9 +118,10 @@ def _candidates(
 
 
 def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping | None:
-    """Rows over all blocks that the device holds at once; None where two a row are too many.
+    """Return a mapping of rows over all blocks that the device holds at once, None if two blocks a row are too many.
 
-    Values stay in registers if all of a block's fit; else the plan keeps them in shared memory, or reads them again.
+    Values stay in registers if all of a block's fit. Otherwise the plan keeps them in shared memory, or reads them
+    again.
     """
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
@@ -156,14 +157,14 @@ def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> 
 
 
 def _tile_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> float:
-    """Registers of a thread that hold tiles: of all column spaces where they are kept, else of the widest."""
+    """Return the registers of a thread that hold tiles: of all column spaces if they are kept, else of the widest."""
     if mapping.storage is Storage.REGISTERS:
         return sum(m.chunks * m.vector * tile_words(alignment, sched, e) for e, m in mapping.columns.items())
     return max(m.chunks * m.vector * _loads_words(alignment, sched, e) for e, m in mapping.columns.items())
 
 
 def _loads_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
-    """Registers that the loads of one column take, in the pass of the space that loads most."""
+    """Return the registers that the loads of one column take, in the pass of the space that loads most."""
     most = 0.25
     for p in sched.over(columns):
         sizes = [item_bytes(leaf[0].dtype) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)]
@@ -172,19 +173,21 @@ def _loads_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> floa
 
 
 def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
-    """Seconds that a kernel takes, roughly: the busiest multiprocessor's share of the memory traffic, and exchanges.
+    """Return the approximate seconds of a kernel.
 
-    It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
+    They are the busiest multiprocessor's share of the memory traffic, and exchanges.
+
+    It compares mappings of one stitch op. The launch and the computation are common to all of them, and left out.
     """
     return _seconds(alignment, *settled(alignment, sched, mapping, device), device)
 
 
 def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
-    """The estimate for a schedule and a mapping that agree."""
+    """Return the estimate for a schedule and a mapping that agree."""
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
     resident = _resident(alignment, sched, mapping, device)
-    # Of blocks that nothing bounds there may be as many as there are threads for.
+    # Blocks without a bound are limited only by the threads of a multiprocessor.
     at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
     traffic = row_traffic(alignment, sched)
     exchanges = 0
@@ -209,8 +212,10 @@ def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
 
 
 def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
-    """Blocks of a multiprocessor that work at once, roughly: as many as are bounded for, else ``blocks_per_sm`` of what
-    tiles are estimated to need, of which the compiler spills what one block has no room for.
+    """Return the approximate number of blocks of a multiprocessor that work at once.
+
+    It is the bound of the mapping if there is one. Otherwise it is ``blocks_per_sm`` for the estimated registers of
+    tiles. The compiler spills registers that one block has no room for.
     """
     if mapping.blocks_per_sm:
         return mapping.blocks_per_sm
@@ -221,9 +226,9 @@ def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device
 
 
 def _spills(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
-    """Whether a thread has fewer registers than its tiles need in the dtype that is computed in, roughly.
+    """Return whether a thread has approximately fewer registers than its tiles need in the dtype of computation.
 
-    NVIDIA's compiler converts what half types keep early.
+    NVIDIA's compiler converts kept values of half types early.
     """
     if mapping.storage is not Storage.REGISTERS:
         return False
@@ -235,6 +240,6 @@ def _spills(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: 
 
 
 def _block_elements(sched: LoopNest, mapping: RowMapping) -> int:
-    """Elements that a block computes of its rows, those of all passes."""
+    """Return the number of elements that a block computes of its rows, over all passes."""
     columns = sum(static_extent(p.columns) for p in sched.passes)
     return mapping.rows_per_block * -(-columns // mapping.row_splits)

@@ -2,13 +2,13 @@
 """Transposed inputs on a GPU: patches of some rows and columns, loaded along the one axis and used along the other.
 
 Neighbouring columns of a row are far apart in such an input, and neighbouring rows next to each other. A warp that
-loads a row of it moves a sector of 32 bytes for every element. So a block takes several rows, loads its patch of them
-with neighbouring threads at neighbouring rows, and finds its columns in shared memory.
+loads a row of it moves a sector of 32 bytes for every element. So a block takes several rows and loads its patch of
+them with neighbouring threads at neighbouring rows. It reads its columns from shared memory.
 
 Without a reduction a patch is 32 to 128 columns wide, whichever leaves fewest threads idle. With a reduction it holds
 whole rows, as many as share out evenly among the multiprocessors. If two blocks of at most half a line do not fit a
 multiprocessor, a cluster shares rows: of 4,096 columns of float32 each of 8 blocks holds an eighth of 32 rows. Sizes
-are static, and only reads are transposed: results are written as their rows lie.
+are static. Only reads are transposed: results are written in the order of their rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from ..rows.transposed import Room, TransposedRows, transposed_rows
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
-    """Propose blocks that turn patches of a graph's transposed inputs; None if it has none, or no block holds one.
+    """Propose blocks that transpose patches of a graph's inputs.
+
+    Return None if no input is transposed, or no block holds a patch.
 
     The estimate leaves out the exchange of a cluster: other blocks of the multiprocessor hide it.
     """
@@ -40,12 +42,13 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
 
 
 def _pieces(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
-    """Patches of rows that are not reduced, a block each."""
+    """Return a mapping to patches of rows that are not reduced, a block each."""
     alignment, sched, columns, rows = found.alignment, found.schedule, found.columns, found.rows
     threads = device.choices.transposed_threads
     vector = vector_length(alignment, sched, columns, device)
     wanted = -(-min(columns, device.choices.transposed_columns) // (threads * vector))
-    # Others where fewer threads are idle then: of 96 columns two pieces of 64 are a third too many, of 196 four.
+    # Another number leaves fewer threads idle here: for 96 columns two pieces of 64 are a third too many, of 196
+    # four.
     chunks = min(
         (wanted, wanted + 1, *range(1, wanted)), key=lambda n: -(-columns // (threads * vector * n)) * n
     )
@@ -62,7 +65,7 @@ def _pieces(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
 
 
 def _whole_rows(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
-    """Patches of whole rows; a cluster of blocks shares rows of which too few fit a block."""
+    """Return a mapping to patches of whole rows. A cluster of blocks shares rows of which too few fit a block."""
     room = Room(found, device)
     wanted = room.row_counts
 
@@ -71,7 +74,7 @@ def _whole_rows(found: TransposedRows, device: DeviceModel) -> RowMapping | None
         return [m for m in made if m is not None and room.resident(m)]
 
     def preference(mapping: RowMapping) -> tuple[bool, int]:
-        """Lines of memory first, then few rows for the multiprocessor that has most of them."""
+        """Rank mappings: whole lines of memory first, then few rows for the multiprocessor that has most of them."""
         rows = mapping.rows_per_block
         most = -(-found.rows // (rows * device.sms)) * rows
         return rows * room.narrowest < device.choices.transposed_line_bytes, most
