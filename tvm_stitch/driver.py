@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a module, and again without the scopes that fail, at whatever step: those go back to TVM, with the reason.
+"""Stitch a module, and again without the scopes that fail at any step. TVM compiles those, and the reason is
+recorded.
 
 A refused scope goes back whole, and TVM fuses its operators: dlight would schedule the merged function as one, slowly
 or not at all.
@@ -19,7 +20,7 @@ from .support.pass_context import changed
 from .support.resilient import Reasons, UnitsFailed, resilient
 
 EMITTED = ("cuda", "llvm")
-"""Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
+"""Kinds of target that stitch ops are emitted for. Models for other kinds compile as without stitching."""
 
 
 def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[Any]) -> tvm.IRModule:
@@ -61,7 +62,8 @@ def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[A
 
 
 def scopes_after(passes: Sequence[Any], mod: tvm.IRModule) -> dict[str, str]:
-    """Return the scopes that passes outline, with the names of their functions; none if the passes fail.
+    """Return the scopes that passes outline, with the names of their functions. The result is empty if the passes
+    fail.
 
     Instruments of the pass context do not see these passes: they have seen them in the step that failed.
     """
