@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run phases of the pipeline again without the scopes that make them fail, or TVM's own pipeline."""
+"""Run phases of the pipeline again without the scopes that make them fail, or run TVM's own pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..support.one_at_a_time import exclusively
 from ..support.resilient import Reasons, resilient
 
 STEP = "what is left does not compile beside it"
-"""What is told of a scope that TVM compiles only with its neighbours."""
+"""The reason recorded for a scope that TVM compiles only with its neighbours."""
 
 
 def stitched_without_failing_scopes(context: CompileContext, passes: list[Any]) -> Any:
