@@ -56,7 +56,7 @@ def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[A
         strict=context.config.strict,
         because="its function is not made",
         excluded=decisions_of(mod).excluded,
-        # Stitching fails with no scope at all: a fault of this package that is not about a scope.
+        # Stitching fails even without any scope: a fault of this package that no scope causes.
         otherwise=lambda err: decided(mod, left={"all": reason_of(err, "the whole model")}),
     )
 

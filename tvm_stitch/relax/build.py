@@ -89,7 +89,7 @@ def build(
         try:
             return built({}, check=False)
         except Exception as err:
-            if not done:  # the pipeline has looked for culprits already
+            if not done:  # the pipeline has already searched for failing scopes
                 raise
             raise_if_of_instruments(err, lambda: built({}, check=False))
             logger.warning(

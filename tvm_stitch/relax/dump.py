@@ -24,7 +24,7 @@ from ..records.decisions import without_decisions
 from ..support.interrupts import carrying
 
 NAMES, FOLDER = "TVM_STITCH_DUMP", "TVM_STITCH_DUMP_TO"
-"""Environment variables."""
+"""Names of the environment variables."""
 DEFAULT_FOLDER = "tvm_stitch_dump"
 ALL = "all"
 

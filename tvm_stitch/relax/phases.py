@@ -41,8 +41,8 @@ class Row:
     """One pass of a phase.
 
     Attributes:
-        name: the name that instruments of TVM see. The instances of one pass have different names: behind a dot is
-            what the instance is for.
+        name: the name that instruments of TVM see. The instances of one pass have different names. The text after a
+            dot says what the instance is for.
         make: makes the pass.
         what: one sentence that says what the pass does.
         when: the condition under which the pass runs.
@@ -64,8 +64,8 @@ class Phase:
         name: unique among phases and rows.
         what: one sentence that says what the phase is for.
         rows: the passes.
-        together: makes one pass of the rows' passes, for a phase that is run again without scopes that fail. None: the
-            passes run one after the other.
+        together: makes one pass of the rows' passes, for a phase that is run again without scopes that fail. If it is
+            None, the passes run one after the other.
     """
 
     name: str
@@ -84,7 +84,7 @@ def passes_of(phases: Sequence[Phase], context: CompileContext, dump: Dump | Non
     Args:
         phases: in the order in which they run.
         context: the target and the options.
-        dump: the phases and passes behind which the module is written to a file.
+        dump: the phases and passes after which the module is written to a file.
     """
     passes: list[Any] = []
     for phase in phases:

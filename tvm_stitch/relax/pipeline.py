@@ -365,7 +365,8 @@ def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
 
 
 def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
-    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of what no scope takes.
+    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of the operators that no scope
+    takes.
 
     Args:
         target: a TVM target.

@@ -66,7 +66,7 @@ def _argument(
     extent_4: T.int64,
     extent_5: T.int64,
 ) -> T.int32:
-    # LLVM inlines no function that it gets for a scope.
+    # LLVM does not inline the function that it gets for a scope.
     with T.attr({"compute_scope": "tvm_stitch_argument_compute_"}):
         found = T.decl_buffer((1,), "int32", data=result)
         found[0] = 1

@@ -122,9 +122,10 @@ def _needless(func: Any) -> tuple[str, ...]:
 
 
 def _is_flat(func: Any) -> bool:
-    """Return True if all buffers that a function reads and writes have one dimension, and memory keeps their dtype.
+    """Return True if all buffers that a function reads and writes have one dimension, and the same dtype in memory.
 
-    A function and those that it calls are lowered together, so a function that calls one or is called is not flat.
+    Booleans have another dtype in memory. A function and those that it calls are lowered together, so a function that
+    calls one or is called is not flat.
     """
     if "global_symbol" not in func.attrs:
         return False

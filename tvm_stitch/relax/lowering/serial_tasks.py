@@ -59,7 +59,7 @@ class SerialTasks:
 
 
 class _Branches:
-    """A PrimFunc with its marked loops rewritten, ``result``, and the functions of their tasks."""
+    """A PrimFunc with its marked loops rewritten (``result``), and the functions of their tasks (``tasks``)."""
 
     def __init__(self, func: Any, name: str, names: set[str]):
         self.tasks: dict[Any, Any] = {}

@@ -73,7 +73,7 @@ class _Levels(relax.PyExprVisitor):
     visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
-        """Ignore a definition, which is no use."""
+        """Ignore definitions, which are not uses."""
 
     def behind(self, reader: Any) -> int:
         """Return the level of a value's reader. It is 0 for products, which read half types anyway."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a float32 module to mixed precision of a half type.
+"""Convert a float32 module to mixed precision of a half type.
 
 TVM's importer from PyTorch takes no half models, because its products ask for float32 results. So a float32 model is
 imported and converted.

@@ -53,7 +53,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
         LegalizeTakes(),
         *backend.library_dispatch_passes(target),
         *backend.legalize_passes(target),
-        relax.transform.RewriteDataflowReshape(),  # reshapes by themselves are views, as TVM lowers them next
+        relax.transform.RewriteDataflowReshape(),  # TVM's next step lowers lone reshapes to views
     ]
     try:
         made = exclusively(passes, "StockPipeline")(mod)

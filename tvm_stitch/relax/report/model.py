@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a module before and after stitching to the report's data."""
+"""Build the data of a report from a module before and after stitching, its flows and its plans."""
 
 from __future__ import annotations
 

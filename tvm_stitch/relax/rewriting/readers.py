@@ -59,4 +59,4 @@ class _Readers(PyExprVisitor):
     visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
-        """Ignore a definition, which is no use."""
+        """Ignore definitions, which are not uses."""

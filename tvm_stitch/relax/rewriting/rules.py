@@ -193,15 +193,15 @@ class _Rewriter(PyExprMutator):
         for rule in rules:
             for var in rule.variables:
                 self.of_variable.setdefault(var, []).append(rule)
-        self.changed = False  # the module
-        self.inlined = False  # a constant, in the function
+        self.changed = False  # whether the module changed
+        self.inlined = False  # whether a constant of the function was inlined
         self.func: relax.Function | None = None
-        self.applied: list[Rule] = []  # in the function
+        self.applied: list[Rule] = []  # the rules applied in the function
         self.block: relax.BindingBlock = None
         self.var: relax.Var = None
         self.bound: relax.Expr | None = None
         self.notes: dict[relax.Var, Any] = {}
-        self.results: set[relax.Var] = set()  # of the block, in the function after
+        self.results: set[relax.Var] = set()  # the block's results, in the function after
 
     def rewrite(self, gvar: tvm.ir.GlobalVar, func: relax.Function) -> None:
         """Rewrite a function of the module."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""See a Relax dataflow block as the nodes that scope identification works on."""
+"""View a Relax dataflow block as the nodes that scope identification works on."""
 
 from __future__ import annotations
 

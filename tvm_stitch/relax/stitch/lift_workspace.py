@@ -71,7 +71,7 @@ class _WholeUses(PyExprVisitor):
     visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
-        """Ignore a definition, which is no use."""
+        """Ignore definitions, which are not uses."""
 
 
 @mutator

@@ -2,7 +2,7 @@
 """Write constants of one element as numbers into the functions that read them, in place of arguments.
 
 TVM's legalization writes scalars into arithmetic, but leaves them tensors if an operator such as ``where`` reads
-them. A kernel would read such a tensor from memory.
+them. A kernel would read such a tensor from memory, in addition to its other operands.
 """
 
 from __future__ import annotations

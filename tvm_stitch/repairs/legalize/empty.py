@@ -117,7 +117,7 @@ class _Skipper(PyExprMutator):
         return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
 
     def visit_generic_const_(self, constant: Any) -> Any:
-        # TVM 0.27 writes one of shape (6, 0) in a form that it does not read again.
+        # TVM 0.27 writes a constant of shape (6, 0) in a form that it cannot read again.
         return _nothing(constant.ty) if _is_empty(constant.ty) else super().visit_generic_const_(constant)
 
 

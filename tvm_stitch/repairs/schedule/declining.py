@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApplyDecliningRules: apply dlight's schedule rules, and ask the next rule where one fails.
+"""ApplyDecliningRules: apply dlight's schedule rules, and ask the next rule if one fails.
 
 The next rule is asked down to ``Fallback``, which schedules every function. Schedules of symbolic functions are
 lowered to device code beforehand, because some of them keep a symbolic tile size that code generation refuses.

@@ -56,6 +56,6 @@ def _may_be_empty(axis: Any, extent: Any) -> bool:
 
 def _unless_empty(extent: Any, body: Any) -> Any:
     dtype = compat.dtype_of(extent)
-    # To the simplifier the extent of a loop is positive inside of it.
+    # The simplifier assumes that the extent of a loop is positive inside the loop.
     idle = tirx.LE(as_c_type(extent, dtype), compat.const(0, dtype))
     return tirx.SeqStmt([tirx.IfThenElse(idle, tirx.Evaluate(T.thread_return()), None), body])

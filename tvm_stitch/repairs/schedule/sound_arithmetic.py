@@ -139,7 +139,7 @@ class SoundArithmetic:
     def _called(self, e: Any) -> Any:
         if not compat.is_operator_call(e) or compat.call_name(e) not in CANCELLING:
             return e
-        if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 leaves the values of Lets out
+        if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 skips the values of Lets
             wide = tirx.Cast("float32", e.args[0])
             return self._rounded(
                 tirx.Cast("bfloat16", tirx.call_pure_extern("float32", f"{compat.call_name(e)}f", wide))

@@ -89,7 +89,7 @@ class Arithmetic:
         """Return operands of a float operation that the simplifier can neither compare nor cancel."""
         one, other = _leaf(a), _leaf(b)
         if isinstance(one, float) or isinstance(other, float):
-            # A product with 0, a quotient of 0 and a sum with 0 are 0 and x to the simplifier.
+            # The simplifier folds products with 0 and quotients of 0 to 0, and a sum with 0 to its other term.
             absorbs = name in ("Add", "Mul", "Div")
             hide_a = one is None or (absorbs and one == 0)
             hide_b = other is None or (absorbs and other == 0)
@@ -212,13 +212,14 @@ class HostArithmetic(Arithmetic):
         """Return a maximum or minimum with a number as first operand, if one operand is a number.
 
         TVM's maximum is its second operand if one operand is NaN, and LLVM makes one instruction of it. For two
-        operands that may be NaN, ``tvm_stitch.codegen.vector_math`` writes more code that uses one of them twice.
+        operands that may be NaN, ``tvm_stitch.codegen.vector_math`` writes more code, and binds one of them to a
+        variable.
         """
         is_number = compat.kind(b) == "FloatImm" and not math.isnan(float(b.value))
         return node(b, a) if is_number else node(a, b)
 
     def differ(self, a: Expr, b: Expr) -> Expr:
-        return self.negated(tir.EQ(a, b))  # TVM's NE is false where one is NaN
+        return self.negated(tir.EQ(a, b))  # TVM's NE is false if one operand is NaN
 
     def negated(self, x: Expr) -> Expr:
         if compat.is_load(x):
@@ -231,7 +232,7 @@ class HostArithmetic(Arithmetic):
     def wrapped(self, node: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         dtype = compat.dtype_of(a)
         signed, bits = not dtype.startswith("u"), bits_of(dtype)
-        # Differences of unsigned integers may be negative, products of them need all bits.
+        # Differences of unsigned integers may be negative, and their products need all bits.
         wide = f"{'u' if not signed and node is tir.Mul else ''}int{2 * bits}"
         other = f"{'u' if signed else ''}int{bits}"
         if bits == 64:  # TVM's code generation takes numbers of 128 bits only if 64 bits hold them

@@ -30,7 +30,7 @@ __forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
 }
 """
 
-# Up to 0.3 the sixth term of the series is less than half a last place.
+# Up to 0.3 the sixth term of the series, which is left out, is less than half a last place.
 _TANH = """
 __forceinline__ __device__ float tvm_stitch_tanh(float x) {
   float a = fabsf(x), z = x * x;
@@ -43,7 +43,7 @@ __forceinline__ __device__ float tvm_stitch_tanh(float x) {
 }
 """
 
-# Up to 2^16 quarters of a circle pi/2 is three float32 terms, beyond that two float64 terms.
+# Up to 2^16 quarters of a circle, pi/2 is a sum of three float32 numbers, beyond that of two float64 numbers.
 _QUARTERS = """
   float n, r;
   if (fabsf(x) < 102943.0f) {

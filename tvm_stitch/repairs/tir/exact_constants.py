@@ -37,7 +37,7 @@ def is_written_exactly(value: float, dtype: str) -> bool:
     """Return True if TVM writes a constant so that C reads the same one."""
     if not compat.WRITES_FLOAT32:
         return is_exact_in_seven_digits(value, dtype)
-    if dtype == "float32" or not math.isfinite(value):  # hexadecimal digits, and names
+    if dtype == "float32" or not math.isfinite(value):  # written in hexadecimal digits, or as a name
         return True
     return _bits(float(f"{value:.15f}"), dtype) == _bits(value, dtype)
 
@@ -65,6 +65,6 @@ def _bits(value: float, dtype: str) -> int:
     codes = "if" if dtype == "float32" else "qd"
     try:
         packed = struct.pack(codes[1], value)
-    except OverflowError:  # the greatest float32 is rounded up to a number that overflows
+    except OverflowError:  # in seven digits, the greatest float32 is rounded up and overflows
         return -1
     return int(struct.unpack(codes[0], packed)[0])

@@ -7,7 +7,7 @@ negation again. Absolute values stay: they have an instruction of their own.
 
 Fault: For sm_90 and later, ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the sign
     of a negated operand: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``.
-Seen in: ptxas of CUDA 13.0 on sm_90, and by report of 12.8 to 13.3 on sm_100
+Seen in: ptxas of CUDA 13.0 on sm_90, and reported for 12.8 to 13.3 on sm_100
 Input: ``min(min(a, -x), b)`` of int32, target cuda
 Upstream: https://github.com/pytorch/pytorch/issues/190973
 """

@@ -62,7 +62,7 @@ def _rising(index: Expr) -> Expr:
     one = compat.const(1, dtype)
     falls = _sum([(-scale, e) for scale, e in terms if scale < 0], dtype)
     rises = [(scale, e) for scale, e in terms if scale > 0]
-    if rises:  # a multiple of the divisor is added to what falls
+    if rises:  # a multiple of the divisor is added to the falling terms
         whole = start // number if number is not None else 0
         more = compat.const(number - 1, dtype) if number is not None else divisor - one
         rest = compat.const(start - whole * number if number is not None else start, dtype)
