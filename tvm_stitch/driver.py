@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a module, and again without the scopes that fail at any step. TVM compiles those, and the reason is
-recorded.
+"""Stitch a module, and again without the scopes that fail at any step.
 
-A refused scope goes back whole, and TVM fuses its operators: dlight would schedule the merged function as one, slowly
-or not at all.
+TVM compiles a scope that fails, and the decisions record the reason. A refused scope goes back whole, and TVM fuses
+its operators: dlight would schedule the merged function as one, slowly or not at all.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[A
 
 
 def scopes_after(passes: Sequence[Any], mod: tvm.IRModule) -> dict[str, str]:
-    """Return the scopes that passes outline, with the names of their functions. The result is empty if the passes
-    fail.
+    """Return the scopes that passes outline, with the names of their functions, or an empty dict if the passes fail.
 
     Instruments of the pass context do not see these passes: they have seen them in the step that failed.
     """

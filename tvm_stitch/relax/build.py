@@ -104,9 +104,7 @@ def build(
 
 
 def _check_params(params: Any) -> None:
-    """Raise TypeError for ``params`` that ``relax.build`` does not take. It would fail only at the end of the
-    compile.
-    """
+    """Raise TypeError for ``params`` that ``relax.build`` does not take. It would fail only after the whole compile."""
     tensors = isinstance(params, Mapping) and all(
         isinstance(name, str) and isinstance(value, tvm.runtime.Tensor) for name, value in params.items()
     )

@@ -365,8 +365,7 @@ def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
 
 
 def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
-    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of the operators that no scope
-    takes.
+    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of the other operators.
 
     Args:
         target: a TVM target.

@@ -12,9 +12,7 @@ from tvm import tirx
 
 
 def with_prim_funcs(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tvm.IRModule:
-    """Return the module with ``rewrite(name, func)`` in place of every PrimFunc for which that is not None or
-    ``func``.
-    """
+    """Return the module with ``rewrite(name, func)`` in place of every PrimFunc, unless that is None or ``func``."""
     updates = {}
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):

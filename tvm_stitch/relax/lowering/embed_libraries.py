@@ -19,11 +19,10 @@ ATTRIBUTE = "external_mods"
 
 @module_pass
 class EmbedLibraries:
-    """Attach the code that calls libraries to a module that needs it: ``export_library`` links it into the model's
-    library.
+    """Attach the code that calls libraries to a module that needs it.
 
-    A model for another kind of CPU than this machine's does not get this code, because it is compiled for this
-    machine.
+    ``export_library`` links this code into the model's library. A model for another kind of CPU than this machine's
+    does not get the code, because it is compiled for this machine.
 
     Args:
         target: the target that the module is compiled for.

@@ -69,8 +69,9 @@ ENTRY = "tirx.AnnotateEntryFunc"
 
 
 def lowering() -> tuple[Any, Any, Any]:
-    """Return the pipeline as TVM takes one: the pass, and the functions that make the last passes of a host and of a
-    device.
+    """Return the pipeline as TVM takes one.
+
+    It consists of the pass, and of the functions that make the last passes of a host and of a device.
     """
     default, host, device = tirx.get_tir_pipeline("default")
 

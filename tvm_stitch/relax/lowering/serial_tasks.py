@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SerialTasks: run a loop over tasks serially in a call with little work. The serial and the parallel loop share one
-body.
-"""
+"""SerialTasks: run a loop over tasks serially in a call with little work. Both loops share one body."""
 
 from __future__ import annotations
 

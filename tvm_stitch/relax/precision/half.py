@@ -43,8 +43,7 @@ _FOLLOWS = 1
 
 
 def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") -> tvm.IRModule:
-    """Return a float32 module in mixed precision. Its float32 inputs get the half type, and its results keep their
-    types.
+    """Return a float32 module in mixed precision. Float32 inputs get the half type, and results keep their types.
 
     Args:
         mod: a Relax module of float32. Parameters and constants that are weights become half as well.

@@ -57,9 +57,7 @@ class Calls:
 
 
 def kernel_calls(mod: tvm.IRModule) -> Calls:
-    """Return the kernel calls of a module whose operators are functions. Views, allocations and shapes are no
-    kernels.
-    """
+    """Return the kernel calls of a module whose operators are functions. Views, allocations and shapes do not count."""
     found = Calls()
     for gvar, func in sorted(own_functions(mod), key=lambda pair: str(pair[0].name_hint)):
         _Walk(mod, str(gvar.name_hint), found).visit(func)

@@ -217,9 +217,7 @@ def _kernel(
 
 
 def estimated(size: Bytes, device: DeviceModel) -> float | None:
-    """Return the seconds that the cost model expects of a kernel that moves ``size`` bytes, or None for a symbolic
-    size.
-    """
+    """Return the seconds that the cost model expects for moving ``size`` bytes, or None for a symbolic size."""
     if not isinstance(size, int):
         return None
     work = Work(((Load(size),),))

@@ -24,9 +24,7 @@ _NONE = ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape")
 
 @dataclass(frozen=True)
 class Source:
-    """One operator: its function, its result's name, the operator's kind, its name in the importer's format, and the
-    result's type.
-    """
+    """One operator of a function: its result's name and type, its kind, and its name in the importer's format."""
 
     function: str
     name: str

@@ -18,8 +18,9 @@ RewriteBound = Callable[[relax.BlockBuilder, relax.Call, relax.Var], relax.Expr]
 
 
 def with_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: Rewrite) -> tvm.IRModule:
-    """Return the module with ``rewrite(builder, call)`` for its own functions' calls of some operators, operands
-    first.
+    """Return the module with ``rewrite(builder, call)`` for its own functions' calls of some operators.
+
+    The operands of a call are rewritten before the call.
     """
     return with_bound_calls(mod, operators, lambda builder, call, _var: rewrite(builder, call))
 

@@ -15,10 +15,9 @@ from ...target import resolve_target
 
 
 class ChoosingPass:
-    """A pass that notes in ``computed`` the implementation of each operator, and the reason. Each run has its own
-    notes.
+    """A pass that notes in ``computed`` the implementation of each operator, and the reason.
 
-    The module's decisions (``tvm_stitch.records.decisions``) receive the notes.
+    Each run has its own notes. The module's decisions (``tvm_stitch.records.decisions``) receive them.
     """
 
     computed: dict[str, str]

@@ -25,8 +25,7 @@ def entries_of(mod: tvm.IRModule) -> list[str]:
 
 
 def entry_of(mod: tvm.IRModule) -> str:
-    """Return the name of the function that a program calls: ``main``, or the only one that can be called from
-    outside.
+    """Return the name of the function that a program calls: ``main``, or the only function that can be called.
 
     Raises:
         ValueError: when there are several, none of them ``main``, or none at all.

@@ -27,9 +27,7 @@ def only_reader(readers: Readers, var: relax.Expr) -> Any:
 
 
 def only_reader_inside(readers: Readers, var: relax.Expr) -> Any:
-    """Return :func:`only_reader` of a variable that is not seen outside its dataflow block, or None for another
-    variable.
-    """
+    """Return :func:`only_reader` of a variable that is not seen outside its dataflow block, or None for others."""
     return only_reader(readers, var) if isinstance(var, DataflowVar) else None
 
 

@@ -85,9 +85,7 @@ class Match:
         return self._rewriter.notes
 
     def finds(self, pattern: DFPattern) -> bool:
-        """Return True if the value matches a pattern, and the parts of the pattern can be read at the value's
-        position.
-        """
+        """Return True if the value matches a pattern, and the pattern's parts can be read at the value's position."""
         found = pattern.extract_matched_expr(self.before, self.values)
         if found is None:
             return False
@@ -101,8 +99,9 @@ class Match:
         return self._rewriter.visit_expr(expr)
 
     def definition(self, value: relax.Expr) -> relax.Call | None:
-        """Return the call that a variable of the function after is bound to, if its operands can be read in this
-        block.
+        """Return the call that a variable of the function after is bound to, or None.
+
+        The operands of the call must be readable in this block.
         """
         if not isinstance(value, relax.Var):
             return None
@@ -162,9 +161,7 @@ def apply_rules(
 
 
 def _that_may_apply(mod: tvm.IRModule, rules: Sequence[Rule]) -> list[Rule]:
-    """Return the rules whose operators a module has, and rules for variables. The module is searched once for all
-    rules.
-    """
+    """Return the rules whose operators a module has, and rules for variables. One search serves all rules."""
     present: frozenset[str] = frozenset()
     found = []
     for rule in rules:

@@ -83,8 +83,9 @@ def whole(value: Any, extents: Sequence[Extent]) -> View:
 
 
 def definition(values: Mapping[Any, Any], value: Any) -> Any:
-    """Return the call that ``values`` bind a variable to, if its operands can be read in place of the variable, or
-    None.
+    """Return the call that ``values`` bind a variable to, or None.
+
+    The operands of the call must be readable in place of the variable.
     """
     call = values.get(value) if isinstance(value, relax.Var) else None
     if not isinstance(call, relax.Call) or not call.args:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ComputeTemplates: compute matmuls and convolutions on a CPU with template kernels, and pack weights at compile
-time.
-"""
+"""ComputeTemplates: compute matmuls and convolutions on a CPU with template kernels, with weights packed beforehand."""
 
 from __future__ import annotations
 

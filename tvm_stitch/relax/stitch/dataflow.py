@@ -39,9 +39,7 @@ class BlockView:
     numbers: dict[Node, dict[int, Any]] = field(default_factory=dict)
 
     def named(self, value: Value) -> Any:
-        """Return the variable that names a value in the program, or the value itself if it is a result without a
-        name.
-        """
+        """Return the variable that names a value in the program, or the value itself if it has no name."""
         return self.item.get(value, value)
 
 
@@ -55,8 +53,7 @@ class GraphReader:
     def graph(
         self, gvar: Any, args: list[Any], scalars: Sequence[Any] = (), results: Sequence[Any] = ()
     ) -> StitchGraph:
-        """Return the graph of a function, with its symbolic shapes and scalar parameters written in the caller's
-        symbols.
+        """Return the graph of a function, with symbolic shapes and scalar parameters written in the caller's symbols.
 
         ``results`` are the types of the call's results.
 
@@ -153,9 +150,7 @@ def _inlined(node: Node) -> dict[int, Any]:
 
 
 def _splittable(block: Any) -> set[Any]:
-    """Return the variables of calls with several results that are read only one result at a time, under one name
-    each.
-    """
+    """Return the variables of calls with several results that are read one result at a time, under one name each."""
     found: set[Any] = set()
     named: set[Any] = set()
     for binding in block.bindings:
@@ -199,8 +194,9 @@ def result_types(value: Any) -> list[Any]:
 
 
 def _is_conditional(extent: Any) -> bool:
-    """Return True if an extent contains a call, such as the choice between two extents of a slice with unknown
-    bounds.
+    """Return True if an extent contains a call.
+
+    A slice with unknown bounds has one, the choice between two extents.
     """
     return kind(extent) == "Call" or any(_is_conditional(e) for e in operands(extent))
 
@@ -258,9 +254,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
 
 
 def _told(value: Any) -> str:
-    """Return a variable's name. A result of several that the program does not name gets the whole's name and a
-    number.
-    """
+    """Return a variable's name, or for one result of several without a name, the name of the whole and a number."""
     if isinstance(value, tuple):
         return f"{value[0].name}[{value[1]}]"
     return str(value.name)

@@ -67,9 +67,7 @@ def _number(value: Any) -> Expr | None:
 
 
 def _computes(op: Operator, tensor: Tensor, kinds: Collection[str]) -> bool:
-    """Return True if an operator applies an operation of ``kinds`` to a value that it reads of a tensor, except in
-    indices.
-    """
+    """Return True if an operator applies one of ``kinds`` to an element of a tensor. Indices do not count."""
     found = False
 
     def reads(e: Expr) -> bool:

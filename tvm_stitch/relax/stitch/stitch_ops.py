@@ -169,9 +169,7 @@ class _Stitcher(PyExprMutator):
                 rebound(self, view.item[out], self.builder_.normalize(item))
 
     def _view(self, view: BlockView, node: Node) -> None:
-        """Emit a reshape that stays outside every kernel. The runtime makes a view of it, without regard to former
-        fusion.
-        """
+        """Emit a reshape that stays outside every kernel. The runtime makes a view of it, fused before or not."""
         var: Any = node.outputs[0]
         source = self.visit_expr(view.named(node.inputs[0]))
         # Extents are compared as written, because TVM's fusion takes 3 * n and n * 3 for two extents.

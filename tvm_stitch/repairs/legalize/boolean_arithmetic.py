@@ -77,6 +77,4 @@ MENDED: dict[str, Mend] = {
     **{name: _by_logic(logic) for name, logic in LOGIC.items()},
     **{name: _by_integers(dtype) for name, dtype in ORDERED.items()},
 }
-"""By operator, the function that makes of a call one that TVM compiles. It returns the call itself if nothing is
-wrong.
-"""
+"""By operator, the function that rewrites a call so that TVM compiles it, or returns the call as it is."""

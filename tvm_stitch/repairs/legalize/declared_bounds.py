@@ -87,9 +87,7 @@ class _Mutator(relax.PyExprMutator):
         return within
 
     def _within(self, call: Any) -> Any:
-        """Return a slice that begins and ends in the tensor, with ends counted from the front, or None for another
-        slice.
-        """
+        """Return the slice with ends counted from the front, if it begins and ends in the tensor, or None."""
         shape, (axes, begin, end, *strides) = shape_of(call.args[0]), call.args[1:]
         parts = [list(getattr(part, "fields", None) or ()) for part in (axes, begin, end, *strides)]
         if shape is None or any(len(part) != len(parts[0]) for part in parts):

@@ -29,8 +29,7 @@ from ..prim_funcs import REDUCED, with_body, with_prim_funcs
 
 @module_pass
 class SkipEmpty:
-    """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written
-    to.
+    """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing writes to.
 
     Of a call with several results, the empty ones are no longer computed. On a GPU such a call would launch an empty
     grid, which is an error, and TVM's schedules divide by its extents. A reduction along a static extent of 0 gets
@@ -91,9 +90,7 @@ def _those_that_run(sequence: Any) -> Any:
 
 
 def _never_runs(stmt: Any) -> bool:
-    """Return True for a loop nest without iterations, except for a reduction. A reduction of nothing still has a
-    result.
-    """
+    """Return True for a loop nest without iterations that is no reduction. A reduction of nothing has a result."""
     empty = False
     while isinstance(stmt, tirx.For):
         empty = empty or compat.int_value(stmt.extent) == 0

@@ -61,8 +61,9 @@ def _is_exact(value: float, dtype: str) -> bool:
 
 
 def _full(_builder: Any, call: Any) -> Any:
-    """Return a tensor of one infinite or NaN value as a broadcast, because TVM's legalization raises for such a
-    value.
+    """Return a tensor of one infinite or NaN value as a broadcast.
+
+    TVM's legalization raises for such a value.
     """
     shape, value = call.args
     if not isinstance(value, tvm.ir.GenericConst) or not isinstance(shape, relax.ShapeExpr):
@@ -198,9 +199,7 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.strided_slice": _slice,
     "relax.nn.leakyrelu": _leaky_relu,
 }
-"""By operator, the function that makes of a call one that TVM compiles. It returns the call itself if nothing is
-wrong.
-"""
+"""By operator, the function that rewrites a call so that TVM compiles it, or returns the call as it is."""
 
 
 @module_pass

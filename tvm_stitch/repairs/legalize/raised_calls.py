@@ -29,8 +29,9 @@ RAISED: dict[str, Callable[..., Any]] = {"maximum": relax.op.maximum, "minimum":
 
 @module_pass
 class RaisedCalls:
-    """Replace calls of functions that equal TVM's legalization of an operator. Runs before passes that look for
-    operators.
+    """Replace calls of functions that equal TVM's legalization of an operator.
+
+    The pass runs before passes that look for operators.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:

@@ -25,9 +25,7 @@ from ..prim_funcs import REDUCED, with_body, with_unscheduled
 
 @module_pass
 class HalfSums:
-    """Accumulate in float32 the sums and products that TVM computes in float16 or bfloat16, and round the result
-    once.
-    """
+    """Accumulate sums and products of float16 and bfloat16 in float32, and round the result once."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_unscheduled(mod, _rewritten)

@@ -42,12 +42,11 @@ CANCELLING = ("tanh", "atanh")
 
 @module_pass
 class SoundArithmetic:
-    """Give the functions that TVM schedules the arithmetic of stitched kernels
-    (:mod:`tvm_stitch.repairs.tir.arithmetic`).
+    """Give the functions that TVM schedules the arithmetic of stitched kernels.
 
-    Combiners of reductions for a GPU stay as they are, because TVM's schedules recognise them by their form. CUDA C
-    reads every bit of the constants. Functions keep their digits (:mod:`tvm_stitch.repairs.tir.device_math`). On a
-    CPU they keep the digits of operands near 0.
+    That is the arithmetic of :mod:`tvm_stitch.repairs.tir.arithmetic`. Combiners of reductions for a GPU stay as they
+    are, because TVM's schedules recognise them by their form. CUDA C reads every bit of the constants. Functions keep
+    their digits (:mod:`tvm_stitch.repairs.tir.device_math`). On a CPU they keep the digits of operands near 0.
 
     Args:
         on_device: whether the module is for a GPU.

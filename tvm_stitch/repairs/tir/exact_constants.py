@@ -21,9 +21,7 @@ from ...compat import Expr, tir
 
 
 def exact_constants(func: Any) -> Any:
-    """Return the scheduled PrimFunc with every float32 and float64 constant written so that CUDA C reads all its
-    bits.
-    """
+    """Return the scheduled PrimFunc with float32 and float64 constants written so that CUDA C reads all bits."""
     return compat.with_float_constants(func, _in_bits)
 
 
