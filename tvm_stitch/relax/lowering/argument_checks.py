@@ -149,8 +149,7 @@ def with_shared_checks(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Asked(NamedTuple):
-    """A check of TVM's: the argument's number, the checked property, the message's parts for the call, its condition.
-    """
+    """A check of TVM's: the argument's number, the checked property, the call in its message, and its condition."""
 
     number: str
     subject: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that the rules of the data movement family share.
 
-An operator of the family computes nothing: each element of its result is an element of its operand. So it may change
-its position with operators before and after it, and it can be dropped if it moves nothing.
+An operator of the family computes nothing: each element of its result is an element of its operand. So it may
+exchange positions with operators before and after it, and it can be dropped if it moves nothing.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def through_bits(value: Expr, second: bool = False) -> Expr:
 def or_zero(value: Expr) -> Expr:
     """Return ``value | 0``, which the simplifier may analyse but does not fold, for llvm.
 
-    TVM's code generation for llvm refuses to reinterpret a literal 0. The simplifier makes one of ``x - x``, of ``x *
-    0``, and of the maximum of 0 and an ``x`` that is at most 0.
+    TVM's code generation for llvm refuses to reinterpret a literal 0. The simplifier makes one of ``x - x`` and of
+    ``x * 0``, and of the maximum of 0 and an ``x`` that is at most 0.
     """
     return compat.unfolded_or(value, compat.const(0, compat.dtype_of(value)))
 
