@@ -37,9 +37,9 @@ class CompileContext:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the target is a GPU."""
+        """True if the target is a GPU."""
         return "gpu" in self.target.keys
 
     def leaves(self, kind: str) -> bool:
-        """Whether the options leave a kind of compute-intensive operator, such as ``"matmul"``, to TVM."""
+        """Return True if the options leave a kind of compute-intensive operator, such as ``"matmul"``, to TVM."""
         return kind in self.config.of_tvm

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a module, and again without the scopes that fail, at whatever step: those go back to TVM, with the reason.
+"""Stitch a module, and again without the scopes that fail at any step.
 
-A refused scope goes back whole, and TVM fuses its operators: dlight would schedule the merged function as one, slowly
-or not at all.
+TVM compiles a scope that fails, and the decisions record the reason. A refused scope goes back whole, and TVM fuses
+its operators: dlight would schedule the merged function as one, slowly or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .support.pass_context import changed
 from .support.resilient import Reasons, UnitsFailed, resilient
 
 EMITTED = ("cuda", "llvm")
-"""Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
+"""Kinds of target that stitch ops are emitted for. Models for other kinds compile as without stitching."""
 
 
 def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[Any]) -> tvm.IRModule:
@@ -55,13 +55,13 @@ def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[A
         strict=context.config.strict,
         because="its function is not made",
         excluded=decisions_of(mod).excluded,
-        # Stitching fails with no scope at all: a fault of this package that is not about a scope.
+        # Stitching fails even without any scope: a fault of this package that no scope causes.
         otherwise=lambda err: decided(mod, left={"all": reason_of(err, "the whole model")}),
     )
 
 
 def scopes_after(passes: Sequence[Any], mod: tvm.IRModule) -> dict[str, str]:
-    """Return the scopes that passes outline, with the names of their functions; none if the passes fail.
+    """Return the scopes that passes outline, with the names of their functions, or an empty dict if the passes fail.
 
     Instruments of the pass context do not see these passes: they have seen them in the step that failed.
     """

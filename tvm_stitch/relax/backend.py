@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's own pipeline for a target, of which phases are used as they are."""
+"""TVM's own pipeline for a target. The pipeline with stitching uses some of its phases unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..support.pass_context import CUDA_GRAPH, changed
 
 
 def check_build(target: Any) -> None:
-    """Refuse to make kernels for another kind of device than the build around the pass is for."""
+    """Raise ValueError if the enclosing build is for another kind of device than the pass."""
     building = tvm.target.Target.current(allow_none=True)
     if building is not None and building.kind.name != target.kind.name:
         raise ValueError(
@@ -23,7 +23,7 @@ def check_build(target: Any) -> None:
 
 
 def with_graphs(passes: Sequence[Any], config: StitchConfig) -> list[Any]:
-    """Return TVM's passes. The pass that makes CUDA graphs runs under its option where graphs are asked for."""
+    """Return TVM's passes. The pass that makes CUDA graphs runs under its option if graphs are asked for."""
     return [
         _with_graphs(each) if config.cuda_graph and each.info.name == "RewriteCUDAGraph" else each
         for each in passes
@@ -33,7 +33,7 @@ def with_graphs(passes: Sequence[Any], config: StitchConfig) -> list[Any]:
 def _with_graphs(each: Any) -> Any:
     @tvm.transform.module_pass(opt_level=0, name="WithCUDAGraphs")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        with changed([], {CUDA_GRAPH: True}):  # instruments that take part twice would lose what they noted
+        with changed([], {CUDA_GRAPH: True}):  # instruments that take part twice would lose their notes
             return each(mod)
 
     return run

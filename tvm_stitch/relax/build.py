@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a Relax module with stitching, and report the result.
 
-Equal work is done once: calls of one function share a graph, equal scopes share an estimate, and equal functions
+Equal work is done once. Calls of one function share a graph, equal scopes share an estimate, and equal functions
 share a plan and a kernel. TVM's passes that do not change stitched kernels are skipped (``lowering/kernels.py``), and
 kernels share the checks of their arguments (``lowering/argument_checks.py``).
 
-Some kernels fail only in TVM's lowering, after the pipeline. ``pipeline(target)`` therefore lowers each kernel once as
-a test. ``build`` does so only for a module that fails: the test takes half of the compile time on a CPU.
+Some kernels fail only in TVM's lowering, after the pipeline. ``pipeline(target)`` therefore lowers each kernel once
+as a test. ``build`` does so only for a module that fails: the test takes half of the compile time on a CPU.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .rewriting.checked_module import checked_module
 logger = logging.getLogger(__name__)
 
 STEP = "no code can be generated with it"
-"""What is told of a scope whose stitch op makes TVM's code generation fail."""
+"""The reason recorded for a scope whose stitch op makes TVM's code generation fail."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled module: TVM's executable, the module that its code was generated from, and what was decided."""
+    """A compiled module: TVM's executable, the module that its code was generated from, and the decisions."""
 
     executable: Any
     lowered: tvm.IRModule
@@ -52,8 +52,8 @@ def build(
 ) -> Built:
     """Compile a Relax module with stitching.
 
-    A scope without which TVM generates code, and with which it does not, is left to TVM. To find it, a module that
-    fails is compiled again with each kernel lowered by itself, and then with some of its scopes.
+    A scope is left to TVM if TVM generates code for the module without it, but not with it. To find such a scope, a
+    module that fails is compiled again with each kernel lowered by itself, and then with some of its scopes.
 
     Args:
         mod: a Relax module.
@@ -89,7 +89,7 @@ def build(
         try:
             return built({}, check=False)
         except Exception as err:
-            if not done:  # the pipeline has looked for culprits already
+            if not done:  # the pipeline has already searched for failing scopes
                 raise
             raise_if_of_instruments(err, lambda: built({}, check=False))
             logger.warning(
@@ -104,7 +104,7 @@ def build(
 
 
 def _check_params(params: Any) -> None:
-    """Raise TypeError for what ``relax.build`` does not take; it would fail once all is compiled."""
+    """Raise TypeError for ``params`` that ``relax.build`` does not take. It would fail only after the whole compile."""
     tensors = isinstance(params, Mapping) and all(
         isinstance(name, str) and isinstance(value, tvm.runtime.Tensor) for name, value in params.items()
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the module behind a phase or a pass to a file that TVM reads again.
+"""Write the module after a phase or a pass to a file that TVM reads again.
 
-The environment variable ``TVM_STITCH_DUMP`` names phases and passes, separated by commas; ``all`` stands for every
-phase. ``TVM_STITCH_DUMP_TO`` names the folder (default: ``tvm_stitch_dump``). In Python, :func:`dumping` does the same.
+The environment variable ``TVM_STITCH_DUMP`` names phases and passes, separated by commas. ``all`` means every phase.
+``TVM_STITCH_DUMP_TO`` names the folder (default: ``tvm_stitch_dump``). In Python, :func:`dumping` does the same.
 
-Files are TVMScript. Constants stand in the file's metadata, so that :func:`read_dump` gives an equal module.
+Files are TVMScript. Constants are in the file's metadata, so that :func:`read_dump` gives an equal module.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ..records.decisions import without_decisions
 from ..support.interrupts import carrying
 
 NAMES, FOLDER = "TVM_STITCH_DUMP", "TVM_STITCH_DUMP_TO"
-"""Environment variables."""
+"""Names of the environment variables."""
 DEFAULT_FOLDER = "tvm_stitch_dump"
 ALL = "all"
 
 
 @dataclass(frozen=True)
 class Dump:
-    """What to write, and where.
+    """The modules to write, and the folder to write them to.
 
     Attributes:
-        names: of phases and passes. A pass's name without its dot and what follows stands for all its instances.
-        folder: is made where it does not exist.
+        names: of phases and passes. A pass's name up to its dot means all its instances.
+        folder: is created if it does not exist.
         numbers: the positions of phases and passes in the pipeline.
     """
 
@@ -44,7 +44,7 @@ class Dump:
     numbers: Mapping[str, str]
 
     def asks_for(self, name: str) -> bool:
-        """Whether a phase or a pass is asked for."""
+        """Return True if a phase or a pass is asked for."""
         return bool({name, name.partition(".")[0]} & self.names)
 
     def after(self, name: str) -> Any:
@@ -78,10 +78,10 @@ _asked: ContextVar[tuple[str, Path] | None] = ContextVar("tvm_stitch_dump", defa
 
 @contextmanager
 def dumping(names: str, to: str | Path = DEFAULT_FOLDER) -> Iterator[None]:
-    """While this is active, pipelines of this thread write the modules behind the named phases and passes.
+    """Let pipelines of this thread write the modules after the named phases and passes, while this is active.
 
     Args:
-        names: separated by commas; ``all`` stands for every phase.
+        names: separated by commas. ``all`` means every phase.
         to: the folder to write to.
     """
     token = _asked.set((names, Path(to)))
@@ -92,7 +92,7 @@ def dumping(names: str, to: str | Path = DEFAULT_FOLDER) -> Iterator[None]:
 
 
 def asked_dump(numbers: Mapping[str, str]) -> Dump | None:
-    """Return the dump that :func:`dumping` or the environment asks for; None where nothing is asked for.
+    """Return the dump that :func:`dumping` or the environment asks for, or None if nothing is asked for.
 
     Args:
         numbers: the positions of all phases (``"06"``) and passes (``"06-02"``) by their names.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases of the pipeline: rows of passes with their conditions and their order, checked, run and printed.
 
-The rows themselves are in ``pipeline.py``. A row claims in ``after`` which rows must have run before it.
+The rows themselves are in ``pipeline.py``. A row claims in ``after`` which rows must have run before it. The function
 :func:`broken_claims` checks these claims for one target and its options, and :func:`passes_of` makes the passes.
 """
 
@@ -19,17 +19,17 @@ from .dump import Dump
 
 @dataclass(frozen=True)
 class Condition:
-    """When a row runs: a test of the target and the options, and the test in words."""
+    """The condition of a row: a test of the target and the options, and the test in words."""
 
     text: str
     holds: Callable[[CompileContext], bool]
 
     def __and__(self, other: Condition) -> Condition:
-        """Both conditions hold."""
+        """Return the condition that both conditions hold."""
         return Condition(f"{self.text}, {other.text}", lambda c: self.holds(c) and other.holds(c))
 
     def __or__(self, other: Condition) -> Condition:
-        """At least one of the conditions holds."""
+        """Return the condition that at least one of the conditions holds."""
         return Condition(f"{self.text} or {other.text}", lambda c: self.holds(c) or other.holds(c))
 
 
@@ -41,8 +41,8 @@ class Row:
     """One pass of a phase.
 
     Attributes:
-        name: the name that instruments of TVM see. The instances of one pass have different names: behind a dot is
-            what the instance is for.
+        name: the name that instruments of TVM see. The instances of one pass have different names. The text after a
+            dot says what the instance is for.
         make: makes the pass.
         what: one sentence that says what the pass does.
         when: the condition under which the pass runs.
@@ -64,8 +64,8 @@ class Phase:
         name: unique among phases and rows.
         what: one sentence that says what the phase is for.
         rows: the passes.
-        together: makes one pass of the rows' passes, for a phase that is run again without scopes that fail. None: the
-            passes run one after the other.
+        together: makes one pass of the rows' passes, for a phase that is run again without scopes that fail. If it is
+            None, the passes run one after the other.
     """
 
     name: str
@@ -84,7 +84,7 @@ def passes_of(phases: Sequence[Phase], context: CompileContext, dump: Dump | Non
     Args:
         phases: in the order in which they run.
         context: the target and the options.
-        dump: the phases and passes behind which the module is written to a file.
+        dump: the phases and passes after which the module is written to a file.
     """
     passes: list[Any] = []
     for phase in phases:
@@ -143,7 +143,7 @@ def table(phases: Sequence[Phase], context: CompileContext | None = None, width:
 
     Args:
         phases: in the order in which they run.
-        context: the target and the options; rows that do not run for them begin with ``-``. None marks no row.
+        context: the target and the options. Rows that do not run for them begin with ``-``. None marks no row.
         width: the most characters of a line.
     """
     return "\n".join(line for phase in phases for line in _lines_of(phase, context, width))

@@ -320,20 +320,20 @@ def _dlight_rules() -> list[Any]:
 
 
 def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:
-    """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
+    """Return a pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
-    Scopes without which TVM compiles a module, and with which it does not, are left to TVM as well. Each kernel is
-    lowered once, so that a kernel on which TVM's lowering fails is left to TVM. ``tvm_stitch.compile`` does that only
-    for a module that fails, and takes less time.
+    A scope is left to TVM if TVM compiles the module without it, but not with it. Each kernel is lowered once, so
+    that a kernel on which TVM's lowering fails is left to TVM. ``tvm_stitch.compile`` does that only for a module
+    that fails, and takes less time.
 
     Args:
         target: a Target, or a string that ``tvm.target.Target`` takes.
-        config: options; the defaults suit most models.
+        config: options. The defaults suit most models.
         recorder: receives plans, refusals and boundaries.
 
     Raises (the pass):
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
-        ValueError: when the module is compiled for another kind of target, or when a dump is asked for after a name
+        ValueError: when the module is compiled for another kind of target. Also when a dump is asked for after a name
             that is neither a phase nor a pass.
     """
     context = CompileContext(resolve_target(target), checked_config(config))
@@ -365,7 +365,7 @@ def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
 
 
 def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
-    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of what no scope takes.
+    """Return the passes from operators to scheduled stitch ops, and TVM's fusion of the other operators.
 
     Args:
         target: a TVM target.
@@ -385,7 +385,7 @@ def planning_passes(target: Any, config: StitchConfig) -> list[Any]:
 
 
 def default_schedules(target: Any) -> list[Any]:
-    """Return the passes that schedule functions that are not stitched; on CPUs they only make them right."""
+    """Return the passes that schedule functions that are not stitched. On CPUs they only repair them."""
     return _passes((SCHEDULES,), CompileContext(target))
 
 

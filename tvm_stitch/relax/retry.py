@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run phases of the pipeline again without the scopes that make them fail, or TVM's own pipeline."""
+"""Run phases of the pipeline again without the scopes that make them fail, or run TVM's own pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..support.one_at_a_time import exclusively
 from ..support.resilient import Reasons, resilient
 
 STEP = "what is left does not compile beside it"
-"""What is told of a scope that TVM compiles only with its neighbours."""
+"""The reason recorded for a scope that TVM compiles only with its neighbours."""
 
 
 def stitched_without_failing_scopes(context: CompileContext, passes: list[Any]) -> Any:
@@ -43,7 +43,7 @@ def lowered_without_failing_scopes(
     passes: Callable[[], list[Any]],
     stitching: Callable[[], list[Any]],
 ) -> tvm.IRModule:
-    """Return the lowered module with its decisions, where needed without the scopes that make lowering fail.
+    """Return the lowered module with its decisions, if necessary without the scopes that make lowering fail.
 
     Args:
         mod: the module as it was imported.
@@ -66,10 +66,10 @@ def lowered_without_failing_scopes(
 
 
 def _without_stitching(mod: tvm.IRModule, context: CompileContext, err: Exception) -> tvm.IRModule:
-    """Return the result of TVM's own pipeline, for a module that fails here with no stitch op in it.
+    """Return the result of TVM's own pipeline, for a module that fails here even without any stitch op.
 
     Raises:
-        Exception: ``err``, where TVM's own pipeline fails as well.
+        Exception: ``err``, if TVM's own pipeline fails as well.
     """
     try:
         result = exclusively([stock_pipeline(context.target)], "StockPipeline")(mod)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewriting some of a module's PrimFuncs."""
+"""Rewrite some of a module's PrimFuncs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm import tirx
 
 
 def with_prim_funcs(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tvm.IRModule:
-    """The module with ``rewrite(name, func)`` in place of every PrimFunc for which that is not None or ``func``."""
+    """Return the module with ``rewrite(name, func)`` in place of every PrimFunc, unless that is None or ``func``."""
     updates = {}
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
@@ -28,20 +28,20 @@ def with_prim_funcs(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tv
 
 
 SPATIAL, REDUCED = 0, 2
-"""What a block's axes are, in the numbers of TVM's ``IterVarType``."""
+"""Kinds of a block's axes, as the numbers of TVM's ``IterVarType``."""
 
 
 def with_unscheduled(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tvm.IRModule:
-    """:func:`with_prim_funcs` of those that are not scheduled yet."""
+    """Apply :func:`with_prim_funcs` to the PrimFuncs that are not scheduled yet."""
     return with_prim_funcs(mod, lambda name, func: None if is_scheduled(func) else rewrite(name, func))
 
 
 def with_scheduled(mod: tvm.IRModule, *changes: tuple[Any, Callable[[Any], Any]]) -> tvm.IRModule:
-    """The module with ``change(node)`` in place of every node of a type in its PrimFuncs that are scheduled.
+    """Return the module with ``change(node)`` in place of every node of a type in its scheduled PrimFuncs.
 
     Args:
         mod: the module, which stays as it is.
-        changes: pairs of a type and what is done to its nodes, inner ones first.
+        changes: pairs of a node type and the function that changes its nodes, inner nodes first.
     """
 
     def rewrite(_name: str, func: Any) -> Any:
@@ -53,10 +53,10 @@ def with_scheduled(mod: tvm.IRModule, *changes: tuple[Any, Callable[[Any], Any]]
 
 
 def is_scheduled(func: Any) -> bool:
-    """Whether a schedule was applied to a PrimFunc."""
+    """Return True if a schedule was applied to a PrimFunc."""
     return bool(func.attrs and func.attrs.get("tirx.is_scheduled"))
 
 
 def with_body(func: Any, body: Any) -> Any:
-    """The function itself where its body is the same object."""
+    """Return the function with another body, or the function itself if its body is the same object."""
     return func if body.same_as(func.body) else func.with_body(body)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One check for each tensor that a kernel gets, made by a function that all kernels of a module share.
+"""One check for each tensor argument of a kernel, in a function that all kernels of a module share.
 
-TVM's function for a kernel checks each property of each tensor where it stands: of three tensors about 35, each with a
-branch and an error of its own. On them LLVM spends a quarter of its time over a small model. What does not depend on
-the kernel's sizes is asked of one function here, which LLVM does not inline: the argument's type, the tensor's rank,
-dtype and device, that it is compact, begins at its data, and has data. Where a tensor lies is then found out without a
-branch.
+TVM's function for a kernel checks each property of each tensor in place. Three tensors take about 35 checks, each
+with a branch and an error of its own. LLVM spends a quarter of its time on them in a small model.
+
+The shared function checks everything that does not depend on the kernel's sizes, and LLVM does not inline it. It
+checks the argument's type, and the tensor's rank, dtype and device. It also checks that the tensor is compact, begins
+at its data, and has data. The kernel then finds the address of a tensor without a branch.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from tvm.script import tirx as T
 from ... import compat
 
 PACKED = 1
-"""The calling convention of a function that gets its arguments from anywhere."""
+"""The calling convention of functions whose arguments may come from anywhere."""
 SCOPE = "compute_scope"
-"""Of TVM's attribute around a kernel's body, of which LLVM's code gets a function that is not inlined."""
+"""Key of TVM's attribute around a kernel's body. LLVM's code has a function for the body, which is not inlined."""
 NAME = "tvm_stitch_argument"
-"""Of the function that checks an argument."""
+"""Name of the function that checks an argument."""
 MOST_AXES = 6
-"""Of a tensor whose arguments that function checks."""
+"""The most axes of a tensor that the function checks."""
 ANY_EXTENT = -1
 """An extent that is not checked."""
 ON_ARGUMENT = " on argument #"
-"""Behind it the messages of TVM's checks have the argument's number, and after that the call."""
+"""Text of TVM's messages before the argument's number. The call follows the number."""
 EXPECTED = "`,\n  expected "
-"""Behind it they have what is expected."""
+"""Text of TVM's messages before the expected value."""
 TYPE, RANK, DTYPE, EXTENT = "Mismatched type", ".ndim", ".dtype", ".shape["
 DEVICE, DEVICE_NUMBER = ".device_type", ".device_id"
 WANTED = {
@@ -41,12 +42,12 @@ WANTED = {
     ".byte_offset": "0",
     " data pointer is NULL": "non-NULL data pointer",
 }
-"""What is expected of arguments that the function checks."""
+"""By subject, the expected value in messages of the checks that the function takes over."""
 FITTING = (
     "a compact tensor of this shape and type, on the kernel's kind of device and where the first one is, that begins"
     " where its data do"
 )
-"""What is said to be expected where it finds something else."""
+"""The expected value in the message of a failed check."""
 
 
 @T.prim_func(private=True, s_tir=True)
@@ -65,12 +66,12 @@ def _argument(
     extent_4: T.int64,
     extent_5: T.int64,
 ) -> T.int32:
-    # LLVM inlines no function that it gets for a scope.
+    # LLVM does not inline the function that it gets for a scope.
     with T.attr({"compute_scope": "tvm_stitch_argument_compute_"}):
         found = T.decl_buffer((1,), "int32", data=result)
         found[0] = 1
         kind: T.let[T.int32] = T.tvm_struct_get(args, at, 13, "int32")
-        if kind != 70 and kind != 7 and kind != 4:  # a tensor; a pointer to a DLTensor, typed or not
+        if kind != 70 and kind != 7 and kind != 4:  # a tensor, or a pointer to a DLTensor, typed or not
             return 0
         given: T.let[T.handle] = T.tvm_struct_get(args, at, 15, T.handle().ty)
         if T.isnullptr(given):
@@ -127,9 +128,9 @@ def _argument(
 
 
 def with_shared_checks(mod: tvm.IRModule) -> tvm.IRModule:
-    """A lowered module with one check for each tensor that its functions get.
+    """Return a lowered module with one check for each tensor that its functions get.
 
-    The functions are as TVM's ``MakePackedAPI`` leaves them; checks that are not as expected stay as they are.
+    The functions are the results of TVM's ``MakePackedAPI``. Unexpected checks stay as they are.
     """
     gvar = tvm.ir.GlobalVar(NAME)
     changed: dict[Any, Any] = {}
@@ -148,7 +149,7 @@ def with_shared_checks(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Asked(NamedTuple):
-    """What a check of TVM's asks of which argument, and the parts of its message that have the call."""
+    """A check of TVM's: the argument's number, the checked property, the call in its message, and its condition."""
 
     number: str
     subject: str
@@ -157,9 +158,9 @@ class _Asked(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """What the checks of a tensor ask for; a symbolic extent is missing.
+    """The properties that the checks of a tensor require, without symbolic extents.
 
-    ``is_near`` tells whether it is to be on the device of another tensor.
+    ``is_near`` is True if the tensor has to be on the device of another tensor.
     """
 
     rank: int
@@ -186,15 +187,15 @@ class _Checks:
         self.tensors = {
             number: tensor for number, each in of.items() if (tensor := _tensor(each)) is not None
         }
-        """Of the arguments for which one check does."""
+        """By number, the arguments whose checks one shared check replaces."""
         first = next(iter(self.tensors), None)
         others = list(self.tensors)[1:]
         knows = first is not None and not self.tensors[first].is_near
         self.first = first if knows and all(self.tensors[each].is_near for each in others) else None
-        """The tensor on whose device the others are to be, if it is one that the function checks before them."""
+        """The tensor on whose device the others have to be, if the function checks it before them."""
 
     def rewritten(self) -> Any:
-        """The function with one check for each tensor."""
+        """Return the function with one check for each tensor."""
         return self.func.with_body(tirx.SeqStmt([tirx.AllocBuffer(self.found), self._of(self.func.body)]))
 
     def _of(self, body: Any) -> Any:
@@ -244,7 +245,7 @@ class _Checks:
 
 
 def _without_branch(step: Any) -> Any:
-    """The binding of a tensor's place, which depends on how it is given, as an address that depends on that."""
+    """Return the binding of a tensor's address, computed without a branch on the argument's type."""
     value = step.value
     if not compat.is_choice(value):
         return step
@@ -259,7 +260,7 @@ def _without_branch(step: Any) -> Any:
 
 
 def _steps(body: Any) -> list[Any]:
-    """The statements around a kernel's body."""
+    """Return the statements around a kernel's body."""
     found: list[Any] = []
     left = [body]
     while left:
@@ -275,13 +276,13 @@ def _steps(body: Any) -> list[Any]:
 
 
 def _asked(step: Any) -> _Asked | None:
-    """What a statement asks of an argument; None for what is no check that the function makes."""
+    """Return the check of an argument that a statement makes, or None for any other statement."""
     check = step.then_case if compat.kind(step) == "IfThenElse" else step
     if compat.kind(check) != "AssertStmt":
         return None
     parts = compat.elements(check.message_parts)
     said, at = "", 0
-    while not said.endswith(ON_ARGUMENT):  # only what is needed is made strings: the parts behind it are long
+    while not said.endswith(ON_ARGUMENT):  # stops early, because the later parts are long
         if at + 4 >= len(parts):
             return None
         said, at = said + parts[at].value, at + 1
@@ -297,17 +298,17 @@ def _asked(step: Any) -> _Asked | None:
 
 
 def _is_wanted(subject: str, parts: Sequence[Any], at: int) -> bool:
-    """Whether a check's message has ``WANTED`` for what is expected, from a part on."""
+    """Return True if a check's message, from a part on, expects the value in ``WANTED``."""
     return "".join(part.value for part in parts[at:]) == f"{EXPECTED}{WANTED[subject]}"
 
 
 def _axis(subject: str) -> int:
-    """The axis whose extent is asked for."""
+    """Return the axis whose extent is checked."""
     return int(subject.removeprefix(EXTENT).removesuffix("]"))
 
 
 def _tensor(of: Mapping[str, _Asked]) -> _Tensor | None:
-    """What an argument's checks ask for; None where the function checks something else."""
+    """Return the properties that an argument's checks require, or None if the shared function checks something else."""
     if any(subject not in of for subject in WANTED):
         return None
     rank, dtype, device = (
@@ -324,7 +325,7 @@ def _tensor(of: Mapping[str, _Asked]) -> _Tensor | None:
 
 
 def _constants(condition: Any) -> tuple[int, ...]:
-    """The constants that values are to be equal to; none where something else is asked."""
+    """Return the constants that a condition requires values to equal, or an empty tuple for any other condition."""
     name = compat.kind(condition)
     if name == "And":
         a, b = _constants(condition.a), _constants(condition.b)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EmbedLibraries: the functions of ours that a compiled module calls become part of its executable."""
+"""EmbedLibraries: put this package's functions that a compiled module calls into its executable."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from ...target import other_machine
 from ..rewriting.functions import own_functions
 
 ATTRIBUTE = "external_mods"
-"""The attribute of a module that names what TVM's build imports into the executable."""
+"""Module attribute that lists the modules that TVM's build imports into the executable."""
 
 
 @module_pass
 class EmbedLibraries:
-    """Attach the calls of libraries to a module that has some: ``export_library`` links them into its library.
+    """Attach the code that calls libraries to a module that needs it.
 
-    A model for another kind of CPU than this machine's does not get them: they are compiled for this one.
+    ``export_library`` links this code into the model's library. A model for another kind of CPU than this machine's
+    does not get the code, because it is compiled for this machine.
 
     Args:
-        target: what the module is compiled for.
+        target: the target that the module is compiled for.
     """
 
     def __init__(self, target: Any):
@@ -41,7 +42,10 @@ class EmbedLibraries:
 
 
 def called_by_name(mod: tvm.IRModule) -> set[str]:
-    """The functions outside a module that its Relax functions call: names of TVM's registry, or of imported modules."""
+    """Return the names of functions outside a module that its Relax functions call.
+
+    The functions are in TVM's registry or in imported modules.
+    """
     found: set[str] = set()
 
     def visit(expr: Any) -> None:

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's lowering of PrimFuncs, without passes that leave our kernels as they are and take long over them.
+"""TVM's lowering of PrimFuncs, without passes that do not change stitched kernels and take long over them.
 
-``CompactBufferAllocation`` finds out for every access what a local buffer is read and written of; kernels of ours have
-hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statements to be without effect; we emit none.
-``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that TVM's
-schedules make and our kernels do not have. ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same
-again; so does what ``HoistIfThenElse`` takes out of loops, and ``RenormalizeSplitPattern`` looks in indices for what
-TVM's schedules leave. ``FlattenBuffer`` simplifies each index by the ranges of all loops around it, once more, also
-where nothing is left to flatten. What TVM schedules has them all.
+TVM runs all of these passes on the functions that it schedules. Stitched kernels skip them for these reasons:
+
+- ``CompactBufferAllocation`` analyses for every access which elements of a local buffer it reads and writes. Stitched
+  kernels have hundreds of accesses, and allocate no more than they use.
+- ``RemoveNoOp`` proves that statements have no effect. Stitched kernels have no such statements.
+- ``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that only
+  TVM's schedules make.
+- ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same again.
+- LLVM also takes the conditions out of loops that ``HoistIfThenElse`` takes out.
+- ``RenormalizeSplitPattern`` looks in indices for the remains of TVM's schedules.
+- ``FlattenBuffer`` simplifies each index once more by the ranges of all loops around it, even if nothing is left to
+  flatten.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from .argument_checks import with_shared_checks
 from .separate_tasks import with_tasks_apart
 
 NAME = "tvm_stitch"
-"""For ``tvm.relax.build(..., tir_pipeline=...)``."""
+"""Name of the pipeline for ``tvm.relax.build(..., tir_pipeline=...)``."""
 NEEDLESS = (
     "s_tir.CompactBufferAllocation",
     "s_tir.InjectPermutedLayout",
@@ -36,30 +41,38 @@ NEEDLESS = (
     "s_tir.InjectVirtualThread",
     "tirx.RemoveNoOp",
 )
-"""Passes of TVM's pipeline that change nothing in a kernel of ours, but for a few elements more in a buffer."""
+"""Passes of TVM's pipeline that do not change a stitched kernel, except for a few more elements in a buffer."""
 NEEDLESS_ON_CPU = (
     *NEEDLESS,
     "tirx.CommonSubexprElim",
     "s_tir.HoistIfThenElse",
     "s_tir.RenormalizeSplitPattern",
 )
-"""The same for LLVM, which finds common expressions and conditions of whole loops itself: of kernels of known sizes it
-makes the same instructions without these passes. NVIDIA's compiler gets them named: it chooses registers by what it
-sees."""
+"""Needless passes for LLVM, which finds common expressions and conditions of whole loops itself.
+
+For kernels of known sizes, LLVM makes the same instructions without these passes. NVIDIA's compiler gets the common
+expressions as variables, because it chooses registers by the code that it sees.
+"""
 
 NEEDLESS_IF_FLAT = (*NEEDLESS_ON_CPU, "tirx.FlattenBuffer")
-"""The same for kernels that read and write buffers of one dimension alone, as matrix products and attention do."""
+"""Needless passes for kernels whose buffers all have one dimension, as matmuls and attention have."""
 
 HOST_LEVEL = 1
-"""The host of a GPU checks arguments and launches kernels. A kernel of a hundred arguments has thousands of checks,
-over which LLVM takes three times as long at its usual level as at this one, for code of the same length."""
+"""LLVM's optimization level for the host of a GPU, which checks arguments and launches kernels.
+
+A kernel of a hundred arguments has thousands of checks. LLVM takes three times as long over them at its usual level
+as at this one, for code of the same length.
+"""
 
 ENTRY = "tirx.AnnotateEntryFunc"
-"""The pass that looks at a module whole."""
+"""The pass that needs the whole module."""
 
 
 def lowering() -> tuple[Any, Any, Any]:
-    """The pipeline as TVM takes one: the pass, and what makes the last passes of a host and of a device."""
+    """Return the pipeline as TVM takes one.
+
+    It consists of the pass, and of the functions that make the last passes of a host and of a device.
+    """
     default, host, device = tirx.get_tir_pipeline("default")
 
     @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
@@ -70,12 +83,12 @@ def lowering() -> tuple[Any, Any, Any]:
             parts.setdefault(_needless(func), {})[gvar] = func
         done: dict[Any, Any] = {}
         for needless, part in parts.items():
-            # A module's only function is its entry, which one of several must not become.
+            # A module's only function becomes its entry. A function of several must not.
             with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
                 found = default(tvm.IRModule(part, attrs=mod.attrs))
             made = dict(found.functions_items())
             if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
-                # A device function is called like another: TVM tells those of a module apart.
+                # Two device functions have the same name. TVM renames them only within one module.
                 return _finished(default(mod))
             done |= made
         return _finished(tvm.IRModule(done, attrs=mod.attrs))
@@ -84,12 +97,12 @@ def lowering() -> tuple[Any, Any, Any]:
 
 
 def _finished(mod: tvm.IRModule) -> tvm.IRModule:
-    """What is done to a lowered module behind TVM's passes."""
+    """Return a lowered module after the steps that follow TVM's passes."""
     return with_tasks_apart(with_shared_checks(mod))
 
 
 def with_quick_host(target: Any) -> Any:
-    """The target, its host's code optimized by LLVM at the level ``HOST_LEVEL`` if nobody asked for one."""
+    """Return the target with LLVM's level ``HOST_LEVEL`` for its host's code, if the user asked for no level."""
     host = target.host
     if "gpu" not in target.keys or host is None or host.kind.name != "llvm" or "opt-level" in host.attrs:
         return target
@@ -97,9 +110,9 @@ def with_quick_host(target: Any) -> Any:
 
 
 def _needless(func: Any) -> tuple[str, ...]:
-    """The passes that a function needs not.
+    """Return the passes that a function does not need.
 
-    TVM's build binds targets before it lowers; a function without one may be for any.
+    TVM's build binds targets before it lowers. A function without a target may be for any.
     """
     if not func.attrs or (COMPUTE_ATTR not in func.attrs and STITCH_ATTR not in func.attrs):
         return ()
@@ -110,9 +123,10 @@ def _needless(func: Any) -> tuple[str, ...]:
 
 
 def _is_flat(func: Any) -> bool:
-    """Whether all that a function reads and writes is of one dimension, and in memory as it is in the kernel.
+    """Return True if all buffers that a function reads and writes have one dimension, and the same dtype in memory.
 
-    A function and those that it calls are lowered together: no such function calls one, or is called by one.
+    Booleans have another dtype in memory. A function and those that it calls are lowered together, so a function that
+    calls one or is called is not flat.
     """
     if "global_symbol" not in func.attrs:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled model needs at run time beside the library that it was exported to."""
+"""List the files and programs that a compiled model needs at run time, in addition to its exported library."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..rewriting.operators import operator_name
 from .embed_libraries import called_by_name
 
 EXTRA_PREFIX = "tvm.contrib."
-"""Functions of this prefix are in the part of TVM's runtime that holds what few models call, such as sorts."""
+"""Prefix of functions in the part of TVM's runtime for functions that few models call, such as sorts."""
 
 _TVM = "pip install apache-tvm=={version}, or that file and libtvm_ffi of its wheels"
 
 
 def needs(lowered: tvm.IRModule, target: Any, compiled: bool = False) -> list[dict[str, str]]:
-    """What a process must have to run a model: each with its name, what it is for, and how to get it.
+    """Return the needs of a process that runs a model: each with its name, its purpose, and how to get it.
 
     Args:
         lowered: the module that code was generated from.
-        target: what for.
-        compiled: has its library CUDA kernels as machine code?
+        target: the target of the model.
+        compiled: True if the model's library has its CUDA kernels as machine code.
     """
     how = _TVM.format(version=tvm.__version__)
     found = [("libtvm_runtime", "runs the model", how)]

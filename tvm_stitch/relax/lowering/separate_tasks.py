@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of tasks that LLVM keeps apart: inlined into a serial and a parallel loop, their code is there twice.
+"""Keep LLVM from inlining the functions of tasks into a serial and a parallel loop, which would double their code.
 
-A task takes some microseconds, a call of it a few nanoseconds. LLVM's code has a function of its own for a scope that
-TVM's packed functions have around their bodies. It is never inlined if it gets a plain pointer from outside, for which
-nothing else need be known: so the scope asks for one that it does not read.
+A task takes some microseconds, and a call of it a few nanoseconds. LLVM's code has a function of its own for a scope
+that TVM's packed functions have around their bodies. LLVM never inlines that function if its parameter is a plain
+pointer without known properties. So the scope tests such a pointer, without reading its memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ... import compat
 from .argument_checks import SCOPE
 
 TASK_ATTR = "tvm_stitch.task"
-"""Of a private function that is called in loops over tasks, and returns 0."""
+"""Attribute of a private function that is called in loops over tasks, and returns 0."""
 
 
 def with_tasks_apart(mod: tvm.IRModule) -> tvm.IRModule:
-    """A lowered module with the functions of tasks in scopes of their own."""
+    """Return a lowered module with the functions of tasks in scopes of their own."""
     tasks = {
         gvar: func
         for gvar, func in mod.functions_items()
@@ -36,7 +36,10 @@ def with_tasks_apart(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _apart(func: Any, name: str) -> Any:
-    """A function whose body is a scope, but for the tensors it gets: of pointers TVM would tell LLVM too much."""
+    """Return a function with its body in a scope. Declarations of tensors stay outside.
+
+    Otherwise TVM would pass LLVM too much knowledge about the pointers.
+    """
     pointers = [param for param in func.params if compat.kind(param.ty) == "PointerType"]
     if not pointers or compat.kind(func.body) != "SeqStmt":
         return func
@@ -54,5 +57,5 @@ def _apart(func: Any, name: str) -> Any:
 
 
 def _declares(step: Any, pointers: list[Any]) -> bool:
-    """Whether a statement makes a tensor of a parameter."""
+    """Return True if a statement declares a tensor for a parameter."""
     return compat.kind(step) == "DeclBuffer" and any(step.data.same_as(pointer) for pointer in pointers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SerialTasks: loops over tasks run one after the other where a call has little work; both ways share one body."""
+"""SerialTasks: run a loop over tasks serially in a call with little work. Both loops share one body."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ from ...support.module_pass import module_pass
 from .separate_tasks import TASK_ATTR
 
 STACK_BYTES = 1024
-"""Buffers of as many bytes or more TVM does not put on the stack (``kMaxStackAlloca``)."""
+"""Buffers of at least this many bytes are not put on the stack by TVM (``kMaxStackAlloca``)."""
 
 DROPPED = ("global_symbol", "tirx.noalias")
-"""Attributes that the tasks' functions do not get. TVM's closures of parallel loops know nothing of aliases either. If
-these did, LLVM would move loads down behind stores, and compute vector after vector what stands side by side: on SSE a
-symbolic GELU takes 1.25 times as long then, though it uses less of the stack. With AVX-512 both take as long."""
+"""Attributes that the tasks' functions do not get.
+
+TVM's closures of parallel loops know nothing of aliases either. With these attributes, LLVM would move loads behind
+stores, and compute adjacent values one vector after the other. On SSE a symbolic GELU then takes 1.25 times as long,
+though it uses less of the stack. With AVX-512 both take as long.
+"""
 
 
 @module_pass
 class SerialTasks:
-    """Make of every parallel loop marked ``tvm_stitch.serial_where`` a branch over it and a serial one.
+    """Replace every parallel loop marked ``tvm_stitch.serial_where`` by a branch over it and a serial one.
 
-    The body becomes a private function that both loops call: it is lowered and compiled once. It belongs behind all
-    passes over a module's kernels, for it adds functions that no Relax function calls.
+    The body becomes a private function that both loops call: it is lowered and compiled once. The pass runs after all
+    other passes over a module's kernels, because it adds functions that no Relax function calls.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -54,7 +57,7 @@ class SerialTasks:
 
 
 class _Branches:
-    """A PrimFunc with its marked loops rewritten, ``result``, and the functions of their tasks."""
+    """A PrimFunc with its marked loops rewritten (``result``), and the functions of their tasks (``tasks``)."""
 
     def __init__(self, func: Any, name: str, names: set[str]):
         self.tasks: dict[Any, Any] = {}
@@ -71,7 +74,7 @@ class _Branches:
             return stmt
         loop = stmt.body
         if not isinstance(loop, tirx.For) or loop.kind != tirx.ForKind.PARALLEL:
-            return loop  # a single task, or what was proved to be one
+            return loop  # a single task, or a loop that was proved to have one
         memory, body = _without_memory(loop.body)
         if memory is None:
             return loop
@@ -81,7 +84,7 @@ class _Branches:
         )  # fmt: skip
 
     def _call(self, body: Any) -> Any:
-        """The call of a new function with a task for its body."""
+        """Return the call of a new function whose body is a task."""
         scalars: dict[Any, None] = {}
         buffers: list[Any] = []
         for var in undefined_vars(body):
@@ -110,10 +113,11 @@ class _Branches:
         return tvm.ir.Call(gvar, args, ret_ty=func.ty.ret)
 
     def _passed(self, var: Any) -> tuple[Any, Any]:
-        """A scalar's parameter, and what is given for it.
+        """Return a scalar's parameter, and the value that is passed for it.
 
-        TVM makes variables that the function binds int32 where it finds that they fit, in calls of functions too, whose
-        parameters stay what they are. A cast to a type that is never theirs stands in between.
+        TVM makes variables that the function binds int32 if it finds that they fit, also in calls of functions. The
+        parameters of those functions keep their types. A cast to a type that these variables never have protects the
+        call.
         """
         if compat.dtype_of(var) != "int64" or any(var.same_as(symbol) for symbol in self._symbols):
             return var, var
@@ -128,9 +132,10 @@ class _Branches:
 
 
 def _without_memory(body: Any) -> tuple[list[Any] | None, Any]:
-    """The buffers that a task asks the runtime for, and the task without: TVM asks in functions alone that others see.
+    """Return the buffers that a task asks the runtime for, and the task without them.
 
-    None where the size of one follows from what the task computes.
+    TVM asks the runtime only in functions with a global symbol. The first result is None if the size of a buffer
+    follows from values that the task computes.
     """
     found: list[Any] = []
 
@@ -154,7 +159,7 @@ def _without_memory(body: Any) -> tuple[list[Any] | None, Any]:
 
 
 def _with_loop(loop: Any, kind: Any, body: Any, memory: Sequence[Any]) -> Any:
-    """A loop of another kind and body, with a variable and buffers of its own."""
+    """Return a loop of another kind and body, with a variable and buffers of its own."""
     var = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
     changes = {loop.loop_var: var} | {buffer: _like(buffer) for buffer in memory}
     body = tvm_ffi.structural_map(body, (type(var), lambda v: changes.get(v, v)), order="post")

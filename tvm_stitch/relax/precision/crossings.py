@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read again behind a product has the half type, as it has in a model whose every operator is half.
+"""Round values that are read again after a later matmul to the half type, as in a model whose every operator is half.
 
-In mixed precision, what norms and sums of float32 give is float32. A residual is such a value: it would be written to
-memory in float32 for the addition behind the next product, and in the half type for that product. Rounded, it is
-written once.
+In mixed precision, norms and sums of float32 give float32. A residual is such a value. Memory would hold it in
+float32 for the addition after the next matmul, and in the half type for that matmul. A rounded residual is written
+once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 
 
 def with_half_crossings(func: Any, dtype: str) -> Any:
-    """The function, in which float32 values that cross a product are rounded to a half type where they are computed.
+    """Return the function with float32 values that cross a product rounded to a half type where they are computed.
 
-    That is a value which comes of a product and is read, not only by products, by what comes of more products in a row
-    than the value does. Statistics, scores and others that are read before the next product stay as they are; so do
-    results of the function, and what comes of no product: a mask may hold numbers that a half type does not.
+    A value crosses a product if it depends on a product, and a later value reads it that depends on more products in
+    a row. That reader must not be a product itself. Statistics, scores and other values that are read before the next
+    product stay as they are. Results of the function stay too, and values that depend on no product: a mask may hold
+    numbers that a half type does not.
     """
     return _Rounds(_crossing(func), dtype).visit_expr(func)
 
@@ -42,7 +43,7 @@ def _crossing(func: Any) -> frozenset[Any]:
 
 
 def _is_result(var: Any, readers: dict[Any, list[Any]]) -> bool:
-    """Whether a value is a result of the function, by itself, under another name, or in a tuple."""
+    """Return True if a value is a result of the function, directly, under another name, or in a tuple."""
     return any(
         reader is None or (isinstance(reader.value, _NAMES) and _is_result(reader.var, readers))
         for reader in readers.get(var, ())
@@ -51,7 +52,7 @@ def _is_result(var: Any, readers: dict[Any, list[Any]]) -> bool:
 
 @relax.expr_functor.visitor
 class _Levels(relax.PyExprVisitor):
-    """How many products in a row each variable comes of, at most."""
+    """For each variable, the greatest number of products in a row that it depends on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,10 +73,10 @@ class _Levels(relax.PyExprVisitor):
     visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
-        """A definition is no use."""
+        """Ignore definitions, which are not uses."""
 
     def behind(self, reader: Any) -> int:
-        """The level of what reads a value beside products, which read half types anyway."""
+        """Return the level of a value's reader. It is 0 for products, which read half types anyway."""
         return 0 if reader is None or operator_name(reader.value) in PRODUCTS else self.of[reader.var]
 
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a float32 module to mixed precision of a half type.
+"""Convert a float32 module to mixed precision of a half type.
 
-TVM's importer from PyTorch takes no half models (its products ask for float32 results), so a float32 one is imported
-and turned. TVM has a pass for that, `ToMixedPrecision`. Here is one of our own because that one knows no bfloat16,
-fails at calls with numbers beside tensors (``R.clip``) and at symbolic parameters, loses what is added to the scores of
+TVM's importer from PyTorch takes no half models, because its products ask for float32 results. So a float32 model is
+imported and converted.
+
+TVM has a pass for that, ``ToMixedPrecision``, which is not used here. It knows no bfloat16. It fails at calls with
+numbers next to tensors (``R.clip``) and at symbolic parameters. It loses the bias that is added to the scores of
 attention, and casts constants that a half type does not hold to infinities.
 
-Every value keeps its type: what is computed as half is cast back at once, and who reads it as half takes it before
-that cast. So a module is well-typed at every step, results keep their types, and dead casts go away.
+Every value keeps its type. A value computed as half is cast back at once, and readers of the half value read it
+before that cast. So a module is well-typed at every step, results keep their types, and dead casts are removed.
 """
 
 from __future__ import annotations
@@ -29,25 +31,25 @@ from ..rewriting.operators import PRODUCTS, operator_name
 from .crossings import with_half_crossings
 
 NORMS = frozenset(f"relax.nn.{kind}_norm" for kind in ("batch", "group", "instance", "layer", "rms"))
-"""Operators that are computed of float32 and give it."""
+"""Operators that read and return float32."""
 
 MOVEMENT = frozenset(
     f"relax.{name}" for name in ("flip", "gather_elements", "gather_nd", "repeat", "take", "tile")
 )
-"""Operators that follow their operands' type though TVM's table does not say so."""
+"""Operators that follow their operands' type although TVM's table does not list them."""
 
 _FOLLOWS = 1
-"""What TVM's table (``TMixedPrecisionPolicy``) says of operators that are half where their operands are."""
+"""Entry of TVM's table (``TMixedPrecisionPolicy``) for operators that are half if their operands are."""
 
 
 def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") -> tvm.IRModule:
-    """A float32 module in mixed precision; its float32 inputs become ones of the half type, its results stay.
+    """Return a float32 module in mixed precision. Float32 inputs get the half type, and results keep their types.
 
     Args:
         mod: a Relax module of float32. Parameters and constants that are weights become half as well.
         dtype: ``"float16"`` or ``"bfloat16"``.
-        products: what products and convolutions give: ``"float32"``, which what follows them may keep, or ``"half"``;
-            then what is read again behind a product is half, too.
+        products: the dtype of results of products and convolutions. With ``"float32"``, later operators may keep it.
+            With ``"half"``, values that are read again after a product are half too.
 
     Raises:
         TypeError: when ``mod`` is no IRModule.
@@ -67,12 +69,12 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
 
 
 def _with_half_inputs(func: Any, dtype: str) -> Any:
-    """The function with the half type in place of float32 parameters."""
+    """Return the function with the half type in place of float32 parameters."""
     builder, params, bindings = relax.BlockBuilder(), [], []
     for old in func.params:
         new = old
         if isinstance(old.ty, relax.TensorType) and old.ty.dtype == "float32":
-            rank = old.ty.ndim if old.ty.shape is None else -1  # else the shape tells
+            rank = old.ty.ndim if old.ty.shape is None else -1  # else the shape says it
             new = relax.Var(old.name, relax.TensorType(old.ty.shape, dtype, old.ty.vdevice, rank))
             wide = builder.normalize(R.astype(new, "float32"))
             bindings.append(relax.VarBinding(old, wide))
@@ -83,16 +85,17 @@ def _with_half_inputs(func: Any, dtype: str) -> Any:
 
 @relax.expr_functor.mutator
 class _HalfCalls(relax.PyExprMutator):
-    """Has products computed of half types, and what follows them where its other operands are half, too.
+    """Computes products in half types, and later operators too if their other operands are half.
 
-    Every value keeps its type: what is computed as half is cast back, and who reads it as half takes it before that.
+    Every value keeps its type: a value computed as half is cast back, and readers of the half value read it before
+    that.
     """
 
     def __init__(self, dtype: str, given: str):
         super().__init__()
         self.dtype, self.given = dtype, given
-        self.halves: dict[Any, Any] = {}  # casts that are made already, by what they are of
-        self.gone: set[Any] = set()  # seen in dataflow blocks and branches that are over, and nowhere else
+        self.halves: dict[Any, Any] = {}  # by value, the cast of it that exists already
+        self.gone: set[Any] = set()  # variables visible only in dataflow blocks and branches that have ended
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         made = super().visit_dataflow_block_(block)
@@ -123,7 +126,7 @@ class _HalfCalls(relax.PyExprMutator):
 
     def _product(self, call: Any, name: str) -> Any:
         if name.startswith("relax.nn.attention"):
-            # Its mask stays: the least float32 would be an infinity, and a row of these no number.
+            # Its mask stays: the least float32 would become an infinity, and a row of infinities gives NaN.
             half = [self._half(arg) for arg in call.args[:3]]
             return relax.Call(call.op, [*half, *call.args[3:]], call.attrs)
         operator = attrgetter(name.removeprefix("relax."))(R)
@@ -135,7 +138,7 @@ class _HalfCalls(relax.PyExprMutator):
         return operator(*map(self._half, call.args), **options, out_dtype=self.given)
 
     def _following(self, call: Any) -> Any:
-        """The call of half operands, if all of them can be; None else."""
+        """Return the call with half operands, or None if an operand cannot be half."""
         half = [self._half_operand(arg) for arg in call.args]
         if any(each is None for each in half) or not any(map(_has_var, half)):
             return None
@@ -144,14 +147,14 @@ class _HalfCalls(relax.PyExprMutator):
         return made if all(str(ty.dtype) == self.dtype for ty in types) else None
 
     def _half_operand(self, value: Any) -> Any:
-        """An operand of half type without a cast at run time, or of no type that floats; None where it is neither."""
+        """Return an operand that is half without a cast at run time, or that is no float32, or else None."""
         if isinstance(value, relax.Tuple):
             fields = [self._half_operand(field) for field in value.fields]
             return None if any(field is None for field in fields) else relax.Tuple(fields)
         return self._known_half(value) if _is_float32(value.ty) else value
 
     def _known_half(self, value: Any) -> Any:
-        """What a float32 value is a cast of, or that cast to the half type; None where neither is seen here."""
+        """Return the half value that a float32 value was cast from or to, or None if none is visible here."""
         found = self._half_of(value)
         return None if found in self.gone else found
 
@@ -171,7 +174,11 @@ class _HalfCalls(relax.PyExprMutator):
         return self._half_of(made) if isinstance(made, (relax.Var, relax.TupleGetItem)) else None
 
     def _half_constant(self, array: np.ndarray) -> Any:
-        """A constant in the half type; None where that would be an infinity, or another number than the one it is."""
+        """Return a constant in the half type, or None.
+
+        The result is None if the half type would turn a finite number into an infinity, or round a constant of one
+        element.
+        """
         with np.errstate(over="ignore"):
             half = array.astype(self.dtype)
         wide = half.astype(array.dtype)
@@ -180,7 +187,7 @@ class _HalfCalls(relax.PyExprMutator):
         return relax.const(half, self.dtype)
 
     def _half(self, value: Any) -> Any:
-        """A float32 value in the half type, cast if need be; others as they are."""
+        """Return a float32 value in the half type, cast if necessary. Other values stay as they are."""
         if not _is_float32(value.ty):
             return value
         known = self._known_half(value)
@@ -211,7 +218,7 @@ def _follows(call: Any) -> bool:
 
 
 def _has_var(operand: Any) -> bool:
-    """Is an operand, or what a tuple holds, no constant?"""
+    """Return True if an operand, or an element of a tuple, is no constant."""
     if isinstance(operand, relax.Tuple):
         return any(map(_has_var, operand.fields))
     return isinstance(operand, relax.Var)

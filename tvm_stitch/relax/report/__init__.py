@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a module before and after stitching to the data of a report."""
+"""Build the data of a report from a module before and after stitching."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report takes longer to find out: the kernels of TVM's own pipeline, and the sources of kernels."""
+"""The parts of a report that take longer: the kernels of TVM's own pipeline, and the sources of kernels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .model import estimated
 
 
 def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
-    """The report with TVM's own kernels beside it, and with the sources of the kernels.
+    """Return the report with TVM's own kernels for comparison, and with the sources of the kernels.
 
     Args:
-        report: what the planning passes gave.
-        mod: the module as it was given.
-        lowered: what the planning passes made of it.
-        target: what both are for.
+        report: the report after the planning passes.
+        mod: the module as the user passed it.
+        lowered: the module after the planning passes.
+        target: the target of both.
     """
     with target, watched():
         stock, stock_kernels = _stock(mod, target)
@@ -47,18 +47,18 @@ def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, tar
 
 
 def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCall, ...]]:
-    """What TVM's own pipeline launches and moves; None where it does not compile the model."""
+    """Return the launches and bytes of TVM's own pipeline, or None if it does not compile the model."""
     backend = backend_of(target)
     passes = [
         LegalizeTakes(),
         *backend.library_dispatch_passes(target),
         *backend.legalize_passes(target),
-        relax.transform.RewriteDataflowReshape(),  # reshapes by themselves are views, as TVM lowers them next
+        relax.transform.RewriteDataflowReshape(),  # TVM's next step lowers lone reshapes to views
     ]
     try:
         made = exclusively(passes, "StockPipeline")(mod)
         total, own = _counted(made, target)
-    except Exception as err:  # whatever TVM makes of it
+    except Exception as err:  # any failure of TVM
         reraise_fatal(err)
         return None, ()
     functions = {str(g.name_hint): f for g, f in made.functions_items()}
@@ -79,23 +79,23 @@ def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
 
 
 def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
-    """Kernels that a call of the stitched module launches, and how many of them hold a compute-intensive operator."""
+    """Return how many kernels a call of the stitched module launches, and how many of them are compute-intensive."""
     try:
         scheduled = tvm.transform.Sequential(default_schedules(target))(lowered)
         return _counted(scheduled, target)
-    except Exception as err:  # symbolic launches; what TVM does not lower
+    except Exception as err:  # symbolic launches, or a kernel that TVM does not lower
         reraise_fatal(err)
         return None
 
 
 def _counted(mod: tvm.IRModule, target: Any) -> tuple[int, int]:
-    """Kernels that one call of each function launches, and how many of them are compute-intensive or a library's."""
+    """Return how many kernels one call of each function launches, and how many are compute-intensive or a library's."""
     counts = [count_lowered(mod, target, entry=entry) for entry in entries_of(mod)]
     return sum(c.total for c in counts), sum(c.compute_intensive + c.external for c in counts)
 
 
 def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str, Code]:
-    """The sources of kernels: CUDA C of scheduled ones for CUDA, else TIR."""
+    """Return the sources of kernels: CUDA C of scheduled kernels for CUDA, else TIR."""
     functions = {str(g.name_hint): f for g, f in lowered.functions_items()}
     found = {}
     for name in dict.fromkeys(names):
@@ -106,7 +106,7 @@ def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str
 
 
 def _cuda(name: str, func: Any, target: Any) -> Code | None:
-    """A kernel in CUDA C; None where it is not for CUDA, not scheduled, or TVM wants a compiler for it."""
+    """Return a kernel in CUDA C, or None if it is not for CUDA, is not scheduled, or does not compile."""
     if target.kind.name != "cuda" or not (func.attrs and func.attrs.get("tirx.is_scheduled")):
         return None
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""explain: the kernels a model becomes, each with its plan, and why every boundary between them stands."""
+"""explain: the kernels of a model, each with its plan, and the reason for every boundary between them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
-    """Report how ``mod`` is stitched for ``target``; nothing is compiled to machine code.
+    """Report how ``mod`` is stitched for ``target``. Nothing is compiled to machine code.
 
     Args:
-        mod: a Relax IRModule, as given to :func:`tvm_stitch.compile`.
+        mod: a Relax IRModule, as :func:`tvm_stitch.compile` takes it.
         target: a TVM target or its string.
         config: stitching options.
 
@@ -45,7 +45,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
     recorder, (sources, steps) = Recorder(), source_operators(mod)
     recorder.note_target(target)
     with target, watched():
-        # The last one is TVM's own in every pipeline: functions that do nothing else than reshape are no kernels.
+        # TVM runs the last pass in every pipeline: functions that only reshape are no kernels.
         passes = [*planning_passes(target, config), relax.transform.RewriteDataflowReshape()]
         lowered = tvm.transform.Sequential(passes)(with_marked_names(mod))
     recorder.take(decisions_of(lowered))
@@ -57,7 +57,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
             lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, told.computed,
             report.left, target, device_model(target, config),
         )  # fmt: skip
-    except Exception as err:  # a fault of ours must not cost the rest of the report
+    except Exception as err:  # a fault of this package must not cost the rest of the report
         reraise_fatal(err)
         logger.warning("the report has no graph: %s", error_text(err))
         return report

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls that stitching saw end in which kernel: by the names of results, or by order where these are lost.
+"""Match the calls that stitching saw with the kernels that they end in, by names of results or by order.
 
-TVM's fusion numbers the results of the functions that it makes anew. It emits each in the place of its last call and
-names it after its calls, so that it is found between neighbours that have kept their names.
+TVM's fusion numbers the results of the functions that it makes anew. It puts each function at the position of its
+last call, and names it after its calls. So the call is found between neighbours that have kept their names.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .kernel_calls import Call
 
 
 def ends_of(calls: Sequence[Call | None], flow: Flow) -> dict[int, int]:
-    """For nodes of a flow whose results kernels write, by index, the index of the kernel's call.
+    """Return the kernel's call for each node of a flow whose results the kernel writes, both by index.
 
     Args:
-        calls: those of the function that the flow is of; others are None.
+        calls: the calls of the flow's function, and None for calls of other functions.
         flow: the calls before TVM's fusion.
     """
     node_of = {v: i for i, node in enumerate(flow.nodes) for v in node.values if not is_fresh(v)}
     found: dict[int, int] = {}
-    unknown: list[tuple[int, str, int]] = []  # those without a name, with the last node before them
+    unknown: list[tuple[int, str, int]] = []  # kernels without a known name, with the last node before
     last = -1
     for k, call in enumerate(calls):
         if call is None:
@@ -44,7 +44,7 @@ def ends_of(calls: Sequence[Call | None], flow: Flow) -> dict[int, int]:
 
 
 def _next(flow: Flow, function: str, after: int, taken: Mapping[int, int]) -> int | None:
-    """The first node behind one that may end a function of such a name."""
+    """Return the first node after ``after`` that may end a function of this name, or None."""
     name = re.sub(r"_tiled(\d*)$", "", function)
     for i in range(after + 1, len(flow.nodes)):
         if i not in taken and re.search(rf"(^|_){re.escape(flow.nodes[i].function)}\d*$", name):

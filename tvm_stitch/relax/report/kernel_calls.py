@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels that a lowered Relax module calls, in order, and what goes from one to another."""
+"""The kernels that a lowered Relax module calls, in order, and the values that go from one to another."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SCRATCH = ("relax.builtin.alloc_tensor", "relax.vm.alloc_tensor", "relax.memory
 
 @dataclass(eq=False)
 class Call:
-    """A call of a kernel: its function and caller, what it reads and writes, and which calls it waits for.
+    """A call of a kernel: its function and caller, its operands and results, and the calls that it depends on.
 
     ``producers`` gives by call the values that come from it. ``external`` says that a function outside the module is
-    called, ``marked`` that the kernel is one of our own around a compute-intensive operator.
+    called. ``marked`` says that the kernel is this package's own for a compute-intensive operator.
     """
 
     caller: str
@@ -46,18 +46,18 @@ class Calls:
     views: dict[str, set[str]] = field(default_factory=dict)
 
     def written(self, function: str) -> dict[str, int]:
-        """By name of a value, the index of the call that makes it, among those of a function."""
+        """Return, for the values of a function, the index of the call that computes each, by the value's name."""
         return {
             v.name: i for i, call in enumerate(self.calls) if call.caller == function for v in call.results
         }
 
     def calls_of(self, function: str) -> list[Call | None]:
-        """The calls that a function makes, in their places among all; None in those of others."""
+        """Return the calls of all functions, with None in place of the calls of other functions than ``function``."""
         return [call if call.caller == function else None for call in self.calls]
 
 
 def kernel_calls(mod: tvm.IRModule) -> Calls:
-    """The kernel calls of a module whose operators are functions; views, allocations and shapes are none."""
+    """Return the kernel calls of a module whose operators are functions. Views, allocations and shapes do not count."""
     found = Calls()
     for gvar, func in sorted(own_functions(mod), key=lambda pair: str(pair[0].name_hint)):
         _Walk(mod, str(gvar.name_hint), found).visit(func)
@@ -71,7 +71,7 @@ class _Walk:
         self.views = found.views.setdefault(caller, set())
         self.made: dict[Any, list[tuple[int, int]]] = {}  # by variable, the results it holds: call and number
         self.scratch: set[Any] = set()
-        self.taken: dict[int, set[int]] = {}  # by call, which of several results have a name
+        self.taken: dict[int, set[int]] = {}  # by call with several results, the numbers of those with a name
 
     def visit(self, func: Any) -> None:
         for binding in bindings_of(func.body):
@@ -110,14 +110,14 @@ class _Walk:
         self.made[var] = [(index, i) for i in range(len(types))]
 
     def _use(self, operands: Iterable[Any]) -> None:
-        """Several results that are read as one are all read."""
+        """Mark all results of a call as read if they are read together."""
         for v in operands:
             if len(tensor_types(v.ty)) > 1:
                 for index, number in self.made.get(v, ()):
                     self.taken.setdefault(index, set()).add(number)
 
     def _take(self, var: Any, value: Any) -> None:
-        """A name for one of several results: the one that the model gave it."""
+        """Give one of several results the name that the model has for it."""
         results = self.made.get(value.tuple_value, [])
         fields = len(tensor_types(value.tuple_value.ty))
         if len(results) != fields or not tensor_types(var.ty):
@@ -148,7 +148,7 @@ class _Walk:
 
     @staticmethod
     def _callee(value: Any, name: str) -> tuple[str, bool] | None:
-        """The kernel that a value calls, and whether it is a function outside the module; None for no kernel."""
+        """Return the called kernel, and whether it is a function outside the module, or None if no kernel is called."""
         if not isinstance(value, relax.Call):
             return None
         if name in ("relax.call_tir", "relax.call_tir_inplace"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report's kernels run and timed one by one, with those of TVM's own pipeline in turn."""
+"""Run and time a report's kernels one by one, alternating with those of TVM's own pipeline."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def measured(
     repeats: int,
     seed: int,
 ) -> ModelReport:
-    """The report with times of this machine, where the model is compiled and run, with stitching and without.
+    """Return the report with times of this machine. The model is compiled and run with stitching and without.
 
-    CUDA graphs are not captured for it: their kernels cannot be told apart.
+    CUDA graphs are not captured for it, because the kernels of a graph cannot be timed one by one.
 
     Args:
-        report: with TVM's own kernels, if it compiles the model.
-        mod: the module as it was given.
-        target: what to compile for.
+        report: with TVM's own kernels, if TVM compiles the model.
+        mod: the module as the user passed it.
+        target: the target to compile for.
         config: stitching options.
-        inputs: of the function that is run (``entry_of``), in order; None for random ones.
+        inputs: inputs of the function that is run (``entry_of``), in order. None means random ones.
         repeats: timed calls of each.
         seed: of random inputs.
 
     Raises:
-        RuntimeError: where this machine has no such device, or its CPU is too old.
-        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, for one of
-            another shape or dtype, and where it is not plain which function to run.
+        RuntimeError: when this machine has no such device, or its CPU is too old.
+        ValueError: when inputs with symbolic shapes are missing, or for a wrong number, shape or dtype of inputs.
+            Also when the function to run is not unique.
     """
     check_runs_here(target)
     entry = entry_of(mod)
@@ -81,18 +81,18 @@ def measured(
             stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
             runners.append(Runner(stock, target, values, entry))
         whole = interleaved(runners, repeats)
-        # Afterwards, since what tells of kernels slows every later call down.
+        # Kernels are timed last, because their profiler slows every later call down.
         turns = kernel_turns(report, runners, repeats)
     return with_times(report, whole, turns, f"{_name(runners[0].device)}, {repeats} calls")
 
 
 def kernel_turns(report: ModelReport, runners: Sequence[Runner], repeats: int) -> list[list[Calls]]:
-    """By runner and turn, the times of its kernels. Before each turn there is a call that does not count.
+    """Return, by runner and round, the times of its kernels. Before each round there is a call that does not count.
 
     Args:
         report: of the model that they run.
         runners: the model with stitching, and by TVM's own pipeline if the report has that.
-        repeats: turns.
+        repeats: the number of rounds.
     """
     clock = clock_of(runners[0].device)
     expected = [len(report.kernels), len(report.stock_kernels)]
@@ -107,13 +107,13 @@ def kernel_turns(report: ModelReport, runners: Sequence[Runner], repeats: int) -
 def with_times(
     report: ModelReport, whole: Sequence[Times], turns: Sequence[Sequence[Calls]], measured_on: str
 ) -> ModelReport:
-    """The report with the times of calls and of kernels.
+    """Return the report with the times of calls and of kernels.
 
     Args:
-        report: with TVM's own kernels, if it compiles the model.
+        report: with TVM's own kernels, if TVM compiles the model.
         whole: times of a call, with stitching and by TVM's own pipeline if the report has that.
-        turns: what :func:`kernel_turns` gives.
-        measured_on: where, and in how many calls.
+        turns: the result of :func:`kernel_turns`.
+        measured_on: the device, and the number of calls.
     """
     stitched = _matched([k.function for k in report.kernels], turns[0])
     found = dataclasses.replace(
@@ -131,7 +131,7 @@ def with_times(
 
 
 def check_runs_here(target: Any) -> None:
-    """Raise RuntimeError where code for a target does not run on this machine."""
+    """Raise RuntimeError if code for a target does not run on this machine."""
     if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
         raise RuntimeError(
             f"no {target.kind.name} device here; compile and explain need none, measuring does"
@@ -145,10 +145,10 @@ def check_runs_here(target: Any) -> None:
 
 
 def _matched(names: Sequence[str], turns: Sequence[Calls]) -> list[Spread | None]:
-    """The times of the kernels that a report names, each by its place in the order.
+    """Return the times of the kernels that a report names, each by its position in the order.
 
-    Where a run had other kernels (only one branch of a condition runs), a kernel is found by its name, if it is called
-    as often as the report has it.
+    A run may have other kernels, as when only one branch of a condition runs. A kernel is then found by its name, if
+    it is called as often as the report lists it.
     """
     by_turn = [_in_places(names, turn) for turn in turns]
     return [

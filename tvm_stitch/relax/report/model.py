@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a module before and after stitching to the report's data."""
+"""Build the data of a report from a module before and after stitching, its flows and its plans."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def model_report(
     target: Any,
     device: DeviceModel,
 ) -> ModelReport:
-    """The report of a module that went through the planning passes.
+    """Return the report of a module that went through the planning passes.
 
     Args:
-        lowered: what they made of it, where it had marked names.
-        sources: the operators of the module before them, and how these depend on each other.
-        flows: the blocks that scopes were identified in.
-        plans: by function of a stitched kernel what its plan says (:class:`tvm_stitch.report.kernel.Kernel`).
-        computed: what computes compute-intensive operators, by marked names.
+        lowered: the module after the planning passes, with marked names.
+        sources: the operators of the module before the passes, and the dependencies between them.
+        flows: the blocks in which scopes were identified.
+        plans: by function of a stitched kernel, its plan (:class:`tvm_stitch.report.kernel.Kernel`).
+        computed: by marked name, the implementation of compute-intensive operators.
         left: the calls that no stitch op took, with the reasons.
-        target: what it is planned for.
-        device: the model of that.
+        target: the target that the module is planned for.
+        device: the model of the target's device.
     """
     found = kernel_calls(lowered)
     sources = sources[0], [Step(tuple(map(marked, s.values)), s.producers) for s in sources[1]]
@@ -101,10 +101,10 @@ def _totals(kernels: Sequence[KernelCall]) -> Totals:
 
 
 class _Owned:
-    """Which kernels compute which source operators, and which calls that stitching saw.
+    """Assigns kernels to the source operators, and to the calls that stitching saw.
 
-    ``flows_of`` gives by kernel the nodes of flows in it, ``refused`` by pair of kernels why they are two, and
-    ``boundaries`` has all refusals.
+    ``flows_of`` gives by kernel the nodes of flows in it. ``refused`` gives by pair of kernels the reasons why they
+    are not one kernel. ``boundaries`` has all refusals.
     """
 
     def __init__(self, found: Calls, sources: tuple[Sequence[Source], Sequence[Step]], flows: Sequence[Flow]):
@@ -171,7 +171,7 @@ def _note(
     left: Mapping[str, str],
     members: Sequence[SourceOperator],
 ) -> str:
-    """What computes a kernel, or why no stitch op took it."""
+    """Return the implementation of a kernel, or the reason why no stitch op took it."""
     if kind == "stitched":
         return ""
     if kind == "tvm":
@@ -179,19 +179,19 @@ def _note(
         return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
     given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
     of_model = {name for name in given if not is_fresh(name)} | {marked(o.name) for o in members}
-    for names in (of_model, set(given)):  # the surest first: passes number one after the other, each anew
+    for names in (of_model, set(given)):  # the surest names first: passes number anew
         keys = (
             key
             for key in computed
             if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names
         )
-        # Of attention that is left in pieces the product is told by what computes the product.
+        # In attention that is left in pieces, the note of the matmul itself comes first.
         if best := min(keys, key=lambda key: key.startswith("attention "), default=None):
             return computed[best]
     if call.marked:
         return "our kernel"
     words = f"{call.function} {' '.join(node.function for node in nodes)}"
-    for key, how in computed.items():  # "12 matmuls": none of them has a word of its own
+    for key, how in computed.items():  # "12 matmuls": one note for all of them
         if (many := re.match(r"\d+ (\w+?)s?$", key)) and many[1][:4] in words:
             return how
     return "TVM" if kind == "compute" else "a function outside the module"
@@ -217,7 +217,7 @@ def _kernel(
 
 
 def estimated(size: Bytes, device: DeviceModel) -> float | None:
-    """The seconds that the cost model expects of a kernel that moves so many bytes; None for a symbolic size."""
+    """Return the seconds that the cost model expects for moving ``size`` bytes, or None for a symbolic size."""
     if not isinstance(size, int):
         return None
     work = Work(((Load(size),),))
@@ -238,7 +238,7 @@ def _edges(calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned) -> list[
 def _by_kind(
     producer: int, consumer: int, calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned
 ) -> tuple[Reason, ...]:
-    """Why two kernels are not one, where no merge was tried: one of them is no stitch op."""
+    """Return the reasons why two kernels are not one if no merge was tried: one of them is no stitch op."""
     names = calls[producer].function, calls[consumer].function
     for end in (consumer, producer):
         if kinds[end] in ("compute", "library"):

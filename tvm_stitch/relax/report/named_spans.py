@@ -12,13 +12,13 @@ from ..rewriting.rules import CALL, Match, Rule, apply_rules
 
 
 def named_call(call: relax.Call, name: str) -> relax.Call:
-    """The call with a name as the source in its span, which has no line: it is no place in a file."""
+    """Return the call with a name as the source in its span. The span has no line: it is no position in a file."""
     span = tvm.ir.Span(tvm.ir.SourceName(name), 0, 0, 0, 0)
     return relax.Call(call.op, call.args, call.attrs, list(call.ty_args), span)
 
 
 def with_named_calls(mod: tvm.IRModule, names: Mapping[str, str]) -> tvm.IRModule:
-    """The module with names for calls that have none yet, by the variables that hold their results."""
+    """Return the module with names for calls that have none yet, by the variables that hold their results."""
 
     def named(match: Match) -> relax.Expr | None:
         name = names.get(str(match.var.name))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of a model as it was given, which reports trace kernels to.
+"""The operators of a model before any pass, which reports trace kernels to.
 
-An importer that keeps the names of its format stores them in the spans of calls;
-:mod:`tvm_stitch.importers.onnx.names` is one.
+An importer that keeps the names of its format stores them in the spans of calls. One is
+:mod:`tvm_stitch.importers.onnx.names`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..rewriting.operators import operator_name
 from ..rewriting.values import bindings_of, operands_of, tensor_types, value_of
 
 _NONE = ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape")
-"""Operators on shapes, which compute no tensor of the model's."""
+"""Operators on shapes, which compute no tensor of the model."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One operator: the name of its result, what it is, what the importer calls it, and its result's type."""
+    """One operator of a function: its result's name and type, its kind, and its name in the importer's format."""
 
     function: str
     name: str
@@ -35,7 +35,7 @@ class Source:
 
 
 def source_operators(mod: tvm.IRModule) -> tuple[list[Source], list[Step]]:
-    """The operators of a module's own functions in order, and how they depend on each other."""
+    """Return the operators of a module's own functions in order, and the dependencies between them."""
     found: list[Source] = []
     steps: list[Step] = []
     for gvar, func in sorted(own_functions(mod), key=lambda pair: str(pair[0].name_hint)):
@@ -61,7 +61,7 @@ def source_operators(mod: tvm.IRModule) -> tuple[list[Source], list[Step]]:
 
 
 def _operator(call: Any) -> str:
-    """What a call is of: ``nn.softmax``, or the function's name."""
+    """Return the operator of a call, such as ``nn.softmax``, or the name of the function that it calls."""
     name = operator_name(call)
     if name in ("relax.call_tir", "relax.call_dps_packed", "relax.call_pure_packed") and len(call.args):
         callee = call.args[0]
@@ -70,7 +70,7 @@ def _operator(call: Any) -> str:
 
 
 def _span(call: Any) -> str:
-    """The name in a call's span; none in a span with a line, which is a place in a file."""
+    """Return the name in a call's span, or "" if the span has a line, because it then is a position in a file."""
     span = getattr(call, "span", None)
     if span is None or span.source_name is None or int(span.line) > 0:
         return ""

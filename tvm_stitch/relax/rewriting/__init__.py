@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of rules that passes rewrite Relax functions with, and questions about their values."""
+"""Rules that rewrite Relax functions, the engine that applies them, and functions that inspect values."""

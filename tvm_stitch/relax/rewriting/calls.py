@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of some operators rewritten one by one."""
+"""Rewrite the calls of some operators one by one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from tvm import relax
 from .rules import Match, Rule, apply_rules
 
 Rewrite = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-"""Returns the replacement of a call, or the call; other values are bound with the builder."""
+"""Returns the replacement of a call, or the call itself. The builder binds other values."""
 
 RewriteBound = Callable[[relax.BlockBuilder, relax.Call, relax.Var], relax.Expr]
-"""The same, given the variable that the call was bound to as well."""
+"""A :data:`Rewrite` that also takes the variable that the call was bound to."""
 
 
 def with_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: Rewrite) -> tvm.IRModule:
-    """The module with ``rewrite(builder, call)`` for its own functions' calls of some operators, operands first."""
+    """Return the module with ``rewrite(builder, call)`` for its own functions' calls of some operators.
+
+    The operands of a call are rewritten before the call.
+    """
     return with_bound_calls(mod, operators, lambda builder, call, _var: rewrite(builder, call))
 
 
 def with_bound_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: RewriteBound) -> tvm.IRModule:
-    """The same with ``rewrite(builder, call, var)``."""
+    """Return the module with ``rewrite(builder, call, var)`` for its own functions' calls of some operators."""
 
     def replaced(match: Match) -> relax.Expr | None:
         made = rewrite(match.builder, match.value, match.var)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Relax module, or an error that says how to make one of what was given."""
+"""Check that a model is a Relax module, or raise an error that says how to convert it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TORCH = "import it with torch.export.export and tvm.relax.frontend.torch.from_e
 
 
 def checked_module(mod: Any) -> tvm.IRModule:
-    """``mod`` if it is an IRModule.
+    """Return ``mod`` if it is an IRModule.
 
     Raises:
         TypeError: when it is anything else.

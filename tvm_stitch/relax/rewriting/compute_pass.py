@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that choose what computes compute-intensive operators."""
+"""Base classes of passes that choose the implementation of compute-intensive operators."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...target import resolve_target
 
 
 class ChoosingPass:
-    """A pass that notes in ``computed`` what computes each operator, and why. Each run has notes of its own.
+    """A pass that notes in ``computed`` the implementation of each operator, and the reason.
 
-    The module's decisions (``tvm_stitch.records.decisions``) receive the notes.
+    Each run has its own notes. The module's decisions (``tvm_stitch.records.decisions``) receive them.
     """
 
     computed: dict[str, str]
@@ -27,7 +27,7 @@ class ChoosingPass:
         raise NotImplementedError
 
     def decided(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Return the rewritten module, with what was noted among its decisions."""
+        """Return the rewritten module, with the notes among its decisions."""
         run = copy(self)
         run.computed = {}
         return decided(run.rewritten(mod), computed=run.computed)

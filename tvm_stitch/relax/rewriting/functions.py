@@ -11,7 +11,7 @@ from tvm import relax
 
 
 def own_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
-    """The Relax functions and their names, but for those that a pass has made of calls that belong together."""
+    """Return the model's own Relax functions with their names, without functions that a pass made of several calls."""
     return [
         (gvar, func)
         for gvar, func in mod.functions_items()
@@ -20,12 +20,12 @@ def own_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
 
 
 def entries_of(mod: tvm.IRModule) -> list[str]:
-    """The names of the functions that can be called from outside."""
+    """Return the names of the functions that can be called from outside."""
     return [str(g.name_hint) for g, f in own_functions(mod) if f.attrs and "global_symbol" in f.attrs]
 
 
 def entry_of(mod: tvm.IRModule) -> str:
-    """The name of the function that a program calls: ``main``, or the only one that can be called from outside.
+    """Return the name of the function that a program calls: ``main``, or the only function that can be called.
 
     Raises:
         ValueError: when there are several, none of them ``main``, or none at all.
@@ -38,7 +38,7 @@ def entry_of(mod: tvm.IRModule) -> str:
 
 
 def with_own_functions(mod: tvm.IRModule, rewrite: Callable[[Any], Any]) -> tvm.IRModule:
-    """The module with its own Relax functions rewritten; the module given stays as it is."""
+    """Return the module with its own Relax functions rewritten. The given module stays as it is."""
     mod = mod.clone()
     for gvar, func in own_functions(mod):
         mod.update_func(gvar, rewrite(func))
@@ -46,5 +46,5 @@ def with_own_functions(mod: tvm.IRModule, rewrite: Callable[[Any], Any]) -> tvm.
 
 
 def with_result_inferred(func: Any) -> Any:
-    """A function whose result is of the type that its body has."""
+    """Return a function whose result type is the type of its body."""
     return relax.Function(func.params, func.body, func.body.ty, func.is_pure, func.attrs, func.span)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that stay a model's own on their way through passes, which number what they make ``lv``, ``lv1``... anew.
+"""Marks that keep the names of a model's variables recognisable through passes.
 
-Importers number variables in the same way. So those of the model are marked before the passes, and what is told
-afterwards has the marks taken out.
+Passes number their variables ``lv``, ``lv1``... anew, and importers number variables in the same way. So the model's
+variables are marked before the passes, and reports remove the marks.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _Data = TypeVar("_Data")
 
 
 def marked(name: str) -> str:
-    """A variable's name as :func:`with_marked_names` gives it."""
+    """Return a variable's name in the result of :func:`with_marked_names`."""
     return f"{name}{MARK}" if _NUMBERED.fullmatch(name) else name
 
 
 def is_fresh(name: str) -> bool:
-    """Whether a name is a number that a pass has given."""
+    """Return True if a name is a number that a pass has given."""
     return bool(_NUMBERED.fullmatch(name))
 
 
 def joined(names: Iterable[str]) -> str:
-    """The name of one value for several of a model's, as parameters of kernels in C may have it."""
+    """Return the name of one value for several of a model's values. Parameters of kernels in C may have it."""
     return JOINED.join(names)
 
 
 def parts(name: str) -> list[str]:
-    """The names of a model's values that one value stands for: its own, where it was not ``joined``."""
+    """Return the names of a model's values in a name of :func:`joined`, or the name itself if it was not joined."""
     return name.split(JOINED)
 
 
 def with_marked_names(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with its numbered variables marked."""
+    """Return the module with its numbered variables marked."""
     return with_own_functions(mod, lambda func: _Marks().visit_expr(func))
 
 
 def unmarked(data: _Data) -> _Data:
-    """Texts, and data that holds some, without the marks."""
+    """Return a text, or data that holds texts, without the marks."""
     found: Any = data
     if isinstance(data, str):
         found = data.replace(MARK, "")

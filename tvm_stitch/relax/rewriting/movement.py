@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that the rules of the data movement family share.
 
-An operator of the family computes nothing: each element of its result is an element of its operand. So it changes
-places with operators before and behind it, and it can be dropped if it moves nothing.
+An operator of the family computes nothing: each element of its result is an element of its operand. So it may
+exchange positions with operators before and after it, and it can be dropped if it moves nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ PAD = "relax.nn.pad"
 SPLIT = "relax.split"
 
 MOVES = (*RESHAPES, PERMUTE, "relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
-"""Operators of one tensor whose elements are elements of that, in an order that the scale of a quantized tensor keeps:
-the maximum of a window is one too, since scales are positive."""
+"""Operators that only move elements of one tensor, in an order that the scale of a quantized tensor keeps.
+
+The maximum of a window is one of them too, because scales are positive.
+"""
 
 COPIES = ("relax.broadcast_to", "relax.astype", PERMUTE, "relax.reshape")
-"""Operators that may give their operand as it is."""
+"""Operators that may return their operand unchanged."""
 
 
 def moved(match: Match, value: relax.Expr, operators: Collection[str]) -> tuple[relax.Expr, list[relax.Call]]:
-    """The source that some operators move to give a value of the function after, and their calls in order."""
+    """Return the source of a value that ``operators`` move, and the calls that move it, in order.
+
+    The value is one of the function after.
+    """
     moves: list[relax.Call] = []
     while (call := match.definition(value)) is not None and operator_name(call) in operators:
         moves.append(call)
@@ -38,7 +43,7 @@ def moved(match: Match, value: relax.Expr, operators: Collection[str]) -> tuple[
 
 
 def moved_again(match: Match, value: relax.Expr, moves: Sequence[relax.Call]) -> relax.Expr:
-    """Another value with the same moves."""
+    """Return another value with the same moves."""
     for i, move in enumerate(moves):
         value = match.emit(value) if i else value
         value = relax.Call(move.op, [value, *move.args[1:]], move.attrs, move.ty_args)
@@ -46,7 +51,7 @@ def moved_again(match: Match, value: relax.Expr, moves: Sequence[relax.Call]) ->
 
 
 def moves_nothing(call: relax.Call) -> bool:
-    """Whether the result of one of :data:`COPIES` is its operand."""
+    """Return True if the result of one of :data:`COPIES` is its operand."""
     name = operator_name(call)
     if str(call.args[0].ty.dtype) != str(call.ty.dtype):
         return False
@@ -57,5 +62,5 @@ def moves_nothing(call: relax.Call) -> bool:
 
 
 def same_extents(left: Sequence[Extent] | None, right: Sequence[Extent] | None) -> bool:
-    """Whether two shapes are known and equal."""
+    """Return True if two shapes are known and equal."""
     return left is not None and right is not None and same_shape(left, right)

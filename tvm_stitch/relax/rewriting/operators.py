@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of Relax's operators a value is a call of."""
+"""The operators of Relax by family, and the operator that a value calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRODUCTS = frozenset(
         "nn.attention_var_len",
     )
 )
-"""The operators that end a kernel: what is needed on both sides of one goes through memory."""
+"""The operators that end a kernel: values that both sides of one need go through memory."""
 
 
 OPAQUE_PATTERN = 8
@@ -41,19 +41,19 @@ UNARY = frozenset(
         "square tan tanh trunc"
     ).split()
 )
-"""The operators that compute each element of one operand."""
+"""The operators that compute each element of the result of one element of their only operand."""
 
 ELEMENTWISE = UNARY | BROADCASTING
-"""The operators that compute each element of one of each operand."""
+"""The operators that compute each element of the result of one element of each operand."""
 
 
 def operator_name(value: relax.Expr | None) -> str:
-    """The name of the operator that ``value`` calls, such as ``"relax.add"``; "" where it calls none."""
+    """Return the name of the operator that ``value`` calls, such as ``"relax.add"``, or "" if it calls none."""
     return str(getattr(getattr(value, "op", None), "name", ""))
 
 
 def operators_in(mod: tvm.IRModule) -> frozenset[str]:
-    """The names of the operators that a module's own functions call."""
+    """Return the names of the operators that a module's own functions call."""
     functions = [func for _, func in own_functions(mod)]
     values = (value for func in functions for value in relax.analysis.get_var2val(func).values())
     operators = {getattr(value, "op", None) for value in values}
@@ -61,5 +61,5 @@ def operators_in(mod: tvm.IRModule) -> frozenset[str]:
 
 
 def has_operators(mod: tvm.IRModule, names: Iterable[str]) -> bool:
-    """Whether a module's own functions call any of some operators."""
+    """Return True if a module's own functions call any of some operators."""
     return not operators_in(mod).isdisjoint(names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads each variable of a Relax function."""
+"""The readers of each variable of a Relax function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm.relax import DataflowVar
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
 Readers = dict[relax.Var, list[Any]]
-"""The bindings that read each variable, in order, each as often as it reads it; None if the variable is a result."""
+"""The bindings that read each variable, in order, one entry for each read. An entry None says that it is a result."""
 
 
 def readers_of(func: relax.Function) -> Readers:
@@ -21,13 +21,13 @@ def readers_of(func: relax.Function) -> Readers:
 
 
 def only_reader(readers: Readers, var: relax.Expr) -> Any:
-    """The binding that alone reads a variable, once; None where several do, or it is a result."""
+    """Return the binding that alone reads a variable, once. None if several do, or the variable is a result."""
     found = readers.get(var, ())
     return found[0] if len(found) == 1 else None
 
 
 def only_reader_inside(readers: Readers, var: relax.Expr) -> Any:
-    """The same of a variable that is not seen outside its dataflow block; None for others."""
+    """Return :func:`only_reader` of a variable that is not seen outside its dataflow block, or None for others."""
     return only_reader(readers, var) if isinstance(var, DataflowVar) else None
 
 
@@ -57,4 +57,4 @@ class _Readers(PyExprVisitor):
     visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
-        """A definition is no use."""
+        """Ignore definitions, which are not uses."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that rewrite Relax functions, and the one traversal that applies them.
 
-A rule names the values that it applies to: calls of some operators, calls that match a pattern of TVM's dataflow
-pattern language (DPL), or the values of variables that a search chose before. :func:`apply_rules` visits each function
-once, in the order of the program. The operands of a value are rewritten before the value. The first rule that gives a
-replacement is taken, and no rule sees the replacement again.
+A rule names the values that it applies to. These are calls of some operators, or calls that match a pattern of TVM's
+dataflow pattern language (DPL). They may also be the values of variables that a search chose before.
+
+:func:`apply_rules` visits each function once, in the order of the program. The operands of a value are rewritten
+before the value. The first rule that gives a replacement is taken, and no rule sees the replacement again.
 
 The model is the pattern matcher of tinygrad: a pass is a list of rules, and no pass has a mutator of its own.
 """
@@ -37,7 +38,7 @@ class Match:
     """A value that a rule applies to, and the means to build its replacement.
 
     Attributes:
-        name: the name of the operator that the value calls; "" if it calls none.
+        name: the name of the operator that the value calls, or "" if it calls none.
         before: the value in the function before.
         var: the variable that the value is bound to, in the function before.
         block: the binding block of the value, in the function before.
@@ -65,7 +66,7 @@ class Match:
 
     @property
     def is_inside(self) -> bool:
-        """Whether no other block, and no caller, sees the value."""
+        """True if no other block, and no caller, sees the value."""
         return isinstance(self.var, relax.DataflowVar)
 
     @property
@@ -80,11 +81,11 @@ class Match:
 
     @property
     def notes(self) -> dict[relax.Var, Any]:
-        """What rules noted about variables of this block; empty where the next block begins."""
+        """Notes of rules about variables of this block. They are empty at the beginning of the next block."""
         return self._rewriter.notes
 
     def finds(self, pattern: DFPattern) -> bool:
-        """Whether the value matches a pattern whose parts can be read where the value is."""
+        """Return True if the value matches a pattern, and the pattern's parts can be read at the value's position."""
         found = pattern.extract_matched_expr(self.before, self.values)
         if found is None:
             return False
@@ -94,11 +95,14 @@ class Match:
         return all(definition(self.values, arg) is not None for arg in inner)
 
     def now(self, expr: relax.Expr) -> relax.Expr:
-        """An expression of the function before as it is in the function after."""
+        """Return an expression of the function before as it is in the function after."""
         return self._rewriter.visit_expr(expr)
 
     def definition(self, value: relax.Expr) -> relax.Call | None:
-        """The call that a variable of the function after is bound to, if its operands can be read in this block."""
+        """Return the call that a variable of the function after is bound to, or None.
+
+        The operands of the call must be readable in this block.
+        """
         if not isinstance(value, relax.Var):
             return None
         call = self._rewriter.lookup_binding(value)
@@ -118,13 +122,13 @@ class Rule:
     """One way to rewrite a value.
 
     Attributes:
-        why: what the rule is good for.
+        why: the purpose of the rule.
         rewrite: returns the replacement of a match, or None if the value stays.
-        operators: the operators whose calls the rule applies to; also :data:`CALL` and :data:`ITEM`.
-        pattern: the rule applies only to calls that match it, with all parts visible where the call is.
+        operators: the operators whose calls the rule applies to, and also :data:`CALL` and :data:`ITEM`.
+        pattern: the rule applies only to calls that match it, with all parts visible at the position of the call.
         needs: operators that a module must have for the rule to apply: one of each of these collections.
         variables: the rule applies to calls and elements of tuples that these variables are bound to.
-        leaves_unused: whether a replacement may leave values that nothing reads any more; they are dropped.
+        leaves_unused: whether a replacement may leave values that nothing reads any more. They are dropped.
     """
 
     why: str
@@ -139,10 +143,10 @@ class Rule:
 def apply_rules(
     mod: tvm.IRModule, rules: Sequence[Rule], *, unique_names: bool = False, inlines_constants: bool = False
 ) -> tvm.IRModule:
-    """The module with its own Relax functions rewritten by rules; itself if none of them changes a value.
+    """Return the module with its own Relax functions rewritten by rules, or the module itself if no value changes.
 
     Args:
-        mod: a module; functions that passes made of calls (``Primitive``) stay as they are.
+        mod: a module. Functions that passes made of calls (``Primitive``) stay as they are.
         rules: the rules, the first choice first.
         unique_names: whether no value that a rule binds in a dataflow block gets the name of another value.
         inlines_constants: whether a variable that is bound to a constant is read as the constant.
@@ -157,7 +161,7 @@ def apply_rules(
 
 
 def _that_may_apply(mod: tvm.IRModule, rules: Sequence[Rule]) -> list[Rule]:
-    """The rules for which a module has operators, or variables; one look at the module serves all."""
+    """Return the rules whose operators a module has, and rules for variables. One search serves all rules."""
     present: frozenset[str] = frozenset()
     found = []
     for rule in rules:
@@ -186,15 +190,15 @@ class _Rewriter(PyExprMutator):
         for rule in rules:
             for var in rule.variables:
                 self.of_variable.setdefault(var, []).append(rule)
-        self.changed = False  # the module
-        self.inlined = False  # a constant, in the function
+        self.changed = False  # whether the module changed
+        self.inlined = False  # whether a constant of the function was inlined
         self.func: relax.Function | None = None
-        self.applied: list[Rule] = []  # in the function
+        self.applied: list[Rule] = []  # the rules applied in the function
         self.block: relax.BindingBlock = None
         self.var: relax.Var = None
         self.bound: relax.Expr | None = None
         self.notes: dict[relax.Var, Any] = {}
-        self.results: set[relax.Var] = set()  # of the block, in the function after
+        self.results: set[relax.Var] = set()  # the block's results, in the function after
 
     def rewrite(self, gvar: tvm.ir.GlobalVar, func: relax.Function) -> None:
         """Rewrite a function of the module."""
@@ -210,16 +214,16 @@ class _Rewriter(PyExprMutator):
 
     @cached_property
     def values(self) -> Mapping[relax.Var, relax.Expr]:
-        """The values of the variables of the function before."""
+        """Return the values of the variables of the function before."""
         return relax.analysis.get_var2val(self.func)
 
     @cached_property
     def readers(self) -> Readers:
-        """The bindings that read each variable of the function before."""
+        """Return the bindings that read each variable of the function before."""
         return readers_of(self.func)
 
     def with_operands(self, value: relax.Expr) -> relax.Expr:
-        """A value with its operands rewritten."""
+        """Return a value with its operands rewritten."""
         is_call = isinstance(value, relax.Call)
         return super().visit_call_(value) if is_call else super().visit_tuple_getitem_(value)
 
@@ -243,7 +247,7 @@ class _Rewriter(PyExprMutator):
             self.__dict__.pop(name, None)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Note the variable."""
+        """Record the variable, and rewrite its value."""
         self.var, self.bound = binding.var, binding.value
         super().visit_var_binding_(binding)
         if not isinstance(binding.var, relax.DataflowVar):
@@ -262,7 +266,7 @@ class _Rewriter(PyExprMutator):
         return self._replaced(item, "", self.of_operator[ITEM])
 
     def _replaced(self, before: relax.Expr, name: str, rules: Sequence[Rule]) -> relax.Expr:
-        """The replacement by the first rule that has one, else the value with its operands rewritten."""
+        """Return the replacement by the first rule that gives one, or the value with its operands rewritten."""
         if self.of_variable and before.same_as(self.bound):
             rules = [*self.of_variable.get(self.var, ()), *rules]
         if not rules:

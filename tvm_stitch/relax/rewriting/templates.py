@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell which convolutions of a Relax module the CPU templates compute."""
+"""Decide which convolutions of a Relax module the CPU templates compute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .views import shape_of
 
 
 def suits_templates(call: relax.Call, _read_last: bool) -> bool:
-    """Return whether a template may compute a convolution: it multiplies the dtypes, and images have static sizes."""
+    """Return True if a template may compute a convolution: it takes the dtypes, and images have static sizes."""
     data, weight = call.args
     if not are_served(*(str(ty.dtype) for ty in (data.ty, weight.ty, call.ty))):
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a Relax program as a report tells them: names, shapes and sizes without anything of TVM's."""
+"""Tensors of a Relax program in a report's terms: names, shapes and sizes without objects of TVM."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...report.data import Value
 
 
 def tensor_types(ty: Any) -> list[Any]:
-    """The tensor types in a type, through tuples, in order."""
+    """Return the tensor types in a type, through tuples, in order."""
     if isinstance(ty, relax.TupleType):
         return [t for field in ty.fields for t in tensor_types(field)]
     return [ty] if isinstance(ty, relax.TensorType) else []
 
 
 def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
-    """A tensor under a name. Its shape is ``"?"`` and its size None where the program does not say."""
+    """Return a tensor with its name. Its shape is ``"?"`` and its size None if the program does not say them."""
     shape = getattr(ty, "shape", None)
     extents = list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
     dtype = str(ty.dtype) if ty.dtype else ""
@@ -34,7 +34,7 @@ def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
 
 
 def bindings_of(body: Any) -> Iterator[Any]:
-    """The bindings of a function's body in order, those of both branches of a condition included."""
+    """Yield the bindings of a function's body in order, with those of both branches of a condition."""
     if not isinstance(body, relax.SeqExpr):
         return
     for block in body.blocks:
@@ -46,7 +46,7 @@ def bindings_of(body: Any) -> Iterator[Any]:
 
 
 def operands_of(value: Any) -> list[Any]:
-    """The variables and constants that a bound value reads, through tuples, in order."""
+    """Return the variables and constants that a bound value reads, through tuples, in order."""
     if isinstance(value, (relax.Var, tvm.ir.GenericConst)):
         return [value]
     if isinstance(value, relax.Tuple):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax value looks like in the memory of one that it is a view of: permuted, reshaped, broadcast, sliced.
+"""Describe a Relax value as a view of another value's memory: permuted, reshaped, broadcast or sliced.
 
-Each operand of a product has a chain of views, through permutations, reshapes and broadcasts; the product takes the
+Each operand of a matmul has a chain of views, through permutations, reshapes and broadcasts. The matmul takes the
 deepest pair that one call of a library can read.
 """
 
@@ -27,10 +27,10 @@ RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatte
 
 @dataclass(frozen=True)
 class View:
-    """A value, and axes of extents and strides (in its elements) that another value is of it.
+    """A value, with extents and strides (in its elements) that describe another value in its memory.
 
-    Broadcast axes, and those of extent 1, have the stride 0. ``offset`` is the first element's place: views that are no
-    slices begin with the value.
+    Broadcast axes, and those of extent 1, have the stride 0. ``offset`` is the position of the first element, which
+    is 0 for views that are no slices.
     """
 
     value: Any
@@ -41,25 +41,25 @@ class View:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the results of ``R.split``: the call, and which."""
+    """One of the results of ``R.split``: the call, and the index of the result."""
 
     call: Any
     index: int
 
 
 def shape_of(value: Any) -> tuple[Extent, ...] | None:
-    """The extents of a tensor, None where they are unknown."""
+    """Return the extents of a tensor, or None if they are unknown."""
     shape = getattr(value.ty, "shape", None)
     return tuple(as_extent(s) for s in elements(shape.values)) if isinstance(shape, relax.ShapeExpr) else None
 
 
 def has_elements(*values: Any) -> bool:
-    """Has none of these tensors an extent that is known to be 0?"""
+    """Return True if no tensor has an extent that is known to be 0."""
     return not any(is_number(extent, 0) for value in values for extent in shape_of(value) or ())
 
 
 def bytes_of(value: Any) -> float:
-    """Of a tensor; infinitely many where they are not known."""
+    """Return the bytes of a tensor, or infinity if they are not known."""
     shape = shape_of(value)
     if shape is None or not is_static(shape):
         return math.inf
@@ -67,13 +67,13 @@ def bytes_of(value: Any) -> float:
 
 
 def permutation(call: Any, rank: int) -> list[int]:
-    """For each axis of what ``R.permute_dims`` makes, the axis of its operand."""
+    """Return, for each axis of the result of ``R.permute_dims``, the axis of its operand."""
     axes = call.attrs.axes
     return [int(a) % rank for a in axes] if axes is not None else list(range(rank))[::-1]
 
 
 def whole(value: Any, extents: Sequence[Extent]) -> View:
-    """A compact tensor as it is."""
+    """Return the view of a compact tensor that is the tensor itself."""
     strides: list[Extent] = []
     inner: list[Extent] = [1]
     for extent in reversed(extents):
@@ -83,7 +83,10 @@ def whole(value: Any, extents: Sequence[Extent]) -> View:
 
 
 def definition(values: Mapping[Any, Any], value: Any) -> Any:
-    """The call that ``values`` bind a variable to, where what the call reads can be read in its stead."""
+    """Return the call that ``values`` bind a variable to, or None.
+
+    The operands of the call must be readable in place of the variable.
+    """
     call = values.get(value) if isinstance(value, relax.Var) else None
     if not isinstance(call, relax.Call) or not call.args:
         return None
@@ -92,11 +95,11 @@ def definition(values: Mapping[Any, Any], value: Any) -> Any:
 
 
 def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
-    """A value as views of what it is made from: first of the value itself, then of earlier and earlier ones.
+    """Yield a value as views: first of the value itself, then of earlier and earlier values that it is made from.
 
     Args:
         value: a tensor whose extents are known.
-        definition: gives the expression that a variable is bound to and that may be read in its stead, or None.
+        definition: returns the expression that a variable is bound to and that may be read in its place, or None.
     """
     extents = shape_of(value)
     if extents is None:
@@ -120,7 +123,10 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
 
 
 def through(step: Any, view: View) -> View | None:
-    """A view of what a step makes of a view: one of ``VIEWS``, a slice, or a part. None where it is none."""
+    """Return the view of a step's result, for a step on a view, or None if the result is no view.
+
+    A step is one of ``VIEWS``, a slice, or a part.
+    """
     if isinstance(step, Part):
         return _part(step, view)
     extents = shape_of(step)
@@ -133,7 +139,7 @@ def through(step: Any, view: View) -> View | None:
 
 
 def reordered(view: View, order: Sequence[int]) -> View:
-    """A view with its axes in another order; ``order`` has for each axis the one that it was."""
+    """Return a view with its axes in another order. ``order`` has for each axis its former position."""
     return replace(
         view, extents=tuple(view.extents[a] for a in order), strides=tuple(view.strides[a] for a in order)
     )
@@ -144,7 +150,7 @@ def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
 
 
 def broadcast(view: View, extents: Sequence[Extent]) -> View | None:
-    """A view with its elements repeated along axes; None where it is not known whether they are."""
+    """Return a view with its elements repeated along axes, or None if the extents may differ otherwise."""
     missing = len(extents) - len(view.extents)
     strides: list[Extent] = [0] * missing
     for before, after, stride in zip(view.extents, extents[missing:], view.strides):
@@ -188,14 +194,14 @@ def _part(part: Part, view: View) -> View | None:
 
 
 def parts_of(split: Any) -> list[tuple[int, int]]:
-    """Where each part of ``R.split`` begins and ends along its axis; none where the axis is symbolic."""
+    """Return the begin and end of each part of ``R.split`` along its axis, or nothing for a symbolic axis."""
     axis = int(split.attrs.axis)
     extents = [as_extent(field.shape.values[axis]) for field in split.ty.fields]
     return list(pairwise(accumulate(extents, initial=0))) if is_static(extents) else []
 
 
 def integers_of(value: Any) -> list[int] | None:
-    """The integers of a tuple of constants; None where it is something else."""
+    """Return the integers of a tuple of constants, or None for anything else."""
     if not isinstance(value, (relax.Tuple, relax.ShapeExpr)):
         return None
     fields = value.fields if isinstance(value, relax.Tuple) else value.values
@@ -210,14 +216,14 @@ _OTHERS: dict[str, Callable[[Any, View, tuple[Extent, ...]], View | None]] = {
 }
 
 SLICES = ("relax.strided_slice",)
-"""Operators whose results may be parts of their operands."""
+"""Operators whose results may be slices of their operands."""
 
 VIEWS = (*RESHAPES, "relax.permute_dims", "relax.broadcast_to")
 """Operators whose results are views of their operands."""
 
 
 def reshaped(view: View, extents: Sequence[Extent]) -> View | None:
-    """The same elements in the same order with other extents; None where one stride an axis does not do."""
+    """Return the same elements in the same order with other extents, or None if one stride an axis is not enough."""
     if any(is_number(e, 0) for e in (*view.extents, *extents)):
         return None
     runs = _runs(view)
@@ -243,7 +249,7 @@ def reshaped(view: View, extents: Sequence[Extent]) -> View | None:
 
 
 def _runs(view: View) -> list[tuple[Extent, Extent]]:
-    """Extents and strides with neighbouring axes joined where one stride serves both."""
+    """Return extents and strides, with neighbouring axes joined if one stride serves both."""
     runs: list[tuple[Extent, Extent]] = []
     for extent, stride in zip(view.extents, view.strides):
         if is_number(extent, 1):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outline stitch ops, merge, schedule, and hand the rest to TVM's fusion."""
+"""Outline stitch ops, merge and schedule them, and leave the remaining operators to TVM's fusion."""

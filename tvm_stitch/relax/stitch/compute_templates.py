@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ComputeTemplates: matrix products and convolutions of a CPU by our templates, weights packed at compile time."""
+"""ComputeTemplates: compute matmuls and convolutions on a CPU with template kernels, with weights packed beforehand."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ..rewriting.rules import Match, Rule, apply_rules
 from .lift_workspace import LiftWorkspace
 
 CONTRACTIONS = ("matmul", "conv", "dense")
-"""What is in the names of functions that hold a contraction, read or not."""
+"""Words in the names of functions that contain a contraction, whether the function can be read or not."""
 
 
 @module_pass
 class ComputeTemplates(ComputePass):
-    """Replace PrimFuncs of one matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
+    """Replace PrimFuncs of one matmul or convolution, and the operators that TVM fused to it, by kernels for a CPU.
 
-    A weight that is a constant is packed: its calls get the constant in panels. The module's decisions receive for
-    each function of one what computes it, and why. A kernel that TVM's lowering fails on is none; with ``check=False``
-    that is not tried.
+    A constant weight is packed: its calls get the constant in panels. The module's decisions receive, for each
+    function with a contraction, its implementation and the reason. A kernel that TVM's lowering fails on is not used.
+    With ``check=False``, kernels are not lowered as a test.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ComputeTemplates(ComputePass):
         except Exception as err:
             reraise_fatal(err)
             if contracts:
-                # A layout that was left as it is, since TVM is asked for, is not the reason.
+                # If the user asked for TVM, that is the reason, and not a layout that was left for it.
                 kind = "convolution" if "conv" in name else "matmul"
                 self.computed[name] = f"TVM: {ASKED if kind in self.config.of_tvm else error_text(err)}"
             return None
@@ -99,7 +99,7 @@ class _Kernels:
         self.weights: dict[tuple[Any, Hashable, int, int], tvm.ir.GenericConst] = {}
 
     def call(self, match: Match) -> relax.Expr | None:
-        """The call of a kernel that stands for a call of a product."""
+        """Return the call of a kernel that replaces a call of a product."""
         call = match.value
         if call.args[0] not in self.products:
             return None
@@ -123,7 +123,7 @@ class _Kernels:
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
 
     def _packed(self, weight: Any, product: Contraction | Convolution, tiles: Tiles) -> Any:
-        """A constant in panels: one for all products that share it."""
+        """Return a constant in panels. All products that share the constant share the result."""
         key = weight.value, layout(product), tiles.columns, tiles.group
         if key not in self.weights:
             made = packed(product, weight.value.numpy(), tiles.columns, tiles.group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""See a Relax dataflow block as the nodes that scope identification works on."""
+"""View a Relax dataflow block as the nodes that scope identification works on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .numbers import number_in
 
 @dataclass
 class BlockView:
-    """The nodes of a dataflow block, each with its bindings, and what stands for each value.
+    """The nodes of a dataflow block, each with its bindings, and the name of each value.
 
     A value is the Relax variable or constant, or ``(variable, index)`` for one result of a call with several.
-    ``item`` maps such a result to the variable that names it in the program. ``numbers`` are what stands for constants
-    in calls, each by its place among the call's tensors; a node's inputs are without them.
+    ``item`` maps such a result to the variable that names it in the program. ``numbers`` has the numbers that replace
+    constants in calls, by the position among the call's tensors. A node's inputs are without these constants.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -39,7 +39,7 @@ class BlockView:
     numbers: dict[Node, dict[int, Any]] = field(default_factory=dict)
 
     def named(self, value: Value) -> Any:
-        """What names a value in the program; itself, for a result of several that the program never names."""
+        """Return the variable that names a value in the program, or the value itself if it has no name."""
         return self.item.get(value, value)
 
 
@@ -53,9 +53,9 @@ class GraphReader:
     def graph(
         self, gvar: Any, args: list[Any], scalars: Sequence[Any] = (), results: Sequence[Any] = ()
     ) -> StitchGraph:
-        """The graph of a function, its symbolic shapes and scalar parameters written in the caller's.
+        """Return the graph of a function, with symbolic shapes and scalar parameters written in the caller's symbols.
 
-        ``results`` are the types of what the call makes.
+        ``results`` are the types of the call's results.
 
         Raises:
             Unreadable: with the reason.
@@ -85,7 +85,7 @@ class GraphReader:
                     )
         for t in found.tensors():
             unknown = [v for s in t.shape if not isinstance(s, int) for v in free_vars(s) if v not in values]
-            if unknown:  # in another call it may be another number
+            if unknown:  # it may be another number in another call
                 raise Unreadable(f"no argument or result says what {unknown[0]} is")
         return specialize(found, values)
 
@@ -93,7 +93,7 @@ class GraphReader:
     def _read(func: Any, name: str) -> StitchGraph | str:
         try:
             graph = read(func, name)
-        except Exception as err:  # whatever a hand-written function does, it compiles without us
+        except Exception as err:  # any hand-written function compiles without stitching
             return reason_of(err, name, quiet=True)
         for t in [*graph.inputs, *graph.outputs]:
             if any(str(s.ty) != "int64" for s in t.buffer.shape):
@@ -102,7 +102,7 @@ class GraphReader:
 
 
 def view_block(block: Any, reader: GraphReader) -> BlockView:
-    """The nodes of a dataflow block."""
+    """Return the nodes of a dataflow block."""
     view = BlockView()
     tuples = _splittable(block)
     packed = {b.var for b in block.bindings if _is_packed(b.value)}
@@ -133,9 +133,10 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
 
 
 def _inlined(node: Node) -> dict[int, Any]:
-    """Write constants of one element that a memory-intensive call is given as numbers into what it computes.
+    """Write constants of one element that a memory-intensive call reads as numbers into its expressions.
 
-    Gives the numbers by their places among what was the node's inputs.
+    Returns:
+        The numbers by their positions among the former inputs of the node.
     """
     if node.graph is None or node.kind is not NodeKind.MEMORY:
         return {}
@@ -149,7 +150,7 @@ def _inlined(node: Node) -> dict[int, Any]:
 
 
 def _splittable(block: Any) -> set[Any]:
-    """Variables of calls with several results whose every use takes one of them, under one name each."""
+    """Return the variables of calls with several results that are read one result at a time, under one name each."""
     found: set[Any] = set()
     named: set[Any] = set()
     for binding in block.bindings:
@@ -169,17 +170,17 @@ def _splittable(block: Any) -> set[Any]:
 
 
 def is_call_tir(value: Any) -> bool:
-    """True for ``R.call_tir(gvar, (...))``."""
+    """Return True for ``R.call_tir(gvar, (...))``."""
     return operator_name(value) == "relax.call_tir"
 
 
 def _is_packed(value: Any) -> bool:
-    """True for ``R.call_dps_packed("function", (...))``, which is how libraries are called."""
+    """Return True for ``R.call_dps_packed("function", (...))``, which is how libraries are called."""
     return operator_name(value) == "relax.call_dps_packed"
 
 
 def call_args(value: Any) -> tuple[list[Any], list[Any]]:
-    """The tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
+    """Return the tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
     args = value.args[1]
     fields = elements(args.fields) if type(args).__name__ == "Tuple" else [args]
     tensors = [a for a in fields if type(a.ty).__name__ != "PrimType"]
@@ -187,13 +188,16 @@ def call_args(value: Any) -> tuple[list[Any], list[Any]]:
 
 
 def result_types(value: Any) -> list[Any]:
-    """The types of a ``call_tir``'s results."""
+    """Return the types of a ``call_tir``'s results."""
     ty = value.ty_args[0]
     return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
 
 
 def _is_conditional(extent: Any) -> bool:
-    """Does an extent hold a call, such as the choice between two extents that a slice with unknown bounds has?"""
+    """Return True if an extent contains a call.
+
+    A slice with unknown bounds has one, the choice between two extents.
+    """
     return kind(extent) == "Call" or any(_is_conditional(e) for e in operands(extent))
 
 
@@ -233,7 +237,7 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
 
 
 def flow_of(view: BlockView, found: Identified) -> Flow:
-    """The calls of a block and the edges on which kernels end, without anything of TVM's."""
+    """Return the calls of a block and the edges on which kernels end, without objects of TVM."""
     made = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
     nodes = tuple(
         FlowNode(
@@ -250,7 +254,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
 
 
 def _told(value: Any) -> str:
-    """A variable's name; that of the whole and a number, for one result of several that the program does not name."""
+    """Return a variable's name, or for one result of several without a name, the name of the whole and a number."""
     if isinstance(value, tuple):
         return f"{value[0].name}[{value[1]}]"
     return str(value.name)

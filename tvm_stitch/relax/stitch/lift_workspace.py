@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LiftWorkspace: a kernel's scratch becomes results of its calls that nobody uses, for the memory planner to place."""
+"""LiftWorkspace: turn a kernel's scratch memory into unused results of its calls, which the memory planner places."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .dataflow import is_call_tir, result_types
 
 @tvm.error.register_error  # keeps its type on the way through a pass
 class WorkspaceError(ValueError):
-    """A function that needs workspace is called in a way that cannot be given any."""
+    """A function that needs workspace is called in a way that cannot supply it."""
 
 
 @module_pass
@@ -26,13 +26,14 @@ class LiftWorkspace:
     """Give every call of a function with scratch parameters the memory for them.
 
     A PrimFunc with the attribute ``tvm_stitch.workspace`` = N writes N buffers beyond its results, as its last
-    parameters. Each ``call_tir`` of it gets N more results, of the buffers' shapes written in the caller's symbols,
-    which are dropped: StaticPlanBlockMemory then plans scratch as it plans any intermediate tensor, with reuse, and
-    RewriteCUDAGraph captures the calls. Calls that have the results already are left as they are.
+    parameters. Each ``call_tir`` of it gets N more results, of the buffers' shapes written in the caller's symbols.
+    Nothing reads these results. So StaticPlanBlockMemory plans scratch as it plans any intermediate tensor, with
+    reuse, and RewriteCUDAGraph captures the calls. Calls that have the results already stay as they are.
 
     Raises:
-        WorkspaceError: when such a function is not called by ``call_tir`` with the arguments and results it has, or
-            when a scratch buffer's shape does not follow from a call's arguments and results.
+        WorkspaceError: when such a function is called otherwise than by ``call_tir``, or with another number of
+            arguments and results. Also when a scratch buffer's shape does not follow from a call's arguments and
+            results.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -70,7 +71,7 @@ class _WholeUses(PyExprVisitor):
     visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
-        """A definition is no use."""
+        """Ignore definitions, which are not uses."""
 
 
 @mutator
@@ -79,7 +80,7 @@ class _Lifter(PyExprMutator):
         super().__init__(mod)
         self.mod, self.wanted = mod, wanted
         self.whole: set[Any] = set()
-        # A global variable keeps the type it got first; scheduling has given the function more parameters since.
+        # A global variable keeps its first type, but scheduling has given the function more parameters since.
         self.renewed: dict[Any, Any] = {}
         for gvar in wanted:
             self.renewed[gvar] = tvm.ir.GlobalVar(gvar.name_hint)
@@ -91,7 +92,7 @@ class _Lifter(PyExprMutator):
         self.whole = uses.found
         return self.visit_expr(func)
 
-    def visit_global_var_(self, gvar: Any) -> Any:  # reached unless the call is one that is rewritten
+    def visit_global_var_(self, gvar: Any) -> Any:  # not reached for calls that are rewritten
         if gvar in self.wanted:
             raise WorkspaceError(f"{gvar.name_hint} needs workspace: it can only be called by R.call_tir")
         return gvar
@@ -100,7 +101,7 @@ class _Lifter(PyExprMutator):
         var, value = binding.var, binding.value
         by_item = isinstance(var, relax.DataflowVar) and var not in self.whole
         if self._lacks_workspace(value) and len(result_types(value)) > 1 and by_item:
-            # The items keep their indices: the longer tuple stands for the one that the program named.
+            # The items keep their indices, so the longer tuple replaces the program's tuple.
             self.set_var_remap(var, self.builder_.emit(self._extended(value), var.name))
             return
         super().visit_var_binding_(binding)
@@ -119,7 +120,7 @@ class _Lifter(PyExprMutator):
         return relax.Tuple([self.builder_.emit(item) for item in items])
 
     def _lacks_workspace(self, value: Any) -> bool:
-        """True for a call that is to be rewritten."""
+        """Return True for a call that has to be rewritten."""
         if not is_call_tir(value) or value.args[0] not in self.wanted:
             return False
         gvar = value.args[0]
@@ -141,13 +142,13 @@ class _Lifter(PyExprMutator):
 
 
 def workspace_types(func: Any, count: int, given: Sequence[Any], name: str = "the function") -> list[Any]:
-    """The tensor types of the last ``count`` parameters of ``func`` in a caller's symbols.
+    """Return the tensor types of the last ``count`` parameters of ``func`` in a caller's symbols.
 
     Args:
         func: a PrimFunc.
-        count: how many of its last parameters are workspace.
-        given: what the caller gives for the others, in order: expressions, or tensor types (for results).
-        name: the function's, for messages.
+        count: the number of its last parameters that are workspace.
+        given: the caller's arguments for the others, in order: expressions, or tensor types (for results).
+        name: the function's name, for messages.
 
     Raises:
         WorkspaceError: when a shape has symbols that no other parameter's shape or value gives.
@@ -174,7 +175,7 @@ def workspace_types(func: Any, count: int, given: Sequence[Any], name: str = "th
 
 
 def _symbols(params: Sequence[tuple[Any, Any]], given: Sequence[Any]) -> dict[Any, Any]:
-    """What a caller gives for the variables in a function's shapes."""
+    """Return the caller's values of the variables in a function's shapes."""
     found: dict[Any, Any] = {}
     for (param, buffer), value in zip(params, given):
         if buffer is None:
@@ -191,7 +192,7 @@ def _symbols(params: Sequence[tuple[Any, Any]], given: Sequence[Any]) -> dict[An
 
 
 def _int64(extent: Any) -> Any:
-    """An extent as Relax wants it."""
+    """Return an extent as an int64, which Relax requires."""
     value = compat.int_value(extent)
     if value is not None:
         return compat.const(value, "int64")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MergeStitchOps: FuseTIR, carrying the mark of stitch ops over to the PrimFuncs it makes; and what undoes its own."""
+"""Keep the marks of stitch ops through TVM's fusion.
+
+``MergeStitchOps`` runs FuseTIR and marks the PrimFuncs that it makes. ``UnmarkEpilogues`` removes the marks of
+epilogues.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from ..rewriting.operators import OPAQUE_PATTERN
 from .stitch_ops import STITCH_ATTR
 
 EPILOGUE_ATTR = "tvm_stitch.epilogue"
-"""Marks a compute-intensive function merged with its epilogue, until TVM has fused what is left."""
+"""Marks a compute-intensive function merged with its epilogue, until TVM has fused the remaining operators."""
 
 
 @module_pass
@@ -37,7 +41,7 @@ class MergeStitchOps:
 
 @module_pass
 class UnmarkEpilogues:
-    """Make the functions with epilogues what TVM's fusion makes of them, so that tuning records of those serve."""
+    """Make functions with epilogues equal to the results of TVM's fusion, so that tuning records of those match."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Drop the attributes that ``MergeStitchOps`` gave them."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants of one element as numbers in the functions that read them, in the place of arguments.
+"""Write constants of one element as numbers into the functions that read them, in place of arguments.
 
-TVM's legalization writes scalars into arithmetic, and leaves them tensors where an operator such as ``where`` reads
-them. A kernel would read such a one from memory, beside what it stands between.
+TVM's legalization writes scalars into arithmetic, but leaves them tensors if an operator such as ``where`` reads
+them. A kernel would read such a tensor from memory, in addition to its other operands.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ _INTEGERS = frozenset({"bool", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16
 _ARITHMETIC = frozenset("Add Sub Mul Div FloorDiv Mod FloorMod".split())
 _COMPARISONS = frozenset("EQ NE LT LE GT GE".split())
 _LARGEST = 2**63
-"""TVM has no literal of a uint64 from here on."""
+"""TVM has no literal of a uint64 that is this large or larger."""
 _LEAST = -(2**31)
-"""Of int32."""
+"""The least int32."""
 
 
 def number_in(value: Any, tensor: Tensor) -> Expr | None:
-    """The number that stands for a value of the program in what reads ``tensor`` for it; None if none does.
+    """Return the number that may replace a value in the readers of ``tensor``, or None if no number may.
 
-    Constants of one element have one. Zeros have none where something is computed of them: TVM's simplifier takes a
-    product with 0 for 0, which infinities and NaN make wrong, and a sum for the other term, which may be a zero of the
-    other sign, and refuses to divide by it. The least int32 has none where it is compared or computed with: the
-    simplifier compares differences, and that number's negative is itself.
+    Constants of one element have a number, with two exceptions:
+
+    - A zero has none if a reader computes with it. TVM's simplifier takes a product with 0 for 0, which infinities
+      and NaN make wrong. It takes a sum with 0 for the other term, which may be a zero of the other sign, and refuses
+      to divide by 0.
+    - The least int32 has none if a reader compares it or computes with it. The simplifier compares differences, and
+      that number's negative is itself.
     """
     number = _number(value)
     if number is None:
@@ -64,7 +67,7 @@ def _number(value: Any) -> Expr | None:
 
 
 def _computes(op: Operator, tensor: Tensor, kinds: Collection[str]) -> bool:
-    """Whether an operator has an operation of some kinds on what it reads of a tensor; indices do not count."""
+    """Return True if an operator applies one of ``kinds`` to an element of a tensor. Indices do not count."""
     found = False
 
     def reads(e: Expr) -> bool:
@@ -80,7 +83,7 @@ def _computes(op: Operator, tensor: Tensor, kinds: Collection[str]) -> bool:
 
 
 def with_numbers(func: Any, numbers: Mapping[Buffer, Expr]) -> Any:
-    """An unscheduled PrimFunc with numbers in the place of parameters of one element, which its blocks only read."""
+    """Return an unscheduled PrimFunc with numbers in place of parameters of one element that its blocks only read."""
 
     def loaded(load: Any) -> Any:
         return numbers.get(compat.load_buffer(load), load)

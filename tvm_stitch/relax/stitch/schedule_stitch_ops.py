@@ -2,8 +2,8 @@
 """ScheduleStitchOps: plan and emit every stitch op that FuseTIR has merged into one PrimFunc.
 
 TVM's simplifier, its analyses and its elimination of common subexpressions fail on some expressions with symbolic
-extents, after the pipeline, where nobody could mend it. So each stitched kernel is lowered once here, unless the caller
-mends that failure itself, and one that fails is left to TVM with the reason.
+extents. They fail after the pipeline, which is too late to repair a kernel. So each stitched kernel is lowered once
+here, and one that fails is left to TVM with the reason. Callers that handle the failure themselves turn this off.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ScheduleStitchOps:
 
     Args:
         target: a TVM target or its string.
-        config: options; the defaults suit most models.
-        check: whether each kernel is lowered once, so that one which TVM's lowering fails on is declined. Without, half
-            the time of lowering is saved.
+        config: options. The defaults suit most models.
+        check: whether each kernel is lowered once, so that a kernel on which TVM's lowering fails is declined. False
+            saves half the time of lowering.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
@@ -65,7 +65,7 @@ class ScheduleStitchOps:
                 made = emit(func, plan)
                 if self.check:
                     self._check(made)
-            except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+            except Exception as err:  # a fault of this package or of TVM must not cost a working model
                 raise_where_strict(err, name, self.config.strict)
                 declined[name] = reason_of(err, name)
                 return None
@@ -75,7 +75,7 @@ class ScheduleStitchOps:
         return decided(with_unscheduled(mod, scheduled), plans=plans, declined=declined)
 
     def _check(self, kernel: Any) -> None:
-        """See whether TVM lowers a kernel: its simplifier and analyses fail on some expressions.
+        """Check that TVM lowers a kernel: its simplifier and analyses fail on some expressions.
 
         Raises:
             Refusal: when it does not.

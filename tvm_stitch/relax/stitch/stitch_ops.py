@@ -30,10 +30,10 @@ from .dataflow import BlockView, GraphReader, call_args, flow_of, view_block
 from .numbers import with_numbers
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
-"""Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
+"""Function attribute that marks a stitch op, on the Primitive function and on FuseTIR's result for it."""
 
 Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[BlockView, Identified]]
-"""What was found in a dataflow block, by the block and the scopes that were excluded."""
+"""The view and the scopes of a dataflow block, by the block and the scopes that were excluded."""
 
 
 @module_pass
@@ -44,11 +44,11 @@ class StitchOps:
     ``tvm_stitch.stitch_op``. Matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
     each into one PrimFunc. A scope that cannot be outlined is left to TVM.
 
-    The module's decisions (``tvm_stitch.records.decisions``) say which scopes are excluded. They receive the boundaries
-    between kernels, the names of the outlined scopes, and the reasons for calls that no scope could take.
+    The module's decisions (``tvm_stitch.records.decisions``) say which scopes are excluded. They receive the
+    boundaries between kernels, the names of the outlined scopes, and the reasons for calls that no scope could take.
 
     Args:
-        config: options; the defaults suit most models.
+        config: options. The defaults suit most models.
         exclude: further scopes that are left to TVM.
 
     Raises:
@@ -73,7 +73,7 @@ class StitchOps:
 
         stitcher, excluded = resilient(step, lambda _: {}, strict=self.config.strict)
         used = {key: known[key] for key in stitcher.used}
-        # Another attempt on this module finds the same again; a pass that is kept holds no other module.
+        # Another attempt on this module finds the same. A pass that is kept holds no other module.
         self._known = {key: found for key, found in known.items() if key[0] in {block for block, _ in used}}
         failed: dict[str, str] = {}
         for reasons in excluded.values():
@@ -163,16 +163,16 @@ class _Stitcher(PyExprMutator):
             self._view(view, node)
             return
         self.visit_binding(view.bindings[node])
-        for out in node.outputs:  # name the results of a call with several, as the program did
+        for out in node.outputs:  # the results of a call with several keep the program's names
             if isinstance(out, tuple) and out in view.item:
                 item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
                 rebound(self, view.item[out], self.builder_.normalize(item))
 
     def _view(self, view: BlockView, node: Node) -> None:
-        """A reshape that stays outside every kernel: the runtime makes a view of it, whatever it was fused with."""
+        """Emit a reshape that stays outside every kernel. The runtime makes a view of it, fused before or not."""
         var: Any = node.outputs[0]
         source = self.visit_expr(view.named(node.inputs[0]))
-        # As they are written: TVM's fusion takes 3 * n and n * 3 for two extents.
+        # Extents are compared as written, because TVM's fusion takes 3 * n and n * 3 for two extents.
         if compat.structural_equal(var.ty.shape, source.ty.shape):
             is_var = isinstance(source, relax.Var)  # no constant
             self.set_var_remap(var, source if is_var else self.builder_.emit(source, var.name))
@@ -201,7 +201,7 @@ class _Stitcher(PyExprMutator):
         return gvar
 
     def _called(self, view: BlockView, node: Node) -> Any:
-        """The PrimFunc that a node calls, without the parameters that numbers take the place of."""
+        """Return the PrimFunc that a node calls, without the parameters that numbers replace."""
         gvar, numbers = view.bindings[node].value.args[0], view.numbers[node]
         if not numbers:
             return gvar
@@ -219,12 +219,15 @@ class _Stitcher(PyExprMutator):
 
 
 def _may_be_reshaped(var: Any) -> bool:
-    """In Relax's ``reshape`` an extent of 0 means the input's extent there."""
+    """Return True if no extent is 0. In Relax's ``reshape`` an extent of 0 means the input's extent there."""
     return all(compat.int_value(extent) != 0 for extent in var.ty.shape)
 
 
 def _name(prefix: str, nodes: list[Node]) -> str:
-    """What a kernel does, in order. Casts from float to float say what types it reads and writes, and do not count."""
+    """Return a kernel's name, made of its operators in order.
+
+    Casts from float to float are left out: they only say which dtypes the kernel reads and writes.
+    """
     named = [n for n in nodes if not n.is_float_cast] or nodes
     names = [n.name.removeprefix("tir_") for n in named]
     shown = names if len(names) <= 5 else names[:3] + [f"x{len(names) - 4}", names[-1]]
@@ -234,7 +237,7 @@ def _name(prefix: str, nodes: list[Node]) -> str:
 def _function(
     view: BlockView, called: dict[Node, Any], inputs: list[Value], outputs: list[Value]
 ) -> tuple[relax.Function, list[Any]]:
-    """The outlined function, and the shape argument that passes symbols no tensor argument carries."""
+    """Return the outlined function, and the shape argument that passes symbols no tensor argument carries."""
     names: dict[Value, Any] = {}
     params = []
     for i, value in enumerate(inputs):
@@ -279,7 +282,7 @@ def _bind(bindings: list[Any], value: Any, hint: str, ty: Any, output: bool) -> 
 
 
 def _typed(expr: Any, ty: Any) -> Any:
-    """The expression with its type filled in (what normalization would infer)."""
+    """Return the expression with its type filled in (the type that normalization would infer)."""
     if expr.ty.is_missing():
         relax.expr._update_type(expr, ty)
     return expr

@@ -25,11 +25,14 @@ LAYOUTS = {
     "relax.nn.adaptive_avg_pool2d": "NCHW",
     "relax.nn.adaptive_avg_pool3d": "NCDHW",
 }
-"""Of the operators that are rewritten, where the axes are."""
+"""The operators that are rewritten, with the layout that each is rewritten in."""
 
 
 def parts_of_one_size(builder: Any, call: Any) -> Any:
-    """The average as a sum over an axis of its own for each pooled one; the call itself where all parts are equal."""
+    """Return the average as sums over slices of one size, or the call itself if all slices already have one size.
+
+    Each pooled axis gets an axis of its own for the elements of its slices.
+    """
     (x,), attrs, emit = call.args, call.attrs, builder.emit
     layout = LAYOUTS[call.op.name]
     before, after = shape_of(x), shape_of(call)
@@ -55,4 +58,4 @@ def parts_of_one_size(builder: Any, call: Any) -> Any:
 
 
 MENDED = dict.fromkeys(LAYOUTS, parts_of_one_size)
-"""By operator what makes of a call one that is stitched, or the call itself."""
+"""By operator, the function that makes a call stitchable. It returns the call itself if there is nothing to change."""

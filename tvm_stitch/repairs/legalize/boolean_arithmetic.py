@@ -27,7 +27,7 @@ def _of_booleans(call: Any) -> bool:
 
 
 def _by_logic(logic: Callable[[Any, Any, Any], Any]) -> Mend:
-    """Of an operator of two tensors: ``logic(emit, left, right)`` where both are booleans."""
+    """Return the mend of an operator of two tensors: ``logic(emit, left, right)`` if both are booleans."""
 
     def mend(builder: Any, call: Any) -> Any:
         return logic(builder.emit, *call.args) if _of_booleans(call) else call
@@ -36,7 +36,7 @@ def _by_logic(logic: Callable[[Any, Any, Any], Any]) -> Mend:
 
 
 def _none_but(emit: Any, left: Any, right: Any) -> Any:
-    """Whether ``right`` is true, and ``left`` is not: false is less than true."""
+    """Return ``right and not left``: false is less than true."""
     return R.logical_and(emit(R.logical_not(left)), right)
 
 
@@ -52,17 +52,17 @@ LOGIC: dict[str, Callable[[Any, Any, Any], Any]] = {
     "relax.less_equal": lambda emit, left, right: R.logical_not(emit(_none_but(emit, right, left))),
     "relax.greater_equal": lambda emit, left, right: R.logical_not(emit(_none_but(emit, left, right))),
 }
-"""By operator of two tensors what it is of booleans."""
+"""By operator of two tensors, its logic on booleans."""
 
 ORDERED = {
     **dict.fromkeys(("relax.max", "relax.min", "relax.argmax", "relax.argmin"), "int8"),
     **dict.fromkeys(("relax.sort", "relax.argsort"), "int32"),
 }
-"""Operators that need an order, and the integers that booleans are in them: TVM sorts none of 8 bits."""
+"""Operators that need an order, and the integer dtype that booleans are cast to. TVM sorts no integers of 8 bits."""
 
 
 def _by_integers(dtype: str) -> Mend:
-    """The same of integers, and booleans again where it gives booleans."""
+    """Return the mend that computes an operator of booleans in ``dtype``, and casts a boolean result back."""
 
     def mend(builder: Any, call: Any) -> Any:
         if not _of_booleans(call):
@@ -77,4 +77,4 @@ MENDED: dict[str, Mend] = {
     **{name: _by_logic(logic) for name, logic in LOGIC.items()},
     **{name: _by_integers(dtype) for name, dtype in ORDERED.items()},
 }
-"""By operator what makes of a call one that TVM compiles, or the call itself."""
+"""By operator, the function that rewrites a call so that TVM compiles it, or returns the call as it is."""

@@ -4,8 +4,8 @@
 A stitched kernel has the row on chip for the second pass. TVM's own reduction has two results, which stitching does
 not take.
 
-Fault: TVM sums ``x`` and ``x * x`` in one pass and subtracts the squared mean. Digits are lost where the mean is
-    large beside the deviations.
+Fault: TVM sums ``x`` and ``x * x`` in one pass and subtracts the squared mean. Digits are lost if the mean is large
+    compared to the deviations.
 Seen in: TVM 0.27.0
 Input: ``R.nn.group_norm`` of (2, 8, 40) float32 with values around 1000, target llvm
 Upstream: https://github.com/apache/tvm/issues/19592
@@ -59,13 +59,13 @@ def _group_norm(builder: Any, call: Any) -> Any:
 
 
 CENTRED_NORMS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
-"""For ``LegalizeOps``. Group norms of a symbolic number of channels keep TVM's formula."""
+"""Legalizations for ``LegalizeOps``. Group norms of a symbolic number of channels keep TVM's formula."""
 
 
 def normalized(
     x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, channel: list[int], axes: list[int], epsilon: float
 ) -> te.Tensor:
-    """``(x - mean) * rsqrt(variance + epsilon) * gamma + beta``, computed in float32 for half types.
+    """Return ``(x - mean) * rsqrt(variance + epsilon) * gamma + beta``, computed in float32 for half types.
 
     Args:
         x: a tensor of float type.

@@ -3,9 +3,11 @@
 
 Layouts go through the operators listed here alone. To ``ConvertLayout`` all others are calls of an unknown function.
 
-Fault: ``ConvertLayout`` is wrong for some operators: norms of several axes keep their weights as they are, RMS
-    norms lose their last axis, and ``repeat`` of a flattened tensor repeats another order. For negative axes it
-    raises, which costs the whole model its layouts.
+Its faults differ by operator. Norms of several axes keep their weights as they are, RMS norms lose their last axis,
+and ``repeat`` of a flattened tensor repeats another order.
+
+Fault: ``ConvertLayout`` is wrong for norms of several axes, for RMS norms, and for ``repeat`` of a flattened tensor.
+    For negative axes it raises, which costs the whole model its layouts.
 Seen in: TVM 0.27.0
 Input: ``R.repeat(R.nn.conv2d(x, w), 2)`` converted to NHWC
 Upstream: none known
@@ -33,7 +35,7 @@ _MOVEMENT = "concat expand_dims flip permute_dims repeat split squeeze strided_s
 PROPAGATED = ELEMENTWISE | frozenset(
     f"relax.{name}" for name in " ".join((_REDUCTIONS, _OF_CHANNELS, _IMAGES, _MOVEMENT)).split()
 )
-"""The operators that propagate layouts, but for ``PROVISOS``."""
+"""The operators that propagate layouts. For some of them ``PROVISOS`` adds a condition."""
 
 
 PROVISOS: dict[str, Callable[[relax.Call], bool]] = {
@@ -42,14 +44,14 @@ PROVISOS: dict[str, Callable[[relax.Call], bool]] = {
     "relax.repeat": lambda call: call.attrs.axis is not None,
     "relax.squeeze": lambda call: all(int(axis) >= 0 for axis in call.attrs.axis or ()),
 }
-"""For operators of which not all calls propagate layouts, whether a call does."""
+"""By operator, a function that returns True if a call propagates layouts. Operators without an entry always do."""
 
 _RULE = "FRelaxInferLayout"
 _HIDDEN = "tvm_stitch.hidden"
 
 
 def propagates(call: relax.Call) -> bool:
-    """Whether ``ConvertLayout`` may see a call: it propagates layouts rightly, or TVM has no rule for it."""
+    """Return True if ``ConvertLayout`` may see a call: it propagates layouts rightly, or TVM has no rule for it."""
     name = operator_name(call)
     if not name or call.op.get_attr(_RULE) is None:
         return True
@@ -59,9 +61,9 @@ def propagates(call: relax.Call) -> bool:
 def converted_where_propagated(
     mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
 ) -> tvm.IRModule:
-    """``convert(mod)``, which does not see operators that do not propagate layouts.
+    """Return ``convert(mod)``, with the operators that do not propagate layouts hidden from ``convert``.
 
-    To it they are calls of something unknown, of its operands.
+    To ``convert`` such an operator is a call of an unknown function on the same operands.
     """
     hidden: list[relax.Call] = []
 

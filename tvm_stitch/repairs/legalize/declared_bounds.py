@@ -28,20 +28,20 @@ from ...relax.rewriting.views import shape_of
 from ...support.module_pass import module_pass
 
 LEAST, MOST = "tir_var_lower_bound", "tir_var_upper_bound"
-"""Of a function: by the name of a variable, the least and the greatest value that it has."""
+"""Names of function attributes: the least and the greatest value of each symbolic variable, by the variable's name."""
 
 ENDLESS = 1 << 40
-"""What no extent reaches; one for which no greatest value is declared is below."""
+"""A bound above every extent. A variable without a declared greatest value is bounded by it."""
 
 SLICE = "relax.strided_slice"
 
 
 @module_pass
 class DeclaredBounds:
-    """Simplify the shapes of functions that declare upper bounds, and slices that are known to stay within a tensor."""
+    """Simplify the shapes of functions that declare bounds, and slices that are known to stay within a tensor."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the functions that declare some."""
+        """Rewrite the functions that declare bounds."""
         if not any(_declared(func, name) for _, func in own_functions(mod) for name in (LEAST, MOST)):
             return mod
         return with_own_functions(mod, _simplified)
@@ -87,7 +87,7 @@ class _Mutator(relax.PyExprMutator):
         return within
 
     def _within(self, call: Any) -> Any:
-        """A slice that begins and ends in the tensor, its ends counted from the front; None for another one."""
+        """Return the slice with ends counted from the front, if it begins and ends in the tensor, or None."""
         shape, (axes, begin, end, *strides) = shape_of(call.args[0]), call.args[1:]
         parts = [list(getattr(part, "fields", None) or ()) for part in (axes, begin, end, *strides)]
         if shape is None or any(len(part) != len(parts[0]) for part in parts):
@@ -111,7 +111,10 @@ class _Mutator(relax.PyExprMutator):
         )
 
     def _from_the_front(self, place: Any, extent: Any) -> Any:
-        """An end of a slice that is a number: one below zero counts from the end, one beyond the tensor is its end."""
+        """Return an end of a slice, counted from the front if it is a number.
+
+        A number below zero counts from the end, and one beyond the tensor is the tensor's end.
+        """
         number = compat.int_value(place)
         if number is None:
             return place

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """SkipEmpty: do not compute tensors without elements.
 
-A call whose results have a static extent of 0 becomes allocations. An empty part among results that are not empty
-loses its loop. A reduction of nothing, such as a matrix product without depth, becomes its initial value: an
-element-wise operator, which is stitched like any other.
+A call whose results have a static extent of 0 becomes allocations. An empty result among others that are not empty
+loses its loop. A reduction of nothing, such as a matmul with an empty reduction (K) dimension, becomes its initial
+value. That is an element-wise operator, which is stitched like any other.
 
-Fault: TVM's schedules for GPUs divide by the extents of a tensor, and raise for a static extent of 0. Functions
-    that do compile launch an empty grid, which is an error.
+Fault: TVM's schedules for GPUs divide by the extents of a tensor, and raise for a static extent of 0. Functions that
+    do compile launch an empty grid, which is an error.
 Seen in: TVM 0.27.0
 Input: ``R.permute_dims(R.exp(x), [1, 0])`` of (0, 4) float32, target cuda
 Upstream: https://github.com/apache/tvm/issues/20279
@@ -29,11 +29,11 @@ from ..prim_funcs import REDUCED, with_body, with_prim_funcs
 
 @module_pass
 class SkipEmpty:
-    """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
+    """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing writes to.
 
-    Of a call with several results, those that are empty are no longer computed. On a GPU it would be a launch of an
-    empty grid, which is an error, and TVM's schedules divide by its extents. What is reduced along a static extent of 0
-    gets the number that the reduction begins with. Other extents may be symbolic. Constants without elements become
+    Of a call with several results, the empty ones are no longer computed. On a GPU such a call would launch an empty
+    grid, which is an error, and TVM's schedules divide by its extents. A reduction along a static extent of 0 gets
+    the number that the reduction begins with. Other extents may be symbolic. Constants without elements become
     allocations as well.
     """
 
@@ -55,7 +55,7 @@ def _without_empty_loops(_name: str, func: Any) -> Any:
 
 
 def _as_it_begins(nest: Any) -> Any:
-    """A loop nest that reduces nothing without the loops of the reduction; others as they are."""
+    """Return a loop nest that reduces nothing without its reduction loops. Other loop nests stay as they are."""
     loops, stmt = [], nest
     while isinstance(stmt, tirx.For):
         loops.append(stmt)
@@ -90,7 +90,7 @@ def _those_that_run(sequence: Any) -> Any:
 
 
 def _never_runs(stmt: Any) -> bool:
-    """Is it a loop nest without iterations, and no reduction? Those of nothing still have a result."""
+    """Return True for a loop nest without iterations that is no reduction. A reduction of nothing has a result."""
     empty = False
     while isinstance(stmt, tirx.For):
         empty = empty or compat.int_value(stmt.extent) == 0
@@ -114,12 +114,12 @@ class _Skipper(PyExprMutator):
         return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
 
     def visit_generic_const_(self, constant: Any) -> Any:
-        # TVM 0.27 writes one of shape (6, 0) in a form that it does not read again.
+        # TVM 0.27 writes a constant of shape (6, 0) in a form that it cannot read again.
         return _nothing(constant.ty) if _is_empty(constant.ty) else super().visit_generic_const_(constant)
 
 
 def _is_empty(ty: Any) -> bool:
-    """Is it a tensor without elements, whatever its symbols are?"""
+    """Return True for a tensor without elements, whatever values its symbols have."""
     shape = getattr(ty, "shape", None)
     return isinstance(shape, relax.ShapeExpr) and any(compat.int_value(s) == 0 for s in shape)
 

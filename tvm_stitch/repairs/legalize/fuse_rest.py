@@ -4,9 +4,11 @@
 While ``FuseOps`` runs, elements of tuples that another kernel or the caller gives are hidden behind variables of
 their own.
 
-Fault: ``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the
-    tuples. With two or more tuples it may drop the wrong ones, by the order of a hash table: the function reads
-    variables that it is not given, and ``FuseTIR`` fails.
+``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the tuples. After
+the fault, the function reads variables that are no parameters.
+
+Fault: With two or more tuples, ``FuseOps`` may drop the wrong tuples from a kernel's parameters, depending on the
+    order of a hash table. ``FuseTIR`` then fails.
 Seen in: TVM 0.27.0
 Input: a chain of additions over two elements of each of nine tuple parameters
 Upstream: none known
@@ -27,15 +29,16 @@ from ...support.module_pass import module_pass
 
 @module_pass
 class FuseRest:
-    """Fuse what no stitch op took, as TVM's ``FuseOps`` does, which loses parameters of functions that read elements
-    of several tuples.
+    """Fuse the operators that no stitch op took, as TVM's ``FuseOps`` does.
 
-    Takes a module behind ``AnnotateTIROpPattern``, with stitch ops (:class:`MergeStitchOps`) or without any, and takes
-    the place of ``FuseOps`` before ``FuseTIR``.
+    ``FuseOps`` alone loses parameters of functions that read elements of several tuples.
+
+    The pass takes a module after ``AnnotateTIROpPattern``, with or without stitch ops (:class:`MergeStitchOps`). It
+    takes the place of ``FuseOps`` before ``FuseTIR``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Fuse what is left."""
+        """Fuse the remaining operators."""
         hidden = with_own_functions(mod, lambda func: _Hidden(mod).visit_expr(func))
         fused = relax.transform.FuseOps()(hidden)
         return with_own_functions(fused, lambda func: _Shown().visit_expr(func))
@@ -59,7 +62,7 @@ class _Hidden(relax.PyExprMutator):
             self.set_var_remap(binding.var, self.builder_.match_cast(item, binding.var.ty))
 
     def _is_opaque(self, var: Any) -> bool:
-        """Whether a tuple is a parameter, or what a call gives that nothing is fused into."""
+        """Return True if a tuple is a parameter, or the result of a call that nothing is fused into."""
         call = self.lookup_binding(var) if isinstance(var, relax.Var) else var
         if not isinstance(call, relax.Call):
             return not isinstance(call, relax.Tuple)  # a parameter, or an element of one

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MendImports: rewrite calls from importers that TVM does not compile, or compiles to the wrong thing.
 
-``MENDED`` holds a function for each operator, whose docstring tells what it mends. Clips, leaky ReLUs and top-1 calls
+``MENDED`` holds a function for each operator, whose docstring says what it mends. Clips, leaky ReLUs and top-1 calls
 compile, but TVM's change of layouts stops at the first two, and the third sorts.
 
 Fault: TVM refuses clips of integers with an infinite bound, tensors of infinities, running sums of booleans, and
@@ -32,9 +32,10 @@ from . import adaptive_pools, boolean_arithmetic
 
 
 def _clip(builder: Any, call: Any) -> Any:
-    """A clip by what bounds it: of integers, TVM does not legalize one with an infinite bound, as ``clamp(min=0)`` has.
+    """Return a clip as a maximum and a minimum, without bounds that are infinite.
 
-    Of any type it is more than it seems: TVM's change of layouts stops at a clip, and not at a maximum.
+    TVM does not legalize a clip of integers with an infinite bound, as ``clamp(min=0)`` has. For every dtype this
+    gains more: TVM's change of layouts stops at a clip, but not at a maximum.
     """
     x, *bounds = call.args
     dtype = str(call.ty.dtype)
@@ -48,7 +49,7 @@ def _clip(builder: Any, call: Any) -> Any:
 
 
 def _is_exact(value: float, dtype: str) -> bool:
-    """Whether a bound is infinite, or what its dtype holds (of a float: in range)."""
+    """Return True for a bound that is infinite, or that its dtype holds. A float only has to be in range."""
     if math.isnan(value):
         return False
     if "float" in dtype:
@@ -60,7 +61,10 @@ def _is_exact(value: float, dtype: str) -> bool:
 
 
 def _full(_builder: Any, call: Any) -> Any:
-    """A tensor of one value as that value, broadcast: TVM's legalization raises for a value that is infinite or NaN."""
+    """Return a tensor of one infinite or NaN value as a broadcast.
+
+    TVM's legalization raises for such a value.
+    """
     shape, value = call.args
     if not isinstance(value, tvm.ir.GenericConst) or not isinstance(shape, relax.ShapeExpr):
         return call
@@ -74,9 +78,9 @@ def _full(_builder: Any, call: Any) -> Any:
 
 
 def _count(_builder: Any, call: Any) -> Any:
-    """A running sum of booleans as one of int64, which PyTorch means: TVM's importer keeps them boolean.
+    """Return a running sum of booleans as one of int64, as PyTorch defines it. TVM's importer keeps them boolean.
 
-    LLVM refuses to add them, and TVM's kernel for a GPU reads them out of alignment.
+    LLVM refuses to add booleans, and TVM's kernel for a GPU reads them out of alignment.
     """
     (x,) = call.args
     if str(x.ty.dtype) != "bool" or call.attrs.dtype is not None and str(call.ty.dtype) != "bool":
@@ -87,7 +91,10 @@ def _count(_builder: Any, call: Any) -> Any:
 
 
 def _topk(builder: Any, call: Any) -> Any:
-    """The greatest or least element with its index by reductions: ``max(dim)`` is imported as a top-1, which sorts."""
+    """Return the greatest or least element with its index by reductions.
+
+    ``max(dim)`` is imported as a top-1, which sorts.
+    """
     (x,) = call.args
     shape, attrs = shape_of(x), call.attrs
     if int(attrs.k) != 1 or shape is None or not shape:
@@ -113,9 +120,9 @@ def _topk(builder: Any, call: Any) -> Any:
 
 
 def _take(builder: Any, call: Any) -> Any:
-    """A take at constant indices with negative ones counted from the start: TVM's reads in front of the tensor.
+    """Return a take at constant indices with negative ones counted from the start.
 
-    ``x[:, -1]`` is imported so, in the mode that does not check indices.
+    TVM's take reads in front of the tensor. ``x[:, -1]`` is imported so, in the mode that does not check indices.
     """
     x, indices = call.args
     checked = call.attrs.axis is None or str(call.attrs.mode) != "fast"
@@ -139,9 +146,10 @@ def _take(builder: Any, call: Any) -> Any:
 
 
 def _slice(_builder: Any, call: Any) -> Any:
-    """A slice with its axes counted from the front: TVM legalizes no other of a tensor with a symbolic extent.
+    """Return a slice with its axes counted from the front.
 
-    PyTorch's ``diff`` is imported so, by which transformers see where sequences begin.
+    TVM legalizes no other slice of a tensor with a symbolic extent. PyTorch's ``diff`` is imported so, and
+    transformers find the beginnings of sequences with it.
     """
     x, axes, *cuts = call.args
     shape, places = shape_of(x), integers_of(axes)
@@ -152,10 +160,10 @@ def _slice(_builder: Any, call: Any) -> Any:
 
 
 def _concat(_builder: Any, call: Any) -> Any:
-    """A concatenation without the parts that have no elements.
+    """Return a concatenation without operands that have no elements.
 
-    Rotary embeddings of whole heads have them: what is left of a head is ``x[..., 64:]`` of 64 numbers. Such a part is
-    no input of a stitched kernel, and TVM's schedules for a GPU divide by its extents.
+    Rotary embeddings of whole heads have them: the rest of a head of 64 numbers is ``x[..., 64:]``. Such an operand
+    is no input of a stitched kernel, and TVM's schedules for a GPU divide by its extents.
     """
     (parts,) = call.args
     if not isinstance(parts, relax.Tuple):
@@ -167,13 +175,13 @@ def _concat(_builder: Any, call: Any) -> Any:
 
 
 def _leaky_relu(builder: Any, call: Any) -> Any:
-    """The greater of an element and its multiple: TVM's change of layouts stops at a leaky ReLU, and not at a maximum.
+    """Return the maximum of an element and its multiple, or the minimum for a factor above 1.
 
-    Of a factor above 1 it is the lesser of both.
+    TVM's change of layouts stops at a leaky ReLU, but not at a maximum.
     """
     (x,), alpha = call.args, float(call.attrs.alpha)
     if alpha == 0.0:
-        return relax.op.nn.relu(x)  # of an infinity, a product with zero is NaN
+        return relax.op.nn.relu(x)  # an infinity times zero is NaN
     combine = relax.op.maximum if alpha <= 1.0 else relax.op.minimum
     return combine(x, builder.emit(relax.op.multiply(x, relax.const(alpha, str(x.ty.dtype)))))
 
@@ -191,12 +199,12 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.strided_slice": _slice,
     "relax.nn.leakyrelu": _leaky_relu,
 }
-"""By operator what makes of a call one that TVM compiles, or the call itself."""
+"""By operator, the function that rewrites a call so that TVM compiles it, or returns the call as it is."""
 
 
 @module_pass
 class MendImports:
-    """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
+    """Rewrite the calls that ``MENDED`` knows. Runs before all other passes. Types that change are inferred again."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         retyped = False

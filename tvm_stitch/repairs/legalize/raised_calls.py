@@ -24,12 +24,15 @@ from ...support.module_pass import module_pass
 from ...support.one_at_a_time import exclusively
 
 RAISED: dict[str, Callable[..., Any]] = {"maximum": relax.op.maximum, "minimum": relax.op.minimum}
-"""By name of a function, the operator that it may be."""
+"""By function name, the operator that the function may be."""
 
 
 @module_pass
 class RaisedCalls:
-    """Replace calls of functions that are what TVM legalizes an operator to. Runs before passes that see operators."""
+    """Replace calls of functions that equal TVM's legalization of an operator.
+
+    The pass runs before passes that look for operators.
+    """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions of a module that has such functions."""
@@ -51,12 +54,12 @@ class RaisedCalls:
 
 
 def _name(gvar: Any) -> str:
-    """A function's name without the number that tells it from others."""
+    """Return a function's name without the number that makes it unique."""
     return str(gvar.name_hint).rstrip("0123456789_")
 
 
 def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
-    """The function that TVM makes of an operator of operands of these types; None where it makes another call."""
+    """Return TVM's legalization of an operator for these operand types, or None if TVM makes another call of it."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
     with builder.function("main", params):
@@ -67,7 +70,7 @@ def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
 
 
 def _is_of(operator: Callable[..., Any], func: Any, types: list[Any]) -> bool:
-    """Whether a function is what TVM makes of an operator, which takes two tensors of one type of elements."""
+    """Return True if a function is TVM's legalization of an operator of two tensors of one dtype."""
     if len(types) != 2 or not all(isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types):
         return False
     if types[0].dtype != types[1].dtype:

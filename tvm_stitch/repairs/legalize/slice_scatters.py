@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slices that are written into a tensor, legalized to reads that stay inside the slice.
 
-Fault: TVM reads an element of the slice for every element of the tensor, and clamps the index to the tensor's
-    extent instead of the slice's. Of a shorter slice it reads memory behind the slice.
+Fault: TVM reads an element of the slice for every element of the tensor, and clamps the index to the tensor's extent
+    instead of the slice's. For a shorter slice it reads memory behind the slice.
 Seen in: TVM 0.27.0
 Input: ``R.slice_scatter(x, y, 1, 3, 1, axis=0)`` of (9,) and (2,) float32
 Upstream: none known
@@ -34,11 +34,11 @@ def _slice_scatter(builder: Any, call: Any) -> Any:
 
 
 SLICE_SCATTERS = {"relax.slice_scatter": _slice_scatter}
-"""For ``LegalizeOps``."""
+"""Legalizations for ``LegalizeOps``."""
 
 
 def scattered(data: te.Tensor, source: te.Tensor, axis: int, start: int, end: int, step: int) -> te.Tensor:
-    """A tensor with another one in the place of its elements ``start:end:step`` along an axis."""
+    """Return ``data`` with ``source`` in place of its elements ``start:end:step`` along an axis."""
     axis %= len(data.shape)
 
     def element(*indices: Any) -> Any:

@@ -3,8 +3,8 @@
 
 Importers take embeddings and gathers in the mode ``"fast"``, which does not check indices.
 
-Fault: TVM's legalization calls a TOPI function that prints a warning at every such take, though the model's author
-    can do nothing about it, and the importer has made negative indices positive.
+Fault: TVM's legalization calls a TOPI function that prints a warning at every such take. The model's author can do
+    nothing about it, and the importer has made negative indices positive.
 Seen in: TVM 0.27.0
 Input: ``R.take(x, indices, axis=0, mode="fast")``
 Upstream: none known
@@ -31,11 +31,11 @@ def _take(builder: Any, call: Any) -> Any:
 
 
 TAKES = {TAKE: _take}
-"""For ``LegalizeOps``."""
+"""Legalizations for ``LegalizeOps``."""
 
 
 def taken(data: Any, indices: Any, axis: int) -> Any:
-    """The elements of a tensor at indices along an axis; an index outside is not looked for."""
+    """Return the elements of a tensor at indices along an axis. Indices are not checked."""
     axis %= len(data.shape)
     end = axis + len(indices.shape)
     return te.compute(
@@ -47,14 +47,14 @@ def taken(data: Any, indices: Any, axis: int) -> Any:
 
 
 def _is_unchecked(call: Any) -> bool:
-    """A take along an axis of tensors of known shape, in the mode ``"fast"``."""
+    """Return True for a take along an axis of tensors of known shape, in the mode ``"fast"``."""
     shaped = all(isinstance(arg.ty, relax.TensorType) and arg.ty.shape is not None for arg in call.args)
     return shaped and str(call.attrs.mode) == "fast" and call.attrs.axis is not None
 
 
 @module_pass
 class LegalizeTakes:
-    """Legalize the takes that TVM would warn of, and nothing else: for pipelines of TVM's own."""
+    """Legalize the takes that TVM would warn of, and nothing else. TVM's own pipelines run after it."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_calls(
@@ -63,5 +63,5 @@ class LegalizeTakes:
 
 
 def stock_pipeline(target: Any) -> Any:
-    """TVM's default pipeline for a target: its kernels, without its warnings about takes."""
+    """Return TVM's default pipeline for a target, without its warnings about takes."""
     return tvm.transform.Sequential([LegalizeTakes(), relax.get_default_pipeline(tvm.target.Target(target))])

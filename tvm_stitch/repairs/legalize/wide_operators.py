@@ -21,12 +21,12 @@ WIDENED = tuple(
     f"relax.{name}"
     for name in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm", "power", "argmax", "argmin")
 )
-"""Operators whose legalization, or what follows, is an error for bfloat16."""
+"""Operators that fail for bfloat16, in TVM's legalization or after it."""
 
 
 @module_pass
 class WideOperators:
-    """Cast the operands of such an operator to float32, and its result back. Runs before ``LegalizeOps``."""
+    """Cast the operands of these operators to float32, and their results back. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_calls(mod, WIDENED, _widened)

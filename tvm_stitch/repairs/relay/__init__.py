@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of TVMs with Relay that scheduled PrimFuncs are kept from, one file each; Apache TVM 0.27 has none of them."""
+"""Repairs of TVMs with Relay for scheduled PrimFuncs, one fault a file. Apache TVM 0.27 has none of these faults."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .strict_bounds import closed_bounds, with_closed_bounds
 
 
 def repaired(func: Any) -> Any:
-    """The scheduled PrimFunc, with its conditions in forms of which TVM's simplifier draws no false conclusions."""
+    """Return the scheduled PrimFunc with conditions from which TVM's simplifier draws no false conclusions."""
     return func if SIMPLIFIES_BOUNDS else hidden_lower_bounds(closed_bounds(func))
 
 
 def repaired_on_cpu(func: Any) -> Any:
-    """A CPU's scheduled PrimFunc that takes arguments aligned to their elements, as TVM's AOT executor has them."""
+    """Return a CPU's scheduled PrimFunc with arguments aligned to their elements, as TVM's AOT executor passes them."""
     return func if ALIGNS_PARAMETERS else element_aligned(func)
 
 

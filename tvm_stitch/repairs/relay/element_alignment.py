@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let CPU kernels expect no more of their arguments than aligned elements.
 
-Loads that do not count on the alignment are as fast where the data is aligned after all.
+Loads that do not assume the alignment are as fast on data that is aligned after all.
 
-Fault: TVM declares every argument aligned to 64 bytes, and LLVM emits vector loads that fault on anything else.
-    The AOT executor embeds parameters in the library without that alignment.
+Fault: TVM declares every argument aligned to 64 bytes, and LLVM emits vector loads that fault on anything else. The
+    AOT executor embeds parameters in the library without that alignment.
 Seen in: TVM 0.17.dev0
 Input: ``relay.nn.layer_norm`` of (48, 72) float32 with bound parameters, executor aot, target llvm
 Upstream: none known
@@ -23,7 +23,7 @@ _ACCESSES = ["tir.BufferLoad", "tir.BufferStore"]
 
 
 def element_aligned(func: Any) -> Any:
-    """Return the scheduled PrimFunc with arguments aligned to their elements."""
+    """Return the scheduled PrimFunc with arguments that need no alignment beyond that of their elements."""
     arguments = {buffer: _element_aligned(buffer) for buffer in func.buffer_map.values()}
 
     def change(access: Any) -> Any:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hide the lower bounds of guards from TVM's index simplification.
 
-TVM leaves guards alone that are no comparison, and simplifies indices in them without the bound. So conditions that
-state a lower bound are marked ``likely``.
+TVM leaves guards that are no comparison as they are, and simplifies indices in them without the bound. So conditions
+that state a lower bound are marked ``likely``.
 
-Fault: When TVM flattens buffers, its simplifier moves the origin of a sum of loop variables to the lower bound
-    that a guard states, even if that lies below the least value of the sum. Indices are then wrong by the
-    difference.
+When TVM flattens buffers, its simplifier moves the origin of a sum of loop variables to the lower bound that a guard
+states.
+
+Fault: TVM's simplifier moves the origin of a sum to a guard's lower bound even if that is below the least value of
+    the sum. Indices are then wrong by the difference.
 Seen in: TVM 0.17.dev0
 Input: ``if_then_else(1 <= at[0] * 8 + i * 4 + j, x[at[0] * 8 + i * 4 + j - 1], -1)``, target llvm
 Upstream: none known
@@ -23,19 +25,19 @@ from ...compat.expressions import Expr, tir
 def hidden_lower_bounds(func: Any) -> Any:
     """Return the scheduled PrimFunc, with the conditions of guards that state a lower bound marked ``likely``.
 
-    A guard is an ``if_then_else`` or a conditional statement; mere upper bounds (the tail of a loop) do no harm. TVM
-    drops the marks after it has flattened buffers.
+    A guard is an ``if_then_else`` or a conditional statement. Mere upper bounds, as in the tail of a loop, do no
+    harm. TVM drops the marks after it has flattened buffers.
     """
     body = tir.stmt_functor.ir_transform(func.body, None, _hidden, ["tir.Call", "tir.IfThenElse"])
     return func.with_body(body)
 
 
 def _hidden(node: Any) -> Any:
-    """Return the guard with its condition marked; None for what stays as it is."""
+    """Return the guard with its condition marked, or None if the node stays as it is."""
     if ir.kind(node) == "IfThenElse":
         if not _bounds_below(node.condition):
             return None
-        # Twice: of a statement's condition TVM looks behind one mark.
+        # Twice: TVM looks behind one mark of a statement's condition.
         hidden = tir.likely(tir.likely(node.condition))
         return tir.IfThenElse(hidden, node.then_case, node.else_case)
     if ir.call_name(node) != "if_then_else" or not _bounds_below(node.args[0]):
@@ -44,7 +46,7 @@ def _hidden(node: Any) -> Any:
 
 
 def _bounds_below(condition: Expr) -> bool:
-    """Whether the simplifier may read a lower bound from a condition (of others than comparisons it reads nothing)."""
+    """Return True if the simplifier may read a lower bound from a condition. It reads them from comparisons only."""
     name = ir.kind(condition)
     if name == "And":
         return _bounds_below(condition.a) or _bounds_below(condition.b)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write strict bounds of integers as closed ones.
 
-From ``1 <= 8 * n + i`` TVM keeps everything. Strict upper bounds of sums without negative terms, as in the tail of a
+TVM keeps every term of ``1 <= 8 * n + i``. Strict upper bounds of sums without negative terms, as in the tail of a
 loop, may stay.
 
-Fault: TVM simplifies ``0 < 8 * n + i`` with ``0 <= i < 8`` to ``0 < n``. It drops terms below the common divisor
-    of the rest on either side of a strict comparison, which is right on the smaller side only.
+Fault: TVM simplifies ``0 < 8 * n + i`` with ``0 <= i < 8`` to ``0 < n``. It drops terms below the common divisor of
+    the rest on either side of a strict comparison, which is right on the smaller side only.
 Seen in: TVM 0.17.dev0
 Input: ``Select(0 < i * 8 + j, n, -1)`` for ``i < 3`` and ``j < 8``, target llvm
 Upstream: none known
@@ -22,19 +22,19 @@ _COMPARISONS = ["tir.LT", "tir.GT", "tir.NE", "tir.Not"]
 
 
 def closed_bounds(func: Any) -> Any:
-    """Return the scheduled PrimFunc with its strict bounds of integers as closed ones."""
+    """Return the scheduled PrimFunc with closed bounds in place of strict bounds of integers."""
     return func.with_body(tir.stmt_functor.ir_transform(func.body, None, _closed, _COMPARISONS))
 
 
 def with_closed_bounds(e: Expr) -> Expr:
-    """Return an expression with its strict bounds of integers as closed ones."""
+    """Return an expression with closed bounds in place of strict bounds of integers."""
     e = ir.rebuild(e, with_closed_bounds)
     closed = _closed(e)
     return e if closed is None else closed
 
 
 def _closed(e: Expr) -> Expr | None:
-    """Return the comparison in closed bounds; None for what stays as it is."""
+    """Return the comparison with closed bounds, or None if it stays as it is."""
     name = ir.kind(e)
     if name == "LT":
         return _below(e.a, e.b)
@@ -54,7 +54,7 @@ def _closed(e: Expr) -> Expr | None:
 
 
 def _below(a: Expr, b: Expr) -> Expr | None:
-    """``a < b``."""
+    """Return ``a < b`` in closed bounds, or None if it stays as it is."""
     if not _are_indices(a, b):
         return None
     low, high = ir.int_value(a), ir.int_value(b)
@@ -63,13 +63,16 @@ def _below(a: Expr, b: Expr) -> Expr | None:
         return None if high is not None or low >= _greatest(dtype) else tir.LE(ir.const(low + 1, dtype), b)
     if high is not None:
         return tir.LE(a, ir.const(high - 1, dtype)) if _subtracts(a) and high > -_greatest(dtype) else None
-    if ir.has_load(a) or ir.has_load(b):  # their difference may be too much
+    if ir.has_load(a) or ir.has_load(b):  # their difference may overflow
         return None
-    return tir.LE(ir.const(1, dtype), b - a)  # simplification takes ``a + 1 <= b`` for ``a < b``
+    return tir.LE(ir.const(1, dtype), b - a)  # the simplifier turns ``a + 1 <= b`` into ``a < b``
 
 
 def _other(a: Expr, b: Expr) -> Expr | None:
-    """``a != b``, of which a strict bound becomes where ``b`` is the least or greatest that ``a`` can be."""
+    """Return ``a != b`` in closed bounds, or None if it stays as it is.
+
+    TVM turns ``a != b`` into a strict bound if ``b`` is the least or the greatest value of ``a``.
+    """
     value = ir.int_value(b)
     if value is None or ir.int_value(a) is not None or not _are_indices(a, b) or ir.has_load(a):
         return None
@@ -87,7 +90,7 @@ def _greatest(dtype: str) -> int:
 
 
 def _subtracts(e: Expr) -> bool:
-    """Return whether terms may be negative in a sum."""
+    """Return True if a sum may have negative terms."""
     name = ir.kind(e)
     if name == "Sub":
         return ir.int_value(e.b) is None or _subtracts(e.a)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApplyDecliningRules: apply dlight's schedule rules, and ask the next rule where one fails.
+"""ApplyDecliningRules: apply dlight's schedule rules, and ask the next rule if one fails.
 
 The next rule is asked down to ``Fallback``, which schedules every function. Schedules of symbolic functions are
 lowered to device code beforehand, because some of them keep a symbolic tile size that code generation refuses.
@@ -32,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 
 class Unlowerable(Exception):
-    """A schedule that TVM cannot make a kernel of."""
+    """TVM cannot make a kernel of a schedule."""
 
 
 @module_pass
 class ApplyDecliningRules:
     """dlight's ``ApplyDefaultSchedule`` in which a rule that fails declines, so that the next one is asked.
 
-    A function that no rule schedules stays as it is, unless one failed.
+    A function that no rule schedules stays as it is, unless a rule failed.
 
     Args:
         rules: in the order in which they are asked.
         declined: receives, by function name and rule, why the rule failed.
 
     Raises:
-        Exception: the first failure, of a function for which rules failed and no other one has a schedule.
+        Exception: the first failure for a function, if rules failed and no other rule schedules it.
     """
 
     def __init__(self, *rules: Any, declined: dict[str, dict[str, str]] | None = None):
@@ -88,7 +88,7 @@ class ApplyDecliningRules:
 
 
 def _check(func: Any, scheduled: Any, target: Any) -> None:
-    """See whether TVM makes sound kernels of a schedule.
+    """Check that TVM makes sound kernels of a schedule.
 
     Raises:
         Unlowerable: when it does not.
@@ -102,10 +102,10 @@ def _check(func: Any, scheduled: Any, target: Any) -> None:
 
 
 def _check_reductions(scheduled: Any) -> None:
-    """See whether threads that compute nothing write nothing.
+    """Check that threads that compute nothing write nothing.
 
     TVM 0.27 forgets the condition of a block that reduces across threads when it writes the result. That does no harm
-    to a result in registers. Matrix times vector has one in memory, with rows that are no multiple of 16.
+    to a result in registers. A matrix-vector product has its result in memory, with rows that are no multiple of 16.
 
     Raises:
         Unlowerable: when a kernel would write beyond its result.
@@ -132,7 +132,7 @@ def _check_reductions(scheduled: Any) -> None:
 
 
 def _refused_reduction(scheduled: Any) -> str | None:
-    """What TVM's lowering of reductions across threads says of a schedule that it refuses."""
+    """Return the error of TVM's lowering of reductions across threads, or None if it takes the schedule."""
     try:
         s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": scheduled}))
     except Exception as err:
@@ -144,7 +144,7 @@ def _refused_reduction(scheduled: Any) -> str | None:
 def _check_allocations(func: Any, scheduled: Any, target: Any) -> None:
     """Lower the schedule of a function with symbolic extents as far as device code, to see whether TVM can.
 
-    What the rules make of symbolic extents depends on how far its simplifier comes: tiles may keep a symbolic size.
+    The rules' tiles for symbolic extents depend on how far TVM's simplifier comes. Tiles may keep a symbolic size.
 
     Raises:
         Unlowerable: when a kernel would have to allocate an array of unknown size.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """EmptyReductions: start a reduction before its loops, so that a reduction of nothing has a result.
 
-Fault: TVM starts a reduction in the first iteration of its loops. Where a symbolic extent is 0, no iteration runs,
-    and the result is what memory held before.
+Fault: TVM starts a reduction in the first iteration of its loops. If a symbolic extent is 0, no iteration runs, and
+    the result is the former content of the memory.
 Seen in: TVM 0.27.0
 Input: the sum of the rows of (4, n) float32 with n = 0, as one PrimFunc, target llvm
 Upstream: https://github.com/apache/tvm/issues/19578
@@ -50,13 +50,13 @@ def _realizes(func: Any) -> list[Any]:
 
 
 def _may_be_empty(block: Any) -> bool:
-    """Does a block reduce an extent that may be 0?"""
+    """Return True if a block reduces an extent that may be 0."""
     extents = [axis.dom.extent for axis in block.iter_vars if axis.iter_type == REDUCED]
     return block.init is not None and any((compat.int_value(extent) or 0) < 1 for extent in extents)
 
 
 def _reduced_variables(func: Any, name: str) -> set[Any]:
-    """The variables of the loops that a block's reduced axes are bound to."""
+    """Return the variables of the loops that a block's reduced axes are bound to."""
     (realize,) = [r for r in _realizes(func) if r.block.name_hint == name]
     axes = zip(realize.block.iter_vars, realize.iter_values)
     return set().union(*[compat.free_vars(value) for axis, value in axes if axis.iter_type == REDUCED])

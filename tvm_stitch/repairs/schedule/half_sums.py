@@ -25,7 +25,7 @@ from ..prim_funcs import REDUCED, with_body, with_unscheduled
 
 @module_pass
 class HalfSums:
-    """Accumulate in float32 what TVM sums or multiplies in float16 or bfloat16, and round the result once."""
+    """Accumulate sums and products of float16 and bfloat16 in float32, and round the result once."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_unscheduled(mod, _rewritten)
@@ -59,7 +59,7 @@ def _rewritten(_name: str, func: Any) -> Any:
 
 
 def _accumulates_halves(block: Any) -> bool:
-    """Does a block add up or multiply single elements in a 16-bit float?"""
+    """Return True if a block adds up or multiplies single elements in a 16-bit float."""
     start, step = block.init, block.body
     if not (isinstance(start, tirx.BufferStore) and isinstance(step, tirx.BufferStore)):
         return False
@@ -73,7 +73,7 @@ def _accumulates_halves(block: Any) -> bool:
 
 
 def _widened(body: Any, sums: dict[Any, Any]) -> Any:
-    """The statement with float32 buffers in place of the keys of ``sums``."""
+    """Return the statement with float32 buffers in place of the keys of ``sums``."""
 
     def load(e: Any) -> Any:
         buffer = compat.load_buffer(e)
@@ -85,7 +85,7 @@ def _widened(body: Any, sums: dict[Any, Any]) -> Any:
         if compat.kind(value) == "Cast" and compat.is_load(value.value):
             if any(compat.load_buffer(value.value).same_as(buffer) for buffer in sums.values()):
                 return value.value
-        if compat.kind(value) == "FloatImm":  # the start, of which TVM's schedules want to know it
+        if compat.kind(value) == "FloatImm":  # the initial value, which TVM's schedules want as a number
             return compat.const(float(value.value), "float32")
         return tirx.Cast("float32", value)
 

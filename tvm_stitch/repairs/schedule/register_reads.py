@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell whether each thread of a schedule reads from registers only what it wrote there itself.
+"""Check that each thread of a schedule reads from registers only elements that it wrote there itself.
 
 The registers that threads read and write are enumerated for the first and the last block of the grid.
 :mod:`.declining` refuses schedules that fail.
 
-Fault: dlight's rule for reductions gives the operators behind some reductions other threads than the reduction
-    has. A thread then reads registers that it never wrote.
+Fault: dlight's rule for reductions distributes the operators behind some reductions over other threads than the
+    reduction. A thread then reads registers that it never wrote.
 Seen in: TVM 0.27.0
 Input: ``R.nn.relu(R.nn.conv2d(x, w, groups=2))`` of (1, 8, 3, 5) and (12, 4, 1, 1) float32, target cuda
 Upstream: none known
@@ -25,10 +25,10 @@ from ... import compat
 from ..prim_funcs import REDUCED
 
 MOST_POINTS = 1 << 21
-"""Of an access, of all threads of a block. One with more is not looked at."""
+"""The most points of an access, counted over all threads of a block. Accesses with more points are not checked."""
 
 _SIZE = 13
-"""What a symbolic extent is taken for."""
+"""The value that the check assumes for a symbolic extent."""
 
 _BINARY = {
     "Add": np.add,
@@ -50,7 +50,7 @@ _BINARY = {
 
 
 class _Unknown(Exception):
-    """An expression that is not evaluated here."""
+    """An expression cannot be evaluated here."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,11 @@ class _Access:
     """A block's access of a buffer in registers: a box of elements at every point of its loops.
 
     Attributes:
-        begin, extents: of the box.
-        where: when there is one.
+        begin: the first element of the box, along each dimension.
+        extents: the size of the box, along each dimension.
+        where: the condition under which the access happens.
         loops: around the block, outermost first.
-        of_all: threads that all have what the block wrote, since they reduced it together.
+        of_all: thread axes along which all threads hold the written elements, since they reduced them together.
     """
 
     begin: tuple[Any, ...]
@@ -72,7 +73,7 @@ class _Access:
 
 
 def foreign_read(func: Any) -> str | None:
-    """The name of a buffer in registers of which a thread reads elements that it did not write; None for none."""
+    """Return the name of a buffer in registers of which a thread reads elements that it did not write, or None."""
     writes: dict[Any, list[_Access]] = {}
     reads: dict[Any, list[_Access]] = {}
     for realize, loops in _blocks(func.body, ()):
@@ -103,7 +104,7 @@ def foreign_read(func: Any) -> str | None:
 
 
 def _blocks(stmt: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The innermost blocks with the loops around them."""
+    """Yield the innermost blocks with the loops around them."""
     name = compat.kind(stmt)
     if name == "For":
         yield from _blocks(stmt.body, (*loops, stmt))
@@ -123,7 +124,7 @@ def _blocks(stmt: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any,
 
 
 def _tag(loop: Any) -> str:
-    """The thread axis that a loop is bound to; "" for none."""
+    """Return the thread axis that a loop is bound to, or "" if it is not bound."""
     return str(loop.thread_binding.thread_tag) if loop.kind == tirx.ForKind.THREAD_BINDING else ""
 
 
@@ -156,17 +157,17 @@ def _extent(loop: Any) -> int:
 def _elements(
     access: _Access, shape: Sequence[int], block: dict[str, int], threads: dict[str, int]
 ) -> np.ndarray:
-    """What an access touches, each element with its thread, as one number."""
+    """Return the elements that an access touches, each with its thread, encoded as one number."""
     variables: list[tuple[Any, int]] = []
     values: dict[Any, Any] = {}
-    bound: dict[str, Any] = {}  # the outermost loop's variable of each thread axis, which inner ones have too
+    bound: dict[str, Any] = {}  # by thread axis, the outermost loop's variable: inner loops share its value
     used = {var for e in (*access.begin, access.where) for var in compat.free_vars(e)}
     for loop in access.loops:
         tag = _tag(loop)
         if tag in block:
             values[loop.loop_var] = np.int64(min(block[tag], _extent(loop) - 1))
         elif not tag and loop.loop_var not in used:
-            values[loop.loop_var] = np.int64(0)  # the same elements in every turn
+            values[loop.loop_var] = np.int64(0)  # the same elements in every iteration
         elif not tag or loop.loop_var.same_as(bound.setdefault(tag, loop.loop_var)):
             variables.append((loop.loop_var, _extent(loop)))
     free = [tag for tag in threads if tag not in bound or tag in access.of_all]
@@ -196,7 +197,7 @@ def _elements(
 
 
 def _value(e: Any, values: dict[Any, Any]) -> Any:
-    """An expression at many points at once."""
+    """Evaluate an expression at many points at once."""
     name = compat.kind(e)
     if (number := compat.int_value(e)) is not None:
         return np.int64(number)

@@ -3,8 +3,8 @@
 
 Stitched kernels have no vectorized loops over booleans.
 
-Fault: TVM's CUDA code generator loads a pair of booleans as if each of them had two bytes, so vectorized loops
-    over booleans compute with other elements.
+Fault: TVM's CUDA code generator loads a pair of booleans as if each of them had two bytes. Vectorized loops over
+    booleans therefore compute with other elements.
 Seen in: TVM 0.27.0
 Input: a vectorized loop over pairs of booleans in a scheduled PrimFunc, target cuda
 Upstream: none known
@@ -25,7 +25,7 @@ from ..prim_funcs import with_scheduled
 
 @module_pass
 class ScalarBooleans:
-    """Unroll the vectorized loops of TVM's schedules that touch booleans in memory. Runs behind dlight's rules."""
+    """Unroll the vectorized loops of TVM's schedules that touch booleans in memory. Runs after dlight's rules."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_scheduled(mod, (tirx.For, _unrolled))

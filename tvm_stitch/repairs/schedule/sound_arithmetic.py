@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SoundArithmetic: write functions that TVM schedules with the arithmetic of stitched kernels.
 
-Combiners of reductions on a GPU stay as they are, because TVM's schedules know them by their form. Their maximum
+Combiners of reductions on a GPU stay as they are, because TVM's schedules recognise them by their form. Their maximum
 still loses NaN.
 
-Fault: TVM's simplifier takes ``not a < b`` of floats for ``b <= a`` and ``x == x`` for true, which NaN makes
-    wrong. TVM's CUDA C compares small integers as ints, and its rounding to bfloat16 on a CPU turns some NaNs into
-    zeros.
+Fault: TVM's simplifier takes ``not a < b`` of floats for ``b <= a`` and ``x == x`` for true, which NaN makes wrong.
+    TVM's CUDA C compares small integers as ints, and its rounding to bfloat16 on a CPU turns some NaNs into zeros.
 Seen in: TVM 0.27.0
 Input: ``R.logical_not(R.less(x, 1.0))`` with x = NaN, target cuda
 Upstream: https://github.com/apache/tvm/issues/19579
@@ -36,18 +35,18 @@ from ..tir.opaque import as_c_type
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 EXTREMA = (tirx.Max, tirx.Min)
 WIDENED = (tirx.Add, tirx.Sub, tirx.Mul)
-"""What C computes of small integers as of ``int``."""
+"""Operations on small integers that C computes in ``int``."""
 CANCELLING = ("tanh", "atanh")
 """Functions for which TVM's rule for LLVM is a formula that loses all digits of an operand near 0."""
 
 
 @module_pass
 class SoundArithmetic:
-    """Write what is left to TVM as stitched kernels are written (:mod:`tvm_stitch.repairs.tir.arithmetic`).
+    """Give the functions that TVM schedules the arithmetic of stitched kernels.
 
-    Combiners of reductions for a GPU stay as they are: TVM's schedules know them by their form. Constants are what CUDA
-    C has of them, and functions keep their digits (:mod:`tvm_stitch.repairs.tir.device_math`; on a CPU those of
-    operands near 0).
+    That is the arithmetic of :mod:`tvm_stitch.repairs.tir.arithmetic`. Combiners of reductions for a GPU stay as they
+    are, because TVM's schedules recognise them by their form. CUDA C reads every bit of the constants. Functions keep
+    their digits (:mod:`tvm_stitch.repairs.tir.device_math`). On a CPU they keep the digits of operands near 0.
 
     Args:
         on_device: whether the module is for a GPU.
@@ -75,11 +74,11 @@ class SoundArithmetic:
         return compat.changed_block(block, body=tirx.BufferStore(store.buffer, value, store.indices))
 
     def _combined(self, store: Any) -> Any:
-        """What a reduction stores, with another operand."""
+        """Return the value that a reduction stores, with its new element in sound arithmetic."""
         value = store.value
         if compat.kind(value) not in ("Add", "Mul", "Max", "Min") or not compat.is_load(value.a):
             return value
-        if compat.kind(value.b) == "Mul":  # a contraction, which schedules know by its form
+        if compat.kind(value.b) == "Mul":  # a contraction, which schedules recognise by its form
             return value
         operand = self._sound(value.b)
         combined = value if operand.same_as(value.b) else type(value)(value.a, operand)
@@ -111,7 +110,7 @@ class SoundArithmetic:
             return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
         if self.on_device:
             return self.arithmetic.binary(type(e), e.a, e.b)
-        # Numbers first: of TVM's, the second operand stays if it is NaN.
+        # A number comes first, because TVM's extremum returns a NaN that is its second operand.
         e = self.arithmetic.extremum(type(e), e.a, e.b)
         if compat.kind(e.a) == "FloatImm" and not math.isnan(float(e.a.value)):
             return e
@@ -121,7 +120,10 @@ class SoundArithmetic:
         return self.arithmetic.narrowed(e.value, compat.dtype_of(e)) if wraps(e) else self._rounded(e)
 
     def _rounded(self, e: Any) -> Any:
-        """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""
+        """Return a cast to bfloat16 that keeps NaN on a CPU.
+
+        TVM rounds there by adding to the bits, which makes zeros of NaNs whose bits are all set.
+        """
         if self.on_device or compat.dtype_of(e) != "bfloat16" or compat.dtype_of(e.value) != "float32":
             return e
         return tirx.Cast(
@@ -129,14 +131,14 @@ class SoundArithmetic:
         )
 
     def _negated(self, e: Any) -> Any:
-        if self.on_device:  # of a boolean that is read, too: schedules put comparisons in its place
+        if self.on_device:  # also a boolean that is loaded, because schedules put comparisons in its place
             return tirx.Not(as_c_type(e.a, "bool"))
         return self.arithmetic.negated(e.a)
 
     def _called(self, e: Any) -> Any:
         if not compat.is_operator_call(e) or compat.call_name(e) not in CANCELLING:
             return e
-        if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 leaves the values of Lets out
+        if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 skips the values of Lets
             wide = tirx.Cast("float32", e.args[0])
             return self._rounded(
                 tirx.Cast("bfloat16", tirx.call_pure_extern("float32", f"{compat.call_name(e)}f", wide))

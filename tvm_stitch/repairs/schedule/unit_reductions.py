@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """UnitReductions: compute a reduction over one element without a reduction.
 
-Fault: TVM's schedules drop loops of one iteration, and then inline the operators behind such a block into both of
-    its statements. A bias behind a product of depth one is added twice.
+Fault: TVM's schedules drop loops of one iteration, and then inline the operators behind such a block into both of its
+    statements. A bias after a matmul with a reduction (K) dimension of 1 is added twice.
 Seen in: TVM 0.27.0
 Input: ``R.nn.relu(R.add(R.matmul(x, w), bias))`` of (7, 1), (1, 5) and (5,) float32, target cuda
 Upstream: none known
@@ -25,10 +25,10 @@ from ..tir.opaque import as_c_type
 
 @module_pass
 class UnitReductions:
-    """Make blocks that reduce extents of 1 alone compute their one element: ``init + x`` without any loop around it.
+    """Make blocks that reduce only extents of 1 compute their one element, ``init + x``, without a loop around it.
 
-    TVM 0.27's schedules drop loops of one iteration, and then inline what follows such a block into both of its
-    statements: a bias behind a sum of one product is added twice. Runs before them.
+    TVM 0.27's schedules drop loops of one iteration, and then inline the operators after such a block into both of
+    its statements. A bias after a sum of one product is added twice. This pass runs before those schedules.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -40,7 +40,7 @@ def _rewritten(_name: str, func: Any) -> Any:
 
 
 def _computed(block: Any) -> Any:
-    """The block with its element in place of a reduction of one value; the block itself if it is any other."""
+    """Return the block with its element in place of a reduction of one value, or any other block as it is."""
     start, step = block.init, block.body
     if not (isinstance(start, tirx.BufferStore) and isinstance(step, tirx.BufferStore)):
         return block
@@ -68,7 +68,10 @@ def _computed(block: Any) -> Any:
 
 
 def _as_is(value: Any) -> Any:
-    """A value that is not merged with what is computed of it: ``x - (0 + x)`` would be folded to 0, also for a NaN."""
+    """Return a value that the simplifier does not merge with its readers.
+
+    It would fold ``x - (0 + x)`` to 0, also for a NaN.
+    """
     dtype = compat.dtype_of(value)
     if dtype in HALF:
         return tirx.Cast(dtype, as_c_type(tirx.Cast("float32", value), "float32"))
@@ -76,6 +79,6 @@ def _as_is(value: Any) -> Any:
 
 
 def _is_element(access: Any, start: Any) -> bool:
-    """Whether a load or a store is of the element that ``start`` writes."""
+    """Return True if a load or a store accesses the element that ``start`` writes."""
     same = len(access.indices) == len(start.indices)
     return same and all(map(compat.structural_equal, access.indices, start.indices))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic on data, exactly as IEEE 754 and two's complement define it.
 
-- Floats keep NaN and infinities: operands are hidden from the simplifier (:mod:`.opaque`), maxima and minima
+- Floats keep NaN and infinities. Operands are hidden from the simplifier (:mod:`.opaque`), maxima and minima
   propagate NaN, and ``a != b`` holds when one of them is NaN.
 - Integers of every width wrap around. A kernel for a GPU computes in unsigned integers of at least 32 bits. A kernel
   for a CPU computes in integers of twice the width, which LLVM narrows to one plain instruction. The result is
@@ -9,8 +9,8 @@
 
 Indices are no data: their arithmetic stays as it is, for TVM to simplify.
 
-Fault: TVM's CUDA C computes small integers as C's int, and does not wrap the result. Signed overflow is undefined
-    in C and LLVM, and TVM calls LLVM so that unsigned overflow is undefined as well.
+Fault: TVM's CUDA C computes small integers as C's int, and does not wrap the result. Signed overflow is undefined in
+    C and LLVM, and TVM calls LLVM so that unsigned overflow is undefined as well.
 Seen in: TVM 0.27.0
 Input: ``R.astype(R.add(x, x), "float32")`` with x = 200 in uint8, target cuda
 Upstream: https://github.com/apache/tvm/issues/12383
@@ -36,18 +36,18 @@ _DIVIDED = frozenset("Div Mod FloorDiv FloorMod".split())
 
 
 def bits_of(dtype: str) -> int:
-    """The width of an integer dtype; 0 for all others."""
+    """Return the width of an integer dtype, or 0 for another dtype."""
     digits = dtype.removeprefix("u").removeprefix("int")
     return int(digits) if digits.isdigit() else 0
 
 
 def is_small(dtype: str) -> bool:
-    """Is it an integer dtype that C computes in ``int``?"""
+    """Return True for an integer dtype that C computes in ``int``."""
     return 0 < bits_of(dtype) < 32
 
 
 def holds(dtype: str, other: str) -> bool:
-    """Does an integer dtype hold all numbers of another one? True where one of them is no integer dtype."""
+    """Return True if an integer dtype holds all numbers of another one, or if one of them is no integer dtype."""
     bits, others = bits_of(dtype), bits_of(other)
     if not bits or not others or dtype == other:
         return True
@@ -55,15 +55,15 @@ def holds(dtype: str, other: str) -> bool:
 
 
 def wraps(cast: Expr) -> bool:
-    """Is a cast one of data to an integer dtype that may not hold it?"""
+    """Return True for a cast of data to an integer dtype that may not hold it."""
     return not holds(compat.dtype_of(cast), compat.dtype_of(cast.value)) and has_load(cast)
 
 
 class Arithmetic:
-    """How the operations of a model's data are written for one kind of device."""
+    """Builds the operations on a model's data for one kind of device."""
 
     def binary(self, node: type[Any], a: Expr, b: Expr) -> Expr:
-        """The operation of a class of two-operand nodes (``tir.Add``) on data of one dtype."""
+        """Return the operation of a class of two-operand nodes (``tir.Add``) on data of one dtype."""
         name, dtype = node.__name__, compat.dtype_of(a)
         if dtype in FLOATS and name in _HIDDEN:
             a, b = self._apart(name, a, b)
@@ -86,10 +86,10 @@ class Arithmetic:
         return node(a, b)
 
     def _apart(self, name: str, a: Expr, b: Expr) -> tuple[Expr, Expr]:
-        """Operands of a float operation that the simplifier can neither compare nor cancel."""
+        """Return operands of a float operation that the simplifier can neither compare nor cancel."""
         one, other = _leaf(a), _leaf(b)
         if isinstance(one, float) or isinstance(other, float):
-            # A product with 0, a quotient of 0 and a sum with 0 are 0 and x to the simplifier.
+            # The simplifier folds products with 0 and quotients of 0 to 0, and a sum with 0 to its other term.
             absorbs = name in ("Add", "Mul", "Div")
             hide_a = one is None or (absorbs and one == 0)
             hide_b = other is None or (absorbs and other == 0)
@@ -99,63 +99,63 @@ class Arithmetic:
         return self.identity(a) if hide_a else a, self.identity(b, True) if hide_b else b
 
     def identity(self, x: Expr, second: bool = False) -> Expr:
-        """A float that the simplifier knows nothing about."""
+        """Return a float that the simplifier knows nothing about."""
         raise NotImplementedError
 
     def extremum(self, node: type[Any], a: Expr, b: Expr) -> Expr:
-        """The maximum (``tir.Max``) or minimum of floats; NaN if one of them is."""
+        """Return the maximum (``tir.Max``) or minimum of floats, which is NaN if one of them is."""
         raise NotImplementedError
 
     def differ(self, a: Expr, b: Expr) -> Expr:
-        """``a != b`` of floats: true if one of them is NaN."""
+        """Return ``a != b`` of floats, which is true if one of them is NaN."""
         raise NotImplementedError
 
     def negated(self, x: Expr) -> Expr:
-        """``not x``."""
+        """Return ``not x``."""
         raise NotImplementedError
 
     def both_or_any(self, node: type[Any], a: Expr, b: Expr) -> Expr:
-        """``a and b`` (``tir.And``), ``a or b``."""
+        """Return ``a and b`` (``tir.And``), or ``a or b``."""
         raise NotImplementedError
 
     def wrapped(self, node: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
-        """A sum, difference or product of integers, modulo two to the number of their bits."""
+        """Return a sum, difference or product of integers, modulo two to the number of their bits."""
         raise NotImplementedError
 
     def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
-        """A quotient or remainder of integers."""
+        """Return a quotient or remainder of integers."""
         return node(a, b)
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
-        """``a << b`` of integers, which ``make`` makes of operands of any dtype."""
+        """Return ``a << b`` of integers. ``make`` builds the shift for operands of any dtype."""
         return make(a, b)
 
     def unbounded(self, x: Expr) -> Expr:
-        """An integer of which the simplifier knows no bounds.
+        """Return an integer of which the simplifier knows no bounds.
 
-        TVM computes 64 bits in 32 where the values fit, and then refuses to shift by more; the bounds that it derives
-        of a shift to the left may end in a failed check of its own.
+        TVM computes integers of 64 bits in 32 bits if the values fit, and then refuses to shift by more. The bounds
+        that it derives for a shift to the left may make a check of its own fail.
         """
         raise NotImplementedError
 
     def narrowed(self, x: Expr, dtype: str) -> Expr:
-        """An integer converted to a dtype that may not hold it, modulo two to the number of its bits.
+        """Return an integer converted to a dtype that may not hold it, modulo two to the number of its bits.
 
         The simplifier takes a cast number for the same number.
         """
         raise NotImplementedError
 
     def called(self, _name: str, make: Callable[..., Expr], *operands: Expr) -> Expr:
-        """A function of floats, which ``make`` makes where no compiler approximates it."""
+        """Return a function of floats. ``make`` builds the call if no compiler approximates the function."""
         return make(*operands)
 
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
-        """``~x`` of an integer or bool, which ``make`` makes of an integer of any dtype."""
+        """Return ``~x`` of an integer or bool. ``make`` builds the complement of an integer of any dtype."""
         return self.negated(x) if compat.dtype_of(x) == "bool" else make(x)
 
 
 class DeviceArithmetic(Arithmetic):
-    """For CUDA C."""
+    """Arithmetic for CUDA C."""
 
     def identity(self, x: Expr, second: bool = False) -> Expr:
         return as_c_type(x, compat.dtype_of(x), second)
@@ -203,21 +203,23 @@ class DeviceArithmetic(Arithmetic):
 
 
 class HostArithmetic(Arithmetic):
-    """For llvm."""
+    """Arithmetic for llvm."""
 
     def identity(self, x: Expr, second: bool = False) -> Expr:
         return through_bits(x, second)
 
     def extremum(self, node: type[Any], a: Expr, b: Expr) -> Expr:
-        """Numbers first: of TVM's maximum, which is its second operand where one is NaN, LLVM makes one instruction.
+        """Return a maximum or minimum with a number as first operand, if one operand is a number.
 
-        For two operands that may be NaN ``tvm_stitch.codegen.vector_math`` writes more, with one of them named.
+        TVM's maximum is its second operand if one operand is NaN, and LLVM makes one instruction of it. For two
+        operands that may be NaN, ``tvm_stitch.codegen.vector_math`` writes more code, and binds one of them to a
+        variable.
         """
         is_number = compat.kind(b) == "FloatImm" and not math.isnan(float(b.value))
         return node(b, a) if is_number else node(a, b)
 
     def differ(self, a: Expr, b: Expr) -> Expr:
-        return self.negated(tir.EQ(a, b))  # TVM's NE is false where one is NaN
+        return self.negated(tir.EQ(a, b))  # TVM's NE is false if one operand is NaN
 
     def negated(self, x: Expr) -> Expr:
         if compat.is_load(x):
@@ -230,10 +232,10 @@ class HostArithmetic(Arithmetic):
     def wrapped(self, node: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         dtype = compat.dtype_of(a)
         signed, bits = not dtype.startswith("u"), bits_of(dtype)
-        # Differences of unsigned integers may be negative, products of them need all bits.
+        # Differences of unsigned integers may be negative, and their products need all bits.
         wide = f"{'u' if not signed and node is tir.Mul else ''}int{2 * bits}"
         other = f"{'u' if signed else ''}int{bits}"
-        if bits == 64:  # of 128 bits TVM's code generation takes only such numbers as 64 hold
+        if bits == 64:  # TVM's code generation takes numbers of 128 bits only if 64 bits hold them
             a, b = (x if compat.int_value(x) is None else or_zero(x) for x in (a, b))
         # TVM refuses to fold a cast of a number that its type does not hold.
         result = tir.Cast(other, or_zero(node(_cast(a, wide), _cast(b, wide))))
@@ -254,7 +256,7 @@ HOST = HostArithmetic()
 
 
 def _leaf(x: Expr) -> Buffer | float | None:
-    """What an operand is, if it is known as such: the buffer that it is read from, or the number; None for others."""
+    """Return the buffer that an operand is read from, or its number, or None for any other operand."""
     if compat.kind(x) == "FloatImm":
         return float(x.value)
     if compat.kind(x) == "Cast":
@@ -275,7 +277,7 @@ def _cast(x: Expr, dtype: str) -> Expr:
 
 
 def _unsigned(x: Expr, dtype: str) -> Expr:
-    """A value converted in CUDA C: TVM refuses to fold a cast of a negative number that it comes to know."""
+    """Return a value converted in CUDA C. TVM refuses to fold a cast if it finds out that the number is negative."""
     known = compat.dtype_of(x) == dtype or compat.int_value(x) is not None
     return _cast(x, dtype) if known else as_c_type(x, dtype)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of float32 as device functions, where ``--use_fast_math`` makes CUDA's too inexact.
 
-``expf`` and divisions stay as they are: they are right to a few last places. The formulas are those of fdlibm and
-Cody and Waite, with Taylor coefficients where the intervals are short enough.
+``expf`` and divisions stay as they are: only a few of their last places are wrong. The formulas are those of fdlibm
+and Cody and Waite, with Taylor coefficients where the intervals are short enough.
 
-Fault: TVM compiles CUDA C with ``--use_fast_math``. ``tanhf`` is then right to 11 bits, ``logf`` loses all digits
-    near 1, ``sinf`` and ``cosf`` are wrong for large angles, and ``powf`` is NaN for every negative base.
+Fault: TVM compiles CUDA C with ``--use_fast_math``. ``tanhf`` is then right to 11 bits, and ``logf`` loses all digits
+    near 1. ``sinf`` and ``cosf`` are wrong for large angles, and ``powf`` is NaN for every negative base.
 Seen in: TVM 0.27.0
 Input: ``R.tanh(x)`` of float32, target cuda
 Upstream: https://github.com/apache/tvm/issues/19546
@@ -30,7 +30,7 @@ __forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
 }
 """
 
-# Behind 0.3 the sixth term of the series is less than half a last place.
+# Up to 0.3 the sixth term of the series, which is left out, is less than half a last place.
 _TANH = """
 __forceinline__ __device__ float tvm_stitch_tanh(float x) {
   float a = fabsf(x), z = x * x;
@@ -43,7 +43,7 @@ __forceinline__ __device__ float tvm_stitch_tanh(float x) {
 }
 """
 
-# Of float32 in three parts up to 2^16 quarters of a circle, else of float64 in two.
+# Up to 2^16 quarters of a circle, pi/2 is a sum of three float32 numbers, beyond that of two float64 numbers.
 _QUARTERS = """
   float n, r;
   if (fabsf(x) < 102943.0f) {
@@ -83,8 +83,9 @@ __forceinline__ __device__ float tvm_stitch_tan(float x) {{{_QUARTERS}
 }}
 """
 
-# x is 2^e * (1 + f) with 1 + f between the square roots of 1/2 and 2; log(1 + f) is 2 atanh(f / (2 + f)). Denormals are
-# told by their bits: to the device's arithmetic they are 0.
+# x is 2^e * (1 + f), and 1 + f lies between the square roots of 1/2 and 2.
+# The logarithm of 1 + f is 2 atanh(f / (2 + f)).
+# Denormals are recognised by their bits, because they are 0 to the device's arithmetic.
 _LOG = """
 __forceinline__ __device__ float tvm_stitch_{name}(float x) {{
   int own = __float_as_int(x), bits = own, e = 0;
@@ -107,7 +108,7 @@ _LOGARITHMS = {
     "log2": ("1.0", "0.0", "1.44269504"),
     "log10": ("0.301029205", "7.90488e-7", "0.434294482"),
 }
-"""For each logarithm, what doubling adds to it, in two parts, and its value of e."""
+"""For each logarithm, its value of 2 as the sum of two numbers, and its value of e."""
 
 FUNCTIONS = {
     "pow": _POWER,
@@ -120,14 +121,14 @@ FUNCTIONS = {
         for name, (high, low, scale) in _LOGARITHMS.items()
     },
 }
-"""The device functions' sources, by the calls that they stand for; arguments and results are float32."""
+"""Sources of the device functions, by the calls that they replace. Arguments and results are float32."""
 
 
 def device_name(name: str) -> str:
-    """What the device function for a call is called."""
+    """Return the name of the device function for a call."""
     return DEVICE_FUNCTION + name
 
 
 def device_call(name: str, *operands: Expr) -> Expr:
-    """A call's value in a kernel; ``name`` is one of ``FUNCTIONS``, the operands are float32."""
+    """Return a call's value in a kernel. ``name`` is one of ``FUNCTIONS``, and the operands are float32."""
     return compat.device_function_call("float32", device_name(name), FUNCTIONS[name], *operands)

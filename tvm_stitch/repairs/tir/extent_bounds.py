@@ -20,7 +20,7 @@ from ...compat import Expr, Var, tir
 
 
 def sound_extents(func: Any) -> Any:
-    """The scheduled PrimFunc, with extents such as ``3 * n - 27`` written as ``2 * n + n - 27``."""
+    """Return the scheduled PrimFunc, with extents such as ``3 * n - 27`` written as ``2 * n + n - 27``."""
     if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
     changed = {}
@@ -48,7 +48,7 @@ def sound_extents(func: Any) -> Any:
 
 
 def _sound(extent: Expr) -> Expr:
-    """The extent itself, or one of equal value of which TVM cannot conclude too much."""
+    """Return the extent itself, or an equal one from which TVM cannot conclude too much."""
     terms, offset = _sum(extent)
     if len(terms) != 1 or offset >= 0:
         return extent
@@ -61,7 +61,7 @@ def _sound(extent: Expr) -> Expr:
 
 
 def _sum(e: Expr) -> tuple[list[Expr], int]:
-    """The terms of a sum that are no numbers (subtracted ones too), and the sum of those that are."""
+    """Return the terms of a sum that are no numbers, subtracted ones too, and the sum of the numbers."""
     value = compat.int_value(e)
     if value is not None:
         return [], value
@@ -73,7 +73,7 @@ def _sum(e: Expr) -> tuple[list[Expr], int]:
 
 
 def _product(e: Expr) -> tuple[Var | None, int]:
-    """The symbol and the factor of ``factor * symbol``; no symbol for anything else."""
+    """Return the symbol and the factor of ``factor * symbol``, or no symbol for any other expression."""
     if compat.kind(e) in ("Var", "SizeVar"):
         return e, 1
     if compat.kind(e) == "Mul":

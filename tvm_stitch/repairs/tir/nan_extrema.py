@@ -39,11 +39,11 @@ NAMES = {
     for maximum in (True, False)
 }
 FUNCTIONS = {name: _function(name, maximum, dtype) for (maximum, dtype), name in NAMES.items()}
-"""The device functions by name."""
+"""Sources of the device functions by name."""
 
 
 def maximum_or_minimum(maximum: bool, a: Expr, b: Expr) -> Expr:
-    """The maximum or minimum of two float32 or float64 in a kernel; NaN if one of them is."""
+    """Return the maximum or minimum of two float32 or float64 in a kernel, which is NaN if one of them is."""
     dtype = compat.dtype_of(a)
     name = NAMES[maximum, dtype]
     return compat.device_function_call(dtype, name, FUNCTIONS[name], a, b)

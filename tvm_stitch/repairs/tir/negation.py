@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write negations of int32 so that ptxas does not lose them.
 
-Which source shows the fault depends on the order of operands that the compilers before ptxas choose. So kernels hold
-no negation that ptxas could see: ``-x`` is ``~x + 1``, with the ``~`` in assembly, because NVVM would turn it into a
+The order of operands that the compilers before ptxas choose decides which source shows the fault. So kernels hold no
+negation that ptxas could see. ``-x`` is ``~x + 1``, with the ``~`` in assembly, because NVVM would turn it into a
 negation again. Absolute values stay: they have an instruction of their own.
 
-Fault: For sm_90 and later, ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the
-    sign of a negated operand: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``.
-Seen in: ptxas of CUDA 13.0 on sm_90; reported for 12.8 to 13.3 on sm_100
+Fault: For sm_90 and later, ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the sign
+    of a negated operand: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``.
+Seen in: ptxas of CUDA 13.0 on sm_90, and reported for 12.8 to 13.3 on sm_100
 Input: ``min(min(a, -x), b)`` of int32, target cuda
 Upstream: https://github.com/pytorch/pytorch/issues/190973
 """
@@ -21,7 +21,7 @@ from ...compat import Expr, tir
 from .arithmetic import DEVICE
 
 NEGATED = "tvm_stitch_negated"
-"""Name of the device function; its argument and result are int32."""
+"""Name of the device function. Its argument and its result are int32."""
 
 FUNCTION = f"""
 __forceinline__ __device__ int {NEGATED}(int x) {{
@@ -35,10 +35,10 @@ _LEAST = -(2**31)
 
 
 def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
-    """An operation on int32 that negates, over visited operands, in a form that ptxas keeps; None for all others.
+    """Return an operation on int32 that negates, in a form that ptxas keeps, or None for any other operation.
 
-    Besides ``0 - x`` these are differences, which may become negations where terms cancel, and products and quotients
-    with negative constants.
+    ``visit`` rewrites the operands. These operations are ``0 - x``, differences, and products and quotients with
+    negative constants. A difference may become a negation if terms cancel.
     """
     name = compat.kind(e)
     if name not in ("Sub", "Mul", "Div", "FloorDiv") or compat.dtype_of(e) != "int32":
@@ -59,5 +59,5 @@ def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
 
 
 def negated(x: Expr) -> Expr:
-    """``-x`` for an int32 in a kernel."""
+    """Return ``-x`` for an int32 in a kernel."""
     return compat.device_function_call("int32", NEGATED, FUNCTION, x)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identities that TVM's simplifier does not see through, and that cost nothing in machine code.
 
-Behind an identity an operand equals no other operand and cancels with none. There are two identities, so that both
+An operand in an identity equals no other operand and cancels with none. There are two identities, so that both
 operands of an operation may be hidden and still differ when they are the same expression.
 
 In CUDA C they are casts of a value to its own type, written as calls, because TVM drops its own casts of that kind.
 On a CPU, where calls would not vectorize, they are bit casts to integers and back.
 
-Fault: TVM simplifies floats as if they were real numbers: ``x - x`` is 0 and ``x == x`` is true. It simplifies
-    int32 and int64 as if they never overflowed, which holds for indices and not for a model's data.
+Fault: TVM simplifies floats as if they were real numbers: ``x - x`` is 0 and ``x == x`` is true. It simplifies int32
+    and int64 as if they never overflowed, which holds for indices and not for a model's data.
 Seen in: TVM 0.27.0
 Input: ``y = R.add(x, x)``, then ``R.equal(y, y)``, of float32 with x = NaN, target llvm
 Upstream: https://github.com/apache/tvm/issues/19503
@@ -36,7 +36,7 @@ C_TYPES = {
 
 
 def as_c_type(value: Expr, dtype: str, second: bool = False) -> Expr:
-    """A value converted to ``dtype`` as CUDA C converts it: for kernels.
+    """Return a value converted to ``dtype`` as CUDA C converts it, for kernels of GPUs.
 
     Only names of one word are called as functions: the old TVM's kernels define ``int64_t`` as ``long long``.
     """
@@ -46,23 +46,26 @@ def as_c_type(value: Expr, dtype: str, second: bool = False) -> Expr:
 
 
 def through_bits(value: Expr, second: bool = False) -> Expr:
-    """A float32 or float64 by way of its bits, as a signed (``second``: an unsigned) integer: for llvm."""
+    """Return a float32 or float64 reinterpreted as an integer and back, for llvm.
+
+    The integer is signed, or unsigned if ``second`` is set.
+    """
     dtype = compat.dtype_of(value)
     bits = f"{'u' if second else ''}int{dtype[5:]}"
     return tir.reinterpret(dtype, tir.reinterpret(bits, value))
 
 
 def or_zero(value: Expr) -> Expr:
-    """An integer that the simplifier may well know, but not put in place of this: for llvm.
+    """Return ``value | 0``, which the simplifier may analyse but does not fold, for llvm.
 
-    TVM's code generation for llvm refuses to reinterpret a literal 0, which ``x - x`` is, and ``x * 0``, and the
-    maximum of x and 0 that is at most 0.
+    TVM's code generation for llvm refuses to reinterpret a literal 0. The simplifier makes one of ``x - x`` and of
+    ``x * 0``, and of the maximum of 0 and an ``x`` that is at most 0.
     """
     return compat.unfolded_or(value, compat.const(0, compat.dtype_of(value)))
 
 
 def hidden(expr: Expr) -> Expr | None:
-    """What an identity stands for; None for other expressions."""
+    """Return the operand of an identity, or None for another expression."""
     if compat.kind(expr) == "BitwiseOr":
         return expr.a if compat.int_value(expr.b) == 0 else None
     if compat.kind(expr) != "Call":

@@ -3,9 +3,8 @@
 
 TVM leaves divisions that truncate as they are, so such divisions are written to truncate.
 
-Fault: TVM normalizes the index of every access when it flattens buffers, and gets some divisions wrong whose
-    dividend it pads to a multiple of the divisor. ``(3 - i) // 2`` becomes ``i // -2 + 1``, which is 0 and not 1
-    at ``i = 1``.
+Fault: TVM normalizes the index of every access when it flattens buffers. It gets some divisions wrong whose dividend
+    it pads to a multiple of the divisor. ``(3 - i) // 2`` becomes ``i // -2 + 1``, which is 0 and not 1 at ``i = 1``.
 Seen in: TVM 0.27.0
 Input: ``iter_map_simplify`` of ``(3 - i) // 2`` with ``0 <= i < 3``
 Upstream: https://github.com/apache/tvm/issues/19524
@@ -23,17 +22,17 @@ _DIVISIONS = ("FloorDiv", "FloorMod")
 
 
 def sound_index(index: Expr, signed: Collection[Var] = ()) -> Expr:
-    """An index, the same at every point, that TVM normalizes soundly.
+    """Return an index that is equal at every point, and that TVM normalizes soundly.
 
     Args:
-        index: of variables that are not negative: of loops, lanes and extents; its divisors are positive.
+        index: an index of loop variables, lanes and extents, which are not negative. Its divisors are positive.
         signed: the variables that may be negative.
     """
     return truncated(_rising(index), signed, by_numbers=True) if is_padded(index) else index
 
 
 def is_padded(e: Expr) -> bool:
-    """Is there a division whose dividend falls, or that has an offset and holds another one?"""
+    """Return True if the dividend of a division falls, or has an offset and contains another division."""
     for part in compat.parts(e):
         if compat.kind(part) in _DIVISIONS and compat.dtype_of(part).startswith("int"):
             terms: list[tuple[int, Expr]] = []
@@ -44,12 +43,12 @@ def is_padded(e: Expr) -> bool:
 
 
 def divides(e: Expr) -> bool:
-    """Is anything divided in an index, or a remainder taken?"""
+    """Return True if an index contains a division or a remainder."""
     return any(compat.kind(part) in _DIVISIONS for part in compat.parts(e))
 
 
 def _rising(index: Expr) -> Expr:
-    """An index with no negative term in what it divides; the same at every point."""
+    """Return an index that is equal at every point, with no negative term in a dividend."""
     index = compat.rebuild(index, _rising)
     if compat.kind(index) not in _DIVISIONS or not compat.dtype_of(index).startswith("int"):
         return index
@@ -63,7 +62,7 @@ def _rising(index: Expr) -> Expr:
     one = compat.const(1, dtype)
     falls = _sum([(-scale, e) for scale, e in terms if scale < 0], dtype)
     rises = [(scale, e) for scale, e in terms if scale > 0]
-    if rises:  # a multiple of the divisor is added to what falls
+    if rises:  # a multiple of the divisor is added to the falling terms
         whole = start // number if number is not None else 0
         more = compat.const(number - 1, dtype) if number is not None else divisor - one
         rest = compat.const(start - whole * number if number is not None else start, dtype)
@@ -81,7 +80,7 @@ def _rising(index: Expr) -> Expr:
 
 
 def _take_apart(e: Expr, scale: int, terms: list[tuple[int, Expr]]) -> int:
-    """Append the terms of a sum, each with its factor; returns the number in it."""
+    """Append the terms of a sum, each with its factor, and return the number in the sum."""
     value = compat.int_value(e)
     if value is not None:
         return scale * value

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let divisions of indices by symbols truncate where dividend and divisor are not negative.
 
-A division that truncates is one instruction, and gives the same result where nothing is negative.
+A division that truncates is one instruction, and gives the same result where nothing is negative. TVM knows no sign
+of a symbol.
 
-Fault: TVM lowers a floor division whose signs it does not know to a choice that repeats both operands, and it
-    knows no sign of a symbol. Nested divisions grow at each level, and LLVM takes minutes over one index.
+Fault: TVM lowers a floor division with operands of unknown sign to a choice that repeats both operands. Nested
+    divisions grow at each level, and LLVM takes minutes over one index.
 Seen in: TVM 0.27.0
 Input: ``i // n // m // (n + m)`` of int64 variables
 Upstream: none known
@@ -20,7 +21,7 @@ from ...graph.ir import StitchGraph
 
 
 def signed_symbols(graph: StitchGraph) -> frozenset[Var]:
-    """The symbols of which nothing says that they are not negative: those that are in no tensor's shape."""
+    """Return the symbols that may be negative: those that are in no tensor's shape."""
     natural = {
         v for t in graph.tensors() for s in t.shape if not isinstance(s, int) for v in compat.free_vars(s)
     }
@@ -34,12 +35,12 @@ def signed_symbols(graph: StitchGraph) -> frozenset[Var]:
 
 
 def truncated(e: Expr, signed: Collection[Var], by_numbers: bool = False) -> Expr:
-    """An expression with its divisions by symbols truncating where that is the same.
+    """Return an expression with truncating divisions by symbols, where the result is the same.
 
     Args:
-        e: of variables that are not negative: of loops, lanes and extents.
-        signed: the variables that may be.
-        by_numbers: Do divisions by numbers truncate too?
+        e: an expression of loop variables, lanes and extents, which are not negative.
+        signed: the variables that may be negative.
+        by_numbers: True if divisions by numbers truncate too.
     """
 
     def visit(e: Expr) -> Expr:
@@ -56,14 +57,14 @@ def truncated(e: Expr, signed: Collection[Var], by_numbers: bool = False) -> Exp
 
 
 def is_natural(e: Expr, signed: Collection[Var]) -> bool:
-    """Is it certain that an index is not negative?"""
+    """Return True if an index is certainly not negative."""
     value = compat.int_value(e)
     if value is not None:
         return value >= 0
     name = compat.kind(e)
     if name in ("Var", "SizeVar"):
         return e not in signed
-    if name == "Sub":  # all that a divisor divides
+    if name == "Sub":  # x - x % n, a multiple of n
         rest = compat.kind(e.b) in ("FloorMod", "Mod")
         return rest and compat.structural_equal(e.a, e.b.a) and is_natural(e.a, signed)
     if name in ("FloorMod", "Mod", "Div", "FloorDiv", "Add", "Mul", "Min", "Max"):

@@ -22,10 +22,10 @@ from ...graph.index_equality import equal_indices
 
 
 def without_zero_divisors(func: Any) -> Any:
-    """The scheduled PrimFunc, which divides by no symbolic extent that is 0.
+    """Return the scheduled PrimFunc without divisions by a symbolic extent that is 0.
 
-    Where all results are empty when a divisor is 0, nothing is done then. For what divides by another extent that may
-    be 0, at least 1 is put in its place.
+    If all results are empty when a divisor is 0, the kernel then does nothing. Any other divisor ``d`` that may be 0
+    becomes ``max(d, 1)``.
     """
     if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
@@ -54,7 +54,7 @@ _DIVISIONS = (tir.FloorDiv, tir.FloorMod, tir.Div, tir.Mod)
 
 
 def _divisors(func: Any) -> list[Expr]:
-    """The different integer divisors that consist of the function's symbols and may be 0; floats do not trap."""
+    """Return the different integer divisors that consist of the function's symbols and may be 0. Floats do not trap."""
     symbols = {
         v for _, b in compat.prim_func_params(func) if b is not None for e in b.shape for v in _symbols(e)
     }
@@ -77,7 +77,7 @@ def _symbols(e: Expr) -> set[Any]:
 
 
 def is_positive(e: Expr) -> bool:
-    """Is an extent at least 1 because of the number that it is more than another extent?"""
+    """Return True if an extent is at least 1 because it is a sum with a positive number."""
     value = compat.int_value(e)
     if value is not None:
         return value > 0
@@ -90,7 +90,7 @@ def is_positive(e: Expr) -> bool:
 
 
 def _is_sum(e: Expr) -> bool:
-    """Does an expression hold no operation that makes a negative number of natural ones?"""
+    """Return True if no operation of an expression makes a negative number of natural ones."""
     value = compat.int_value(e)
     if value is not None:
         return value >= 0
@@ -102,7 +102,7 @@ def _is_sum(e: Expr) -> bool:
 
 
 def _results(func: Any) -> list[Sequence[Expr]]:
-    """The shapes of the parameters that the function writes."""
+    """Return the shapes of the parameters that the function writes."""
     written: list[Any] = []
     compat.structural_walk(func.body, (tir.BufferStore, lambda s: written.append(s.buffer)), order="post")
     buffers = [b for _, b in compat.prim_func_params(func) if b is not None]
@@ -110,7 +110,7 @@ def _results(func: Any) -> list[Sequence[Expr]]:
 
 
 def _empties(divisor: Expr, shape: Sequence[Expr]) -> bool:
-    """Has a tensor no elements whenever the divisor is 0?"""
+    """Return True if a tensor has no elements whenever the divisor is 0."""
     factors = [f for extent in shape for f in _factors(extent)]
     return all(
         is_positive(f) or any(equal_indices(f, factor, ()) for factor in factors) for f in _factors(divisor)
@@ -122,7 +122,7 @@ def _factors(e: Expr) -> list[Expr]:
 
 
 def _at_least_one(body: Any, divisors: Sequence[Expr]) -> Any:
-    """A statement with ``max(d, 1)`` for each of some divisors."""
+    """Return a statement with ``max(d, 1)`` for each of the divisors ``d``."""
     keys = {compat.expression_key(d) for d in divisors}
 
     def divided(e: Expr) -> Expr:
