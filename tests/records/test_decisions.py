@@ -62,9 +62,9 @@ def test_decisions_come_out_of_the_pipeline_and_not_into_the_code(kind: str) -> 
     target = emulated_target() if kind == "cuda" else tvm.target.Target("llvm")
     made = lowered(three_scopes(), CompileContext(target))
     found = decisions_of(made)
-    assert (
-        len(found.plans) == 3 <= len(found.outlined) and found.boundaries and found.flows and found.computed
-    )
+    # A matmul with its epilogue is outlined too. On CUDA TVM schedules it, so it has no plan.
+    assert len(found.outlined) >= 3 and len(found.plans) == {"cuda": 2, "llvm": 3}[kind]
+    assert found.boundaries and found.flows and found.computed
     assert ATTRIBUTE not in (pipeline(target)(three_scopes()).attrs or {})
 
 

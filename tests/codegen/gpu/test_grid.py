@@ -56,7 +56,7 @@ def label(case: GridCase) -> str:
 
 def on(monkeypatch: pytest.MonkeyPatch, device: DeviceModel) -> None:
     """Compile for this device, whatever the target."""
-    for module in ("relax.schedule_stitch_ops", "scope.for_target"):
+    for module in ("relax.stitch.schedule_stitch_ops", "scope.for_target"):
         monkeypatch.setattr(f"tvm_stitch.{module}.device_model", lambda *_: device)
 
 

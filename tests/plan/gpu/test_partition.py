@@ -184,7 +184,7 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
         return [y, emit(R.abs(y))]
 
     found = graph(build(body, ((64, 32), F32)))
-    made = _Partitioner(found, replace(H200, sms=4), False)
+    made = _Partitioner(found, replace(H200, sms=4), False, ())
     first, second = found.operators
     part = made._open(first, 0, False, True)
     before = part.made
