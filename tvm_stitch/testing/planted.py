@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plant one bug in a generated kernel. Such kernels are known to be wrong, so they test a detector.
 
-source = planted(source, "grid-barrier", 0)      # CUDA text without its first grid barrier
-lowered = planted(lowered, "shared-scratch", ("s0", "s1"))
-run_lowered(planted(lowered, "extra-block"), inputs, options=Options(resident_blocks=132))
+Examples::
+
+    source = planted(source, "grid-barrier", 0)      # CUDA text without its first grid barrier
+    lowered = planted(lowered, "shared-scratch", ("s0", "s1"))
+    run_lowered(planted(lowered, "extra-block"), inputs, options=Options(resident_blocks=132))
 """
 
 from __future__ import annotations
@@ -110,8 +112,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _uses(body: str, name: str) -> tuple[bool, bool]:
-    """Return whether the body reads and whether it writes a pointer's memory. Passing its address on counts as both.
-    """
+    """Return whether the body reads and writes a pointer's memory. Passing its address on counts as both."""
     reads = writes = False
     for match in re.finditer(rf"\b{name}\b", body):
         before, at = body[: match.start()].rstrip(), match.end()

@@ -164,6 +164,5 @@ def long_run(
 
 
 def untrusted(result: Outcome | Crash[Any]) -> bool:
-    """Return whether a GPU fault, or memory written out of bounds, may make the process unusable for the next graph.
-    """
+    """Return whether a GPU fault or writes out of bounds may make the process unusable for the next graph."""
     return isinstance(result, Crash) or result[0] is not None

@@ -96,8 +96,7 @@ def emulated_target() -> tvm.target.Target:
 def check_graph_cuda_emulated(
     graph: RandomGraph, pipeline: Pipeline | None = None
 ) -> CheckResult[RandomGraph]:
-    """Compile for CUDA with ``pipeline``, run in the emulator, and compare. The emulator's reports count as problems.
-    """
+    """Compile for CUDA with ``pipeline``, run in the emulator, and compare. Its reports count as problems."""
     from cuda_emulator import run_cuda
 
     def run(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:

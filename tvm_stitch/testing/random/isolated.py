@@ -74,8 +74,7 @@ class Child:
         self.alive = True
 
     def ask(self, item: Any, timeout: float) -> Any:
-        """Return the function's result for ``item``, or a :class:`Crash` if the process died or took ``timeout``
-        seconds."""
+        """Return the function's result for ``item``, or a :class:`Crash` on death or after ``timeout`` seconds."""
         try:
             self._pipe.send(item)
             if self._pipe.poll(timeout):

@@ -106,7 +106,7 @@ def plan_data(plan: KernelPlan) -> dict[str, Any]:
 
 
 def _choose_dominant(group: dict[str, Any], reduces: set[str]) -> None:
-    """Name a group after the first of several equally good dominants in the order of operators."""
+    """Choose the first of several equally good dominants, in the order of operators, to name a group."""
     names = sorted([group["dominant"], *group["sub_dominants"]], key=_by_number)
     group["dominant"] = next((name for name in names if name in reduces), names[-1])
     group["sub_dominants"] = [name for name in names if name != group["dominant"]]

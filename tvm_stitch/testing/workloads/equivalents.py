@@ -3,10 +3,12 @@
 
 The workloads are written once, in operators that Relax and Relay both have, and each front end outlines its stitch
 ops by its own passes. The descriptions of the results do not depend on the front end (:mod:`.canonical`). Two TVMs do
-not fit into one process, so the descriptions are in a file, which ``python -m
-tvm_stitch.testing.workloads.equivalents --write PATH`` writes. Tests in the environment of each TVM compare with it.
-The file holds whole graphs, and of each plan the main lines with a digest of all. ``--plans`` prints whole plans, to
-find the line in which two TVMs differ.
+not fit into one process, so the descriptions are in a file. This command writes the file::
+
+    python -m tvm_stitch.testing.workloads.equivalents --write PATH
+
+Tests in the environment of each TVM compare with it. The file holds whole graphs, and of each plan the main lines with
+a digest of all. ``--plans`` prints whole plans, to find the line in which two TVMs differ.
 
 Operators that the TVMs define differently are left out. Relax sums up a mean of float16 in float16, and Relay in
 float32 between two casts. Relax's ``round`` takes halves to the even number, and Relay's takes them away from zero.
