@@ -29,7 +29,7 @@ def warned(shown: Callable[[str], str] = str) -> Iterator[list[str]]:
     propagated, level = logger.propagate, logger.level
     logger.addHandler(kept)
     logger.propagate = False
-    logger.setLevel(logging.WARNING)  # whatever level another package has set for all
+    logger.setLevel(logging.WARNING)  # another package may have set another level for all loggers
     try:
         yield kept.found
     finally:

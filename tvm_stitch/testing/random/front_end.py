@@ -68,7 +68,7 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def set_value(self, var: Any, bound: Bound) -> None:
-        """State a parameter's value on the sample."""
+        """Set a parameter's value on the sample."""
 
     def sample(self, var: Any, array: np.ndarray) -> Bound:
         """Take ``array`` as a parameter's value."""

@@ -87,7 +87,7 @@ class Child:
         return Crash(item, reason)
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, even if it is at work."""
         if self.alive:
             self.alive = False
             self._process.kill()

@@ -78,7 +78,7 @@ class Sketch:
 
     @property
     def ops(self) -> Any:
-        """Constructors of operators' calls."""
+        """The constructors of operators' calls."""
         return self.front.ops
 
     @property

@@ -58,8 +58,8 @@ def evaluate_bounds(
 
     Raises
     ------
-    NotImplementedError : for operators without a rule, and composite ones (softmax, norms), whose error
-        is not modelled.
+    NotImplementedError : for operators without a rule, and composite ones (softmax, norms), whose error is not
+        modelled.
     """
     from .relax import Interpreter  # needs Relax of Apache TVM 0.27, but the bounds do not
 
@@ -272,6 +272,6 @@ def _apart(low: np.ndarray, high: np.ndarray, spread: np.ndarray) -> tuple[np.nd
 
 
 def _widen(value: np.ndarray, low: np.ndarray, high: np.ndarray, relative: float, absolute: float) -> Bound:
-    """Move the ends outwards. An infinite end remains, since inf - inf is no number."""
+    """Move the ends outwards. An infinite end remains, since inf - inf is NaN."""
     least, most = low - relative * np.abs(low) - absolute, high + relative * np.abs(high) + absolute
     return Bound(value, np.where(np.isinf(low), low, least), np.where(np.isinf(high), high, most))

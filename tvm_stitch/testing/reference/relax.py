@@ -32,8 +32,8 @@ def evaluate(mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main"
 
     Returns
     -------
-    One array per output, nested tuples flattened: float64 for any float dtype (not rounded to it), else the
-    output's own integer or boolean dtype.
+    One array per output, nested tuples flattened. It is float64 for any float dtype (not rounded to that dtype), else
+    of the output's own integer or boolean dtype.
 
     Raises
     ------

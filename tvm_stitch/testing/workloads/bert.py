@@ -45,9 +45,9 @@ class BertConfig:
 def build_bert(config: BertConfig | None = None) -> onnx.ModelProto:
     """Build the encoder.
 
-    Inputs, all int64 of shape (batch, sequence): ``input_ids`` in [0, vocabulary), ``token_type_ids`` in
-    {0, 1} and ``attention_mask`` (1: attend, 0: padding). Output ``last_hidden_state``, float32 of shape
-    (batch, sequence, hidden). The same config gives the same bytes.
+    The inputs are int64 of shape (batch, sequence): ``input_ids`` in [0, vocabulary), ``token_type_ids`` in {0, 1}
+    and ``attention_mask`` (1: attend, 0: padding). The output ``last_hidden_state`` is float32 of shape (batch,
+    sequence, hidden). The same config gives the same bytes.
     """
     return _Builder(config or BertConfig()).model()
 

@@ -14,7 +14,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 
 class EncoderLayer(nn.Module):
-    """Post-norm encoder layer on <batch, sequence, hidden>: eight matrix products, softmax written out.
+    """Post-norm encoder layer on <batch, sequence, hidden>: eight matmuls, softmax written out.
 
     ``forward`` takes x and, optionally, a mask <batch, 1, 1, sequence> that is added to the scores.
     """
