@@ -18,11 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 COVERED = (
     *(f"tvm_stitch/{path.name}" for path in sorted((ROOT / "tvm_stitch").glob("*.py"))),
-    *(
-        f"tvm_stitch/{path.parent.name}"
-        for path in sorted((ROOT / "tvm_stitch").glob("*/__init__.py"))
-        if path.parent.name != "testing"
-    ),
+    *(f"tvm_stitch/{path.parent.name}" for path in sorted((ROOT / "tvm_stitch").glob("*/__init__.py"))),
     "tvm_stitch_command.py",
     "python/cuda-emulator/src",
     "python/tvm-relay-toolchain/src",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-written kernels with grid and cluster barriers, as Relax modules: to measure, stress and break barriers with."""
+"""Hand-written kernels with grid and cluster barriers, as Relax modules. They measure, stress and break barriers."""
 
 # TVMScript's annotations are buffers, not types.
 # mypy: disable-error-code="valid-type, no-untyped-def"
@@ -35,7 +35,7 @@ def _one_call(function: Any, inputs: list[Any], outputs: list[Any], repeat: int 
 
 
 def chained_reductions(blocks: int, threads: int, elements: int, repeat: int = 1) -> tvm.IRModule:
-    """Normalisation of a whole float32 vector: the mean, then the variance, each behind a grid barrier.
+    """Make a kernel that normalises a whole float32 vector: the mean, then the variance, each behind a grid barrier.
 
     Two chained full reductions are in one cooperative kernel. Partial sums go through two scratch buffers, which are
     outputs without readers. Sums have a fixed order, so results are equal bit for bit from launch to launch.
@@ -132,7 +132,7 @@ def barrier_loop(
     """Make a kernel that only passes ``barriers`` barriers, and writes one float32 for each block.
 
     Registers are bounded so that ``blocks_per_sm`` blocks fit on an SM. ``cluster`` is the number of blocks of a
-    cluster for cluster barriers; ``blocks`` must be a multiple of it.
+    cluster for cluster barriers. ``blocks`` must be a multiple of it.
     """
     if blocks % cluster:
         raise ValueError(f"{blocks} blocks are not a multiple of clusters of {cluster}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small expressions over special values, and their results: for arithmetic that compilers like to simplify.
+"""Small expressions over special values, and their results, to test arithmetic that compilers tend to simplify.
 
-An expression is a tree: the name of an operand (``"x"``, ``"y"``), a number, or an operator's name (that of
-``tvm.relax.op``) with trees; ``astype`` has a dtype behind its tree. One module computes many of them, each as an
+An expression is a tree: the name of an operand (``"x"``, ``"y"``), a number, or an operator with trees. Operators
+have the names of ``tvm.relax.op``. ``astype`` has a dtype behind its tree. One module computes many trees, each as an
 output of its own.
 """
 
@@ -23,11 +23,11 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "bitwise_not logical_not logical_and logical_or".split()
     + list(COMPARISONS)
 } | {"floor_mod": np.mod}
-"""The operators in NumPy, whose integers wrap around and whose floats are IEEE 754's."""
+"""The operators in NumPy, whose integers wrap around and whose floats follow IEEE 754."""
 
 
 def special_values(dtype: str) -> np.ndarray:
-    """Return NaN, infinities, zeros of both signs, least and greatest numbers; for integers those around overflow."""
+    """Return NaN, infinities, zeros of both signs, least and greatest numbers. Integers are those around overflow."""
     of = np.dtype(dtype)
     if of.kind in "iu":
         i = np.iinfo(of)
@@ -121,7 +121,7 @@ def integer_trees(dtype: str) -> list[Tree]:
 
 
 def zero_trees() -> list[Tree]:
-    """Return integer trees that are 0 for all x and y, which a simplifier may find."""
+    """Return integer trees that are 0 for all x and y, as a simplifier may prove."""
     three = ("minimum", ("maximum", "x", 3), 3)
     zeros: list[Tree] = [("subtract", "x", "x"), ("multiply", "x", 0), ("subtract", three, 3)]
     zeros += [("minimum", ("maximum", "y", 0), 0), ("subtract", ("add", "x", "y"), ("add", "x", "y"))]

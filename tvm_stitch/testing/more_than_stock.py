@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a pipeline launches more kernels than TVM's own."""
+"""A check that a pipeline launches no more kernels than TVM's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..execution.count import count_kernels
 def more_than_stock(
     mod: tvm.IRModule, target: Target | str, relax_pipeline: Callable[[tvm.IRModule], tvm.IRModule]
 ) -> str:
-    """Report additional launches of ``relax_pipeline`` against TVM's default pipeline; empty if there are none.
+    """Describe additional launches of ``relax_pipeline`` against TVM's default pipeline, or return an empty text.
 
     Memory-intensive launches and all launches count. A module is skipped if TVM's pipeline does not compile it, or if
     its launches depend on run-time values.

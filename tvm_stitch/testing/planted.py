@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plant one bug in a generated kernel. Kernels that are known to be wrong test a detector.
+"""Plant one bug in a generated kernel. Such kernels are known to be wrong, so they test a detector.
 
-source = planted(source, "grid-barrier", 0)      # CUDA text without its first grid barrier
-lowered = planted(lowered, "shared-scratch", ("s0", "s1"))
-run_lowered(planted(lowered, "extra-block"), inputs, options=Options(resident_blocks=132))
+Examples::
+
+    source = planted(source, "grid-barrier", 0)      # CUDA text without its first grid barrier
+    lowered = planted(lowered, "shared-scratch", ("s0", "s1"))
+    run_lowered(planted(lowered, "extra-block"), inputs, options=Options(resident_blocks=132))
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from cuda_emulator import Launch, Lowered
 
 Barrier = Literal["grid-barrier", "cluster-barrier", "block-barrier"]
 Bug = Literal["grid-barrier", "cluster-barrier", "block-barrier", "shared-scratch", "extra-block"]
-"""Bugs to plant: one barrier of a kind removed; two scratch buffers in the same memory; a block too many."""
+"""Bugs to plant: one barrier of a kind removed, two scratch buffers in the same memory, or a block too many."""
 
 BUGS: tuple[Bug, ...] = get_args(Bug)
 COOPERATIVE = "tirx.use_cooperative_launch"
@@ -39,7 +41,7 @@ _FUNCTION = re.compile(
 
 @dataclass(frozen=True)
 class _Function:
-    """A function of a CUDA source: whether it is a kernel, its parameters, and where its body is."""
+    """A function of a CUDA source: its kind (kernel or not), its parameters, and the position of its body."""
 
     name: str
     kernel: bool
@@ -71,7 +73,8 @@ def _functions(source: str) -> tuple[str, list[_Function]]:
 def _barrier_places(source: str, kind: Barrier, kernel: str | None = None) -> list[tuple[int, int]]:
     """Return the barriers of the kernels as (start, end) of the statement.
 
-    A device function that does nothing else counts at its calls; barriers of other device functions do not count.
+    A device function that contains only a barrier counts at its calls. Barriers of other device functions do not
+    count.
     """
     text, functions = _functions(source)
     pattern = _BARRIERS[kind]
@@ -89,7 +92,7 @@ def barriers(source: str | Lowered, kind: Barrier = "grid-barrier", kernel: str 
 
 
 def _pointers(function: _Function) -> dict[str, str]:
-    """Return name -> element type of the parameters that point to memory which the kernel may write."""
+    """Return the parameters that point to writable memory, as name -> element type."""
     found = {}
     for param in function.params:
         match = re.fullmatch(r"(?P<type>[\w:\s]+?)\s*\*\s*(?:__restrict__\s*)?(?P<name>\w+)", param)
@@ -109,7 +112,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _uses(body: str, name: str) -> tuple[bool, bool]:
-    """Whether the body reads and writes a pointer's memory. Passing its address on counts as both."""
+    """Return whether the body reads and writes a pointer's memory. Passing its address on counts as both."""
     reads = writes = False
     for match in re.finditer(rf"\b{name}\b", body):
         before, at = body[: match.start()].rstrip(), match.end()
@@ -195,10 +198,10 @@ def planted(
     ----------
     subject : CUDA text, a lowered module (its text is changed), or a launch.
     bug : ``grid-barrier``, ``cluster-barrier``, ``block-barrier`` remove the barrier number ``index``, counted in the
-        order of the text over all kernels. A barrier in a loop is removed from all rounds. ``shared-scratch`` puts the
-        second buffer of pair ``index`` (or the named parameters ``(keep, gone)``) into the memory of the first, which
-        should not be the smaller one. ``extra-block`` adds a block (a cluster if there are clusters) to a launch, or to
-        all launches of cooperative kernel number ``index``.
+        order of the text over all kernels. A barrier in a loop is removed from all rounds. ``shared-scratch`` puts
+        the second buffer of a pair into the memory of the first, which should not be the smaller one. ``index`` is
+        the number of the pair, or the named parameters ``(keep, gone)``. ``extra-block`` adds a block (a cluster if
+        there are clusters) to a launch, or to all launches of cooperative kernel number ``index``.
     kernel : count in this kernel only.
 
     Raises

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of kernels by the CUDA compiler: registers, shared memory and spills, without a GPU."""
+"""Registers, shared memory and spills of kernels, as the CUDA compiler reports them. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 class KernelResources:
     """One kernel's 32-bit registers a thread, static shared memory a block, and spilled and stack bytes a thread.
 
-    ``spilled`` counts stores and loads; dynamic shared memory is chosen at launch and is not counted.
+    ``spilled`` counts stores and loads. Dynamic shared memory is chosen at launch and is not counted.
     """
 
     registers: int
@@ -36,7 +36,7 @@ class KernelResources:
 
 
 def has_compiler() -> bool:
-    """True if nvcc is there."""
+    """Return whether nvcc is installed."""
     return shutil.which("nvcc") is not None
 
 
@@ -70,7 +70,7 @@ def kernel_resources(cuda_source: str, arch: str = "sm_90") -> dict[str, KernelR
 
 
 def _flags() -> list[str]:
-    """Return TVM's flags that change code, with respect to its environment variables."""
+    """Return TVM's compiler flags that change code. They depend on its environment variables."""
     ptxas = ",".join(nvcc._ptxas_option_flags())
     flags = ["--expt-relaxed-constexpr", "--expt-extended-lambda", f"--ptxas-options={ptxas}"]
     return flags if os.environ.get("TVM_CUDA_NVCC_NO_FAST_MATH") else ["--use_fast_math", *flags]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graphs of the stitch ops that a Relax module becomes."""
+"""The graphs of a Relax module's stitch ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .random.graphs import emulated_target
 def stitch_graphs(
     mod: tvm.IRModule, config: StitchConfig | None = None, target: tvm.target.Target | None = None
 ) -> list[StitchGraph]:
-    """Return the graph of every stitch op that a Relax module becomes, by default for a GPU with grid barriers."""
+    """Return the graph of every stitch op of a Relax module, by default for a GPU with grid barriers."""
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.FoldConstant(),
@@ -36,7 +36,7 @@ def stitch_graph(mod: tvm.IRModule, config: StitchConfig | None = None) -> Stitc
     """Return the graph of a module that becomes one stitch op.
 
     Raises:
-        ValueError: if it becomes several.
+        ValueError: if it becomes another number of stitch ops.
     """
     found = stitch_graphs(mod, config)
     if len(found) != 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check a StitchGraph's invariants; tests run it after every stage that makes or changes one."""
+"""Check a StitchGraph's invariants. Tests run this check after every stage that makes or changes a graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..graph.ir import Operator, StitchGraph, Tensor
 
 
 class InvalidGraph(ValueError):
-    """A StitchGraph that breaks an invariant; the message names the operator."""
+    """A StitchGraph that breaks an invariant. The message names the operator."""
 
 
 def validate(graph: StitchGraph) -> None:

@@ -16,7 +16,7 @@ from ..compat import Buffer, Expr, tir
 LANES = 32
 Function = Callable[..., Expr]
 
-# LLVM knows the levels of x86-64 from version 12 on; a TVM with Relay may have an older one.
+# LLVM knows the levels of x86-64 from version 12 on. A TVM with Relay may have an older LLVM.
 _MODELS = {"x86-64-v2": "nehalem", "x86-64-v3": "haswell", "x86-64-v4": "skylake-avx512"}
 
 
@@ -29,7 +29,7 @@ class LaneBuffers:
         self.stores: list[Any] = []
 
     def __call__(self, value: Expr) -> Expr:
-        """Return the replacement of the value: its lane's element."""
+        """Return the replacement of the value, which is its lane's element."""
         name = f"lane{len(self.buffers)}"
         buffer = tir.decl_buffer((LANES,), compat.dtype_of(value), name, scope="local")
         self.buffers.append(buffer)
@@ -46,7 +46,7 @@ def kernel(
     lets: bool = False,
     lower: Callable[..., Expr] = lower_math,
 ) -> tvm.IRModule:
-    """``out[i] = function(in0[i], ...)`` in vectorized pieces of LANES, through ``lower``.
+    """Build ``out[i] = function(in0[i], ...)`` in vectorized pieces of LANES, through ``lower``.
 
     ``size`` is a multiple of LANES. With ``lets``, nested ``Let`` expressions hold shared values.
     """
@@ -81,7 +81,7 @@ def _function(buffers: list[Buffer], body: Any) -> Any:
 
 
 class Library:
-    """A module compiled for the named x86 CPU or level. Call it with arrays; it writes the last one."""
+    """A module compiled for the named x86 CPU or level. A call takes arrays, and writes the last one."""
 
     def __init__(self, module: tvm.IRModule, cpu: str, opt_level: int | None = None):
         target: dict[str, Any] = {

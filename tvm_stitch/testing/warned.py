@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect the package's warnings: it warns of failures of its own."""
+"""Collect the warnings by which the package reports its own failures."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def warned(shown: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """Collect the package's warnings in this context, instead of printing them; ``shown`` transforms their text.
+    """Collect the package's warnings in this context, instead of printing them. ``shown`` transforms their text.
 
-    A refused scope has a reason, and no warning. Warnings are about errors of the package or of TVM, which leave
-    operators to TVM. The numbers are right nevertheless, so only this list shows the errors.
+    A refused scope has a reason, and causes no warning. Warnings report errors of the package or of TVM, after which
+    TVM compiles the operators. The results are right nevertheless, so only this list shows the errors.
     """
     logger, kept = logging.getLogger(__name__.split(".")[0]), _Kept(shown)
     propagated, level = logger.propagate, logger.level
     logger.addHandler(kept)
     logger.propagate = False
-    logger.setLevel(logging.WARNING)  # whatever level another package has set for all
+    logger.setLevel(logging.WARNING)  # another package may have set another level for all loggers
     try:
         yield kept.found
     finally:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs: grown from a seed, built by a front end, checked against float64."""
+"""Random graphs, which grow from a seed. A front end builds them, and their results are checked against float64."""

@@ -57,7 +57,7 @@ def _first_and_last(text: str) -> str:
 def checked(
     graph: GraphType, half_arithmetic: bool, run: Callable[[list[np.ndarray]], Any]
 ) -> CheckResult[GraphType]:
-    """Run on inputs of the graph's seed; ``run`` returns (outputs, launches or None, further problems).
+    """Run on inputs of the graph's seed. ``run`` returns (outputs, launches or None, further problems).
 
     Errors within the package are problems too, even if only its warnings mention them.
     """
@@ -94,7 +94,7 @@ class Job:
 
 JobType = TypeVar("JobType", bound=Job)
 Outcome = tuple[str | None, str]
-"""(the reason why a graph failed, or None; the text to print)."""
+"""(the reason why a graph failed or None, the text to print)."""
 
 
 def jobs_of(kind: type[JobType], args: argparse.Namespace, config: StitchConfig) -> list[JobType]:
@@ -105,7 +105,7 @@ def jobs_of(kind: type[JobType], args: argparse.Namespace, config: StitchConfig)
 
 
 def outcome(job: Job, result: CheckResult[Any], script: Callable[[], str]) -> Outcome:
-    """Return the outcome of a graph; ``script`` returns its module as text."""
+    """Return the outcome of a graph. ``script`` returns its module as text."""
     if result.ok:
         return None, ""
     shown = f"FAIL {result}"
@@ -164,5 +164,5 @@ def long_run(
 
 
 def untrusted(result: Outcome | Crash[Any]) -> bool:
-    """Whether a process may be unusable for the next graph: a GPU fault, or memory written out of bounds."""
+    """Return whether a GPU fault or writes out of bounds may make the process unusable for the next graph."""
     return isinstance(result, Crash) or result[0] is not None

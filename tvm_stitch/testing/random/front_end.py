@@ -30,7 +30,7 @@ class FrontEnd(ABC):
     """
 
     dtypes: Mapping[str, float]
-    """Dtypes of graphs with the probability of each; the probabilities add up to 1."""
+    """Dtypes of graphs with the probability of each. The probabilities add up to 1."""
     ops: Any
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def set_value(self, var: Any, bound: Bound) -> None:
-        """State a parameter's value on the sample."""
+        """Set a parameter's value on the sample."""
 
     def sample(self, var: Any, array: np.ndarray) -> Bound:
-        """Take ``array`` for a parameter's value."""
+        """Take ``array`` as a parameter's value."""
         bound = self.values.wrap(array, str(array.dtype))
         self.set_value(var, bound)
         return bound

@@ -53,7 +53,7 @@ def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -
 
 
 def cut(graph: RandomGraph, bindings: int) -> RandomGraph:
-    """Return the graph up to its first ``bindings`` bindings. It returns the last and keeps only its operands."""
+    """Return the graph of the first ``bindings`` bindings. It returns the last one and keeps only its operands."""
     main = graph.mod["main"]
     kept = list(main.body.blocks[0].bindings)[:bindings]
     result = relax.Var("result", kept[-1].var.ty)
@@ -96,7 +96,7 @@ def emulated_target() -> tvm.target.Target:
 def check_graph_cuda_emulated(
     graph: RandomGraph, pipeline: Pipeline | None = None
 ) -> CheckResult[RandomGraph]:
-    """Compile for CUDA with ``pipeline``, run in the emulator, and compare; its reports count as problems."""
+    """Compile for CUDA with ``pipeline``, run in the emulator, and compare. Its reports count as problems."""
     from cuda_emulator import run_cuda
 
     def run(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
@@ -134,7 +134,7 @@ class _Job(Job):
 
 
 def _work(job: _Job) -> Outcome:
-    """Check one graph, and return (the reason of a failure, or None; the text to print)."""
+    """Check one graph, and return (the reason of a failure or None, the text to print)."""
     graph = random_graph(job.seed, job.max_elements, job.level)
     graph = graph if job.bindings is None else cut(graph, job.bindings)
     pipeline = None if job.stock else stitched_pipeline(job.target, job.config)
@@ -154,7 +154,7 @@ def _reduce(job: _Job, timeout: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check many graphs, print the failures and a summary; the exit code is 1 if any failed."""
+    """Check many graphs, and print the failures and a summary. The exit code is 1 if any failed."""
     options = parser("random_graphs", list(CHECKS), main.__doc__)
     options.add_argument(
         "--reduce", action="store_true", help="print the shortest prefix of failing graphs that fails"

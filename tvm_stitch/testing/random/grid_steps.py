@@ -11,7 +11,7 @@ import numpy as np
 from ..reference.operators import is_float
 from .steps import Node, Sketch, Step, combine, steps
 
-#: Sums of half types longer than this are computed in float32, as in models: in the type itself they mean nothing.
+#: Longer sums of half types are computed in float32, as in models. In the type itself they mean nothing.
 _LONG_FOR_HALF = 64
 
 
@@ -35,12 +35,12 @@ def random_matrix(rng: np.random.Generator, max_elements: int) -> tuple[int, ...
 
 
 def _wide(node: Node) -> bool:
-    """Whether a value has two axes to choose from."""
+    """Return whether a value has two axes to choose from."""
     return sum(extent > 1 for extent in node.shape) >= 2
 
 
 def reduce_over(sketch: Sketch, x: Node, axes: Sequence[int], keepdims: bool) -> Node | None:
-    """Reduce ``x`` over ``axes`` by a well-conditioned reduction; None if there is none."""
+    """Reduce ``x`` over ``axes`` by a well-conditioned reduction. Return None if there is none."""
     length = math.prod(x.shape[axis] for axis in axes)
     source: Node | None = x
     if is_float(x.dtype) and x.dtype != "float32" and length > _LONG_FOR_HALF:
@@ -53,7 +53,7 @@ def reduce_over(sketch: Sketch, x: Node, axes: Sequence[int], keepdims: bool) ->
         done = sketch.emit(getattr(sketch.ops, name)(source.var, axis=list(axes), keepdims=keepdims), source)
         if done is not None:
             return done
-    # Numbers of both signs cancel in a long sum; their magnitudes do not.
+    # Numbers of both signs cancel in a long sum. Their magnitudes do not.
     magnitude = sketch.emit(sketch.ops.abs(source.var), source)
     return magnitude and sketch.emit(
         sketch.ops.mean(magnitude.var, axis=list(axes), keepdims=keepdims)
@@ -89,7 +89,7 @@ def reduce_any(sketch: Sketch) -> Node | None:
 
 
 def both_ways(sketch: Sketch) -> Node | None:
-    """Add row and column reductions of the same data, the second of the data or of the first one's result."""
+    """Add row and column reductions. The second reduces the data, or the data combined with the first result."""
     x = sketch.pick(("float32", "int32"), _wide)
     if x is None:
         return None
@@ -153,14 +153,14 @@ def crossed(sketch: Sketch) -> Node | None:
         return None
     vector, extent = _heavy(sketch, vector), x.shape[kept]
     partner = sketch.pick(("float32",), lambda node: node is not x and _meets(node, (extent,)))
-    if partner is None:  # <others, extent>, whose rows every element of the vector is read by
+    if partner is None:  # <others, extent>, each of whose rows reads every element of the vector
         count = int(sketch.choice([2, 3, 8, 17, 33]))
         return sketch.emit(sketch.ops.broadcast_to(vector.var, (count, extent)), vector) or vector
     return combine(sketch, partner, vector) or vector
 
 
 def _meets(node: Node, shape: tuple[int, ...]) -> bool:
-    """Whether a value of ``shape`` broadcasts over the node's, with other numbers for it."""
+    """Return whether ``shape`` differs from the node's shape and broadcasts to it."""
     if len(node.shape) < len(shape) or node.shape == shape:
         return False
     tail = node.shape[len(node.shape) - len(shape) :]

@@ -112,8 +112,8 @@ def grow(
     Parameters
     ----------
     max_elements : the most elements that any value may have.
-    level : the reduced axes, and the reads of results; see :data:`Level`.
-    more_steps : (relative frequency, step), besides those of the level.
+    level : the reduced axes, and the reads of results, as in :data:`Level`.
+    more_steps : (relative frequency, step), in addition to those of the level.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def grow(
     with front.function(arguments) as params:
         waiting = iter(params)
         for group in groups:
-            sketch.nodes = []  # parts do not see each other
+            sketch.nodes = []  # subgraphs do not use each other's values
             for (shape, dtype), param in zip(group, waiting):
                 sketch.add_input(param, draw(rng, shape, dtype))
             _grow(sketch, (*STEPS[level], *more_steps), max(3, wanted // parts))

@@ -29,13 +29,13 @@ def run_isolated(
     timeout: float = 600.0,
     renew: Callable[[Result], bool] = lambda result: False,
 ) -> Iterator[Result | Crash[Item]]:
-    """``function`` of every item, in order, computed by ``jobs`` child processes.
+    """Yield the result of ``function`` for every item, in order, computed by ``jobs`` child processes.
 
     Parameters
     ----------
-    function : a function of a module (it is sent by name); its items and results are pickled.
-    timeout : most seconds of one item; the first one of a process includes its imports.
-    renew : whether a result makes its process unusable for another item, as after a GPU fault.
+    function : a function of a module, because it is sent by name. Its items and results are pickled.
+    timeout : the most seconds of one item. The first item of a process includes the imports.
+    renew : returns whether a result makes its process unusable for another item, as after a GPU fault.
     """
     local = threading.local()
     children: list[Child] = []
@@ -60,9 +60,9 @@ def run_isolated(
 
 
 class Child:
-    """A process that answers one item after another, and keeps what the function leaves in its modules.
+    """A process that answers one item after another. Its modules keep their state between items.
 
-    ``alive`` says whether it can be asked again: not after a crash, a time-out or :meth:`stop`.
+    ``alive`` is true while it accepts items, which ends with a crash, a time-out or :meth:`stop`.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -74,7 +74,7 @@ class Child:
         self.alive = True
 
     def ask(self, item: Any, timeout: float) -> Any:
-        """Return the function's result for ``item``. A dead process, or ``timeout`` seconds, give a :class:`Crash`."""
+        """Return the function's result for ``item``, or a :class:`Crash` on death or after ``timeout`` seconds."""
         try:
             self._pipe.send(item)
             if self._pipe.poll(timeout):
@@ -87,7 +87,7 @@ class Child:
         return Crash(item, reason)
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, even if it is at work."""
         if self.alive:
             self.alive = False
             self._process.kill()

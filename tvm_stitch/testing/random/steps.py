@@ -17,7 +17,7 @@ from .front_end import FrontEnd
 
 #: Greatest magnitude of a value. It is so far from overflow that fresh inputs do not overflow either.
 _LIMIT = {"float32": 1e4, "float16": 200.0, "bfloat16": 1e4, "int32": 1e6}
-#: Greatest mean width of the bounds, relative to the values: beyond it a comparison would find no fault.
+#: Greatest mean width of the bounds, relative to the values. With wider bounds a comparison would find no fault.
 _SHARPNESS = {"float32": 2e-3, "float16": 0.03, "bfloat16": 0.15}
 
 _DIMS = (
@@ -78,7 +78,7 @@ class Sketch:
 
     @property
     def ops(self) -> Any:
-        """Constructors of operators' calls."""
+        """The constructors of operators' calls."""
         return self.front.ops
 
     @property
@@ -92,7 +92,7 @@ class Sketch:
         return (*self.front.floats, "int32")
 
     def const(self, value: Any, dtype: str) -> Any:
-        """A constant, a scalar for a number."""
+        """Make a constant, a scalar for a number."""
         return self.front.const(value, dtype)
 
     def add_input(self, var: Any, sample: np.ndarray) -> None:
@@ -183,7 +183,7 @@ def _unary_light(sketch: Sketch) -> Node | None:
     if kind == "relu":
         return sketch.emit(sketch.ops.maximum(x.var, sketch.const(0.0, x.dtype)), x)
     if kind == "round":
-        # CUDA lacks the rounding function of half types that TVM calls; models round in float32 anyway.
+        # CUDA lacks the rounding function of half types that TVM calls. Models round in float32 anyway.
         name = sketch.choice(["round", "floor", "ceil", "trunc"])
         return sketch.emit(getattr(sketch.ops, name)(x.var), x) if x.dtype == "float32" else None
     return sketch.emit(getattr(sketch.ops, kind)(x.var), x)
@@ -205,7 +205,7 @@ def _unary_heavy(sketch: Sketch) -> Node | None:
     if shifted is None:
         return None
     if kind == "power":
-        if x.dtype == "bfloat16":  # Relax refuses it
+        if x.dtype == "bfloat16":  # Relax refuses this dtype
             return None
         return sketch.emit(
             sketch.ops.power(shifted.var, sketch.const(float(sketch.choice([-1.5, 0.5, 1.7, 2.0])), x.dtype)),
@@ -219,7 +219,7 @@ def _broadcastable(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def combine(sketch: Sketch, a: Node, b: Node) -> Node | None:
-    """A binary operator on two values of one dtype whose shapes broadcast."""
+    """Add a binary operator on two values of one dtype whose shapes broadcast."""
     if not is_float(a.dtype):
         name = sketch.choice(["add", "subtract", "multiply", "maximum", "minimum"])
         return sketch.emit(getattr(sketch.ops, name)(a.var, b.var), a, b)
@@ -408,12 +408,12 @@ Step = Callable[[Sketch], Node | None]
 
 
 def row_reduce(sketch: Sketch) -> Node | None:
-    """A reduction over the innermost axes."""
+    """Add a reduction over the innermost axes."""
     return _reduce(sketch, column_reduces=False)
 
 
 def column_reduce(sketch: Sketch) -> Node | None:
-    """A reduction over the innermost axes, or any."""
+    """Add a reduction over the innermost axes, or any."""
     return _reduce(sketch, column_reduces=True)
 
 

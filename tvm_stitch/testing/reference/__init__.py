@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""float64 references and error bounds of operators."""
+"""References in float64 and error bounds of operators."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds on a correct compiled function's results: the float64 reference with an interval for each element.
+"""Bounds on the results of a correct compiled function: the float64 reference with an interval for each element.
 
-Each operator is evaluated at the ends of its operands' intervals, and the result is widened by the operator's rounding.
-So a comparison of nearly equal values, or a cast near a rounding boundary, yields both possible results. An
-ill-conditioned value gets a wide interval, where a fixed tolerance would raise a false alarm.
+Each operator is evaluated at the ends of its operands' intervals, and the result is widened by the operator's
+rounding. So a comparison of nearly equal values, or a cast near a rounding boundary, yields both possible results. An
+ill-conditioned value gets a wide interval. A fixed tolerance would raise a false alarm there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EXACT = frozenset(
 _COARSE = {"tanh": 2e-5}
 
 
-#: Longest sums whose order does not matter: the bound grows with the number of elements.
+#: Length up to which the order of a sum does not matter, since its bound grows with the number of elements.
 _FEW = 24
 
 
@@ -49,7 +49,7 @@ class Bound(NamedTuple):
 def evaluate_bounds(
     mod: tvm.IRModule, inputs: Sequence[np.ndarray], half_arithmetic: bool = False
 ) -> list[Bound]:
-    """Like :func:`reference.evaluate`, of a Relax module, with bounds.
+    """Evaluate a Relax module like :func:`reference.evaluate`, with bounds.
 
     Parameters
     ----------
@@ -58,16 +58,16 @@ def evaluate_bounds(
 
     Raises
     ------
-    NotImplementedError : for operators without a rule, and composite ones (softmax, norms), whose error
-        is not modelled.
+    NotImplementedError : for operators without a rule, and composite ones (softmax, norms), whose error is not
+        modelled.
     """
-    from .relax import Interpreter  # needs Relax of Apache TVM 0.27; the bounds themselves do not
+    from .relax import Interpreter  # needs Relax of Apache TVM 0.27, but the bounds do not
 
     return flatten(Interpreter(mod, Bounds(half_arithmetic)).call("main", inputs))
 
 
 def _largest(dtype: np.dtype) -> float:
-    """Return the largest finite value of a half or single type; infinity for others, which do not overflow here."""
+    """Return the largest finite value of a half or single type. Others do not overflow here and give infinity."""
     return float(ml_dtypes.finfo(dtype).max) if str(dtype) in MULTIPLIED else np.inf
 
 
@@ -77,7 +77,10 @@ def _overflow(values: np.ndarray, top: float) -> np.ndarray:
 
 
 def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[str]:
-    """Describe values out of bounds, one line for each output; empty if all are right. NaN is never right."""
+    """Describe values out of bounds, one line for each output.
+
+    The list is empty if all are right. NaN is never right.
+    """
     if len(outputs) != len(bounds):
         return [f"{len(outputs)} outputs, expected {len(bounds)}"]
     problems = []
@@ -173,14 +176,14 @@ class Bounds(Exact):
         narrow = (
             dtype if self.half_arithmetic else "float32" if EPSILON[dtype] > EPSILON["float32"] else dtype
         )
-        # Roundings of a sum are independent enough to grow with the root of their number, not the number.
+        # Roundings of a sum are so independent that their total grows with the root of their number.
         grown = (
             rule.apply(operation, np.maximum(np.abs(x.low), np.abs(x.high)))
             * EPSILON[narrow]
             * min(count, 4 * count**0.5 + 4)
         )
         if count > _FEW:
-            # Unless values repeat (sums of broadcast values): then every rounding goes the same way.
+            # If values repeat (sums of broadcast values), every rounding goes the same way.
             drift = _sequential_error(x.value, axes, narrow)
             grown = grown + 2 * drift.reshape(grown.shape) / (count if operation.name == "mean" else 1)
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
@@ -201,9 +204,9 @@ class Bounds(Exact):
     def _rounding(self, kind: Kind, dtype: str) -> tuple[float, float]:
         """Return the (relative, absolute) error of one operator.
 
-        In float32: two roundings for cheap operators (a fused multiply-add, a reciprocal), and for the rest the errors
-        of approximations of exp, tanh, erf and others on GPUs and vector units. Half types: those and one rounding, or
-        up to three if an approximation is evaluated in the type itself.
+        In float32, cheap operators have two roundings (a fused multiply-add, a reciprocal). The rest have the errors
+        of approximations of exp, tanh, erf and others on GPUs and vector units. Half types have these errors and one
+        rounding. They have up to three roundings if an approximation is evaluated in the type itself.
         """
         relative = (2 if kind is Kind.LIGHT else 32) * EPSILON["float32"]
         absolute = 0.0 if kind is Kind.LIGHT else 32 * EPSILON["float32"]
@@ -215,9 +218,9 @@ class Bounds(Exact):
 
 
 def _sequential_error(x: np.ndarray, axes: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Return the error of adding elements one after the other in ``dtype``, over ``axes``.
+    """Return the error of a sequential sum in ``dtype`` over ``axes``.
 
-    Any other order adds fewer to one accumulator. The result has the remaining axes, in order.
+    Any other order adds fewer elements to one accumulator. The result has the remaining axes, in order.
     """
     last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
     kept = last.shape[: x.ndim - len(axes)]
@@ -243,14 +246,17 @@ def _pick(args: Sequence[Any], end: str) -> list[Any]:
 
 
 def _join(value: Any, low: Any, high: Any) -> Any:
-    """Make bounds from results at the three ends; a tuple of them if the operator returns several tensors."""
+    """Make bounds from results at the three ends, or a tuple of bounds if the operator returns several tensors."""
     if type(value) is tuple and value and isinstance(value[0], np.ndarray):
         return tuple(Bound(*parts) for parts in zip(value, low, high, strict=True))
     return Bound(value, low, high) if isinstance(value, np.ndarray) else value
 
 
 def _corners(arg: Any, alone: bool) -> list[Any]:
-    """Return points to evaluate an operator at: the argument's ends, and 0 between, where |x| and x^2 turn."""
+    """Return the points at which an operator is evaluated.
+
+    They are the argument's ends, and 0 between them, where |x| and x^2 turn.
+    """
     if not isinstance(arg, Bound):
         return [arg]
     if arg.low is arg.high or np.array_equal(arg.low, arg.high):
@@ -260,12 +266,12 @@ def _corners(arg: Any, alone: bool) -> list[Any]:
 
 
 def _apart(low: np.ndarray, high: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Move the ends outwards by ``spread``. NaN there means unknown; infinite ends remain."""
+    """Move the ends outwards by ``spread``. A NaN as ``spread`` means that it is unknown. Infinite ends remain."""
     far = np.where(np.isnan(spread), np.inf, spread)
     return np.where(np.isinf(low), low, low - far), np.where(np.isinf(high), high, high + far)
 
 
 def _widen(value: np.ndarray, low: np.ndarray, high: np.ndarray, relative: float, absolute: float) -> Bound:
-    """Move the ends outwards. An infinite end remains, since inf - inf is no number."""
+    """Move the ends outwards. An infinite end remains, since inf - inf is NaN."""
     least, most = low - relative * np.abs(low) - absolute, high + relative * np.abs(high) + absolute
     return Bound(value, np.where(np.isinf(low), low, least), np.where(np.isinf(high), high, most))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate a StitchGraph in NumPy, operator by operator, to check rewrites of graphs.
 
-Two precisions. *exact*: floats are float64, and only casts to a float dtype round. *working*: every value is held in
-its :func:`~tvm_stitch.graph.dtype.compute_dtype` (float32 for the half types) and rounded to its own dtype by casts and
-in outputs, as in the kernels. Sums add one element after the other, the least favourable order.
+There are two precisions. In *exact* precision floats are float64, and only casts to a float dtype round. In *working*
+precision every value is held in its :func:`~tvm_stitch.graph.dtype.compute_dtype` (float32 for the half types). Casts
+and outputs round it to its own dtype, as in the kernels. Sums add one element after the other, the least favourable
+order.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from .operators import erf, truncated_divide
 
 
 def evaluate_graph(graph: StitchGraph, inputs: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
-    """Compute the graph's outputs on ``inputs`` (one array for each input, of its shape and dtype; static extents).
+    """Compute the graph's outputs on ``inputs``.
+
+    There is one array for each input, of its shape and dtype. Extents are static.
 
     Returns arrays of float64 for float dtypes when ``exact``, else of each output's own dtype.
 
     Raises
     ------
     NotImplementedError : for a symbolic extent or an expression without a rule.
-    ValueError : inputs of other shapes than the graph's.
+    ValueError : for inputs of other shapes than the graph's.
     """
     if len(inputs) != len(graph.inputs):
         raise ValueError(f"{graph.name} takes {len(graph.inputs)} inputs, got {len(inputs)}")
@@ -62,7 +65,7 @@ def _held(dtype: str, exact: bool) -> np.dtype:
 
 
 class _Evaluation:
-    """One operator over its whole iteration space; every axis is a dimension of the arrays."""
+    """One operator over its whole iteration space. Every axis is a dimension of the arrays."""
 
     def __init__(self, op: Operator, values: dict[Tensor, np.ndarray], exact: bool):
         self.op, self.exact = op, exact
@@ -123,7 +126,7 @@ class _Evaluation:
         raise NotImplementedError(f"scalar expression of kind {name}")
 
     def _load(self, e: Expr) -> np.ndarray:
-        """Read elements; outside of the tensor (where a condition discards them) the nearest ones."""
+        """Read elements, the nearest ones for positions outside of the tensor. A condition discards those."""
         array = self.buffers[compat.load_buffer(e)]
         if not array.ndim:
             return array

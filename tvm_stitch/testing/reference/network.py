@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy meanings of composite operators (softmax, norms, matmul), under Relax's names, for the float64 references."""
+"""Composite operators (softmax, norms, matmul) in NumPy, under Relax's names, for the float64 references."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _group_norm(operation: Operation, x: np.ndarray, gamma: np.ndarray, beta: np
     channel, groups = int(operation.attrs.channel_axis) % x.ndim, int(operation.attrs.num_groups)
     axes = [axis % x.ndim for axis in _ints(operation.attrs.axes)]
     shape = (*x.shape[:channel], groups, x.shape[channel] // groups, *x.shape[channel + 1 :])
-    # Splitting the channel axis moves it, and every axis behind it, one place on.
+    # Splitting the channel axis moves it, and every axis behind it, by one position.
     reduced = (channel + 1, *(axis + (axis > channel) for axis in axes if axis != channel))
     normal = _normalize(x.reshape(shape), reduced, float(operation.attrs.epsilon)).reshape(x.shape)
     return _scale_and_shift(operation, normal, gamma, beta, (channel,))
@@ -75,7 +75,10 @@ def _batch_norm(
     running_mean: np.ndarray,
     running_variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (y, running mean, running variance). Only in training statistics move, and are the batch's."""
+    """Return (y, running mean, running variance).
+
+    Only training uses the batch's statistics and updates the running ones.
+    """
     channel = int(operation.attrs.axis) % x.ndim
     axes = tuple(axis for axis in range(x.ndim) if axis != channel)
     mean, variance = running_mean, running_variance
@@ -92,7 +95,7 @@ def _batch_norm(
 def _nll_loss(
     operation: Operation, predictions: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Negative log-likelihood; classes are axis 1, or axis 0 where there is no other."""
+    """Return the negative log-likelihood. Classes are axis 1, or axis 0 if there is no other."""
     axis = 1 if predictions.ndim > 1 else 0
     counted = targets != int(operation.attrs.ignore_index)
     safe = np.where(counted, targets, 0).astype(np.int64)
@@ -112,7 +115,7 @@ def _rms_norm(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.nda
 
 
 def _multiplied(operation: Operation, *operands: np.ndarray) -> list[np.ndarray]:
-    """Convert the operands of a product to the type of its result (``out_dtype``), in which it is added up."""
+    """Convert the operands of a matmul to the dtype of its result (``out_dtype``), in which it is summed up."""
     return [operand.astype(storage_dtype(operation.dtype), copy=False) for operand in operands]
 
 
@@ -121,12 +124,12 @@ def _matmul(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _conv2d(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """x <N, C, H, W> by weight <O, C/groups, KH, KW>; ``padding`` is one (before, after) an axis."""
+    """Convolve x <N, C, H, W> with weight <O, C/groups, KH, KW>. ``padding`` is one (before, after) an axis."""
     return _convolved(operation, x, weight, operation.attrs.padding)
 
 
 def _nn_conv2d(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Relax's own, whose ``padding`` is (top, left, bottom, right)."""
+    """Evaluate Relax's own convolution, whose ``padding`` is (top, left, bottom, right)."""
     if (operation.attrs.data_layout, operation.attrs.kernel_layout) != ("NCHW", "OIHW"):
         raise NotImplementedError(f"a convolution of {operation.attrs.data_layout}")
     top, left, bottom, right = _ints(operation.attrs.padding)
@@ -152,7 +155,7 @@ def _convolved(
 
 
 def _dropout(operation: Operation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inference: nothing is dropped."""
+    """Return the results of inference, which drops nothing."""
     return x, np.ones_like(x)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy meanings of operators, under Relax's names, for the float64 references of all front ends.
+"""Operators in NumPy, under Relax's names, for the float64 references of all front ends.
 
-Every rule takes the operation and its evaluated arguments: tensors as arrays (floats widened to float64, integers
-and booleans in their own dtype), shapes as tuples of int, scalars as int or float, tuples as Python tuples.
+Every rule takes the operation and its evaluated arguments. Tensors are arrays: floats are widened to float64, and
+integers and booleans keep their dtype. Shapes are tuples of int, scalars are int or float, and tuples are Python
+tuples.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 
 class Kind(Enum):
-    """How an operator's result depends on small changes of its arguments."""
+    """The way in which an operator's result depends on small changes of its arguments."""
 
     LIGHT = "element-wise, correctly rounded where the target is"
     HEAVY = "element-wise, an approximation on most targets"
@@ -78,7 +79,7 @@ _ERF_AT_KNOTS = np.array([math.erf(knot) for knot in _ERF_KNOTS])
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """erf in float64 to about 1e-15: Taylor's series of degree 7 about the nearest of 385 knots."""
+    """Return erf in float64 to about 1e-15: Taylor's series of degree 7 about the nearest of 385 knots."""
     magnitude = np.minimum(np.abs(x), 6.0)  # erf(6) rounds to 1
     index = np.rint(np.nan_to_num(magnitude) * 64).astype(np.int64)
     knot = _ERF_KNOTS[index]
@@ -99,7 +100,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def truncated_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Integer division towards zero, true division for floats."""
+    """Divide integers towards zero, and floats truly."""
     if np.issubdtype(np.result_type(a, b), np.inexact):
         return a / b
     quotient = np.floor_divide(a, b)
@@ -205,7 +206,7 @@ def _optional_int(value: Any) -> int | None:
 
 
 def _rules(kind: Kind, table: dict[str, Callable[..., Any]]) -> None:
-    """Operators that are an expression of NumPy's, by the operation and its arguments."""
+    """Register operators that are one NumPy expression of the operation and its arguments."""
     RULES.update({name: Rule(kind, function) for name, function in table.items()})
 
 

@@ -2,8 +2,8 @@
 """Evaluate a Relax module in float64 NumPy: the reference for compiled results.
 
 Inputs and constants have the values that their dtype holds, and a cast (``astype``) rounds to its dtype. Every other
-operator is computed in float64, whatever float its operands are: a float16 add is exact here. So a compiled float16 or
-bfloat16 function differs by its roundings. Choose tolerances accordingly
+operator is computed in float64 for operands of any float dtype, so a float16 add is exact here. A compiled float16 or
+bfloat16 function differs from it by its roundings. Choose tolerances accordingly
 (:mod:`tvm_stitch.testing.reference.bounds` derives them). Integers and booleans are exact, with their dtype's
 wrap-around.
 """
@@ -28,17 +28,17 @@ def evaluate(mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main"
 
     Parameters
     ----------
-    inputs : one array per parameter; its shape binds symbolic extents.
+    inputs : one array per parameter. Its shape binds symbolic extents.
 
     Returns
     -------
-    One array per output, nested tuples flattened: float64 for any float dtype (not rounded to it), else the
-    output's own integer or boolean dtype.
+    One array per output, nested tuples flattened. It is float64 for any float dtype (not rounded to that dtype), else
+    of the output's own integer or boolean dtype.
 
     Raises
     ------
-    NotImplementedError : names an operator or expression without a rule.
-    ValueError : inputs that do not fit the function's signature.
+    NotImplementedError : for an operator or expression without a rule, which the message names.
+    ValueError : for inputs that do not fit the function's signature.
     """
     return flatten(Interpreter(mod).call(func, inputs))
 

@@ -42,10 +42,10 @@ def mismatches(
     reference: Sequence[np.ndarray],
     tolerance: Mapping[str, tuple[float, float]],
 ) -> list[str]:
-    """Describe errors of ``outputs``, one line for each; empty if all are right.
+    """Describe errors of ``outputs``, one line for each. The list is empty if all are right.
 
     ``tolerance`` is (relative, absolute) by dtype of an output. A dtype without an entry must be equal. A NaN or
-    infinity is right only where the reference has the same.
+    infinity is right only at a position at which the reference has the same.
     """
     if len(outputs) != len(reference):
         return [f"{len(outputs)} outputs, the reference has {len(reference)}"]

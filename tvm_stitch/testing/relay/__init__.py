@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools for testing stitched Relay modules; they need a TVM that has Relay."""
+"""Tools for testing stitched Relay modules. They need a TVM that has Relay."""

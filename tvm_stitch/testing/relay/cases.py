@@ -23,7 +23,7 @@ _NOT_IN_RELAY = frozenset({"batch_norm_training_nchw"})
 
 
 def module(specs: Sequence[Spec], body: Body) -> tvm.IRModule:
-    """The typed Relay module whose ``main`` computes ``body`` of ``specs``."""
+    """Return the typed Relay module whose ``main`` computes ``body`` of ``specs``."""
     params = [relay.var(spec.name, shape=spec.shape, dtype=spec.dtype) for spec in specs]
     values: list[Any] = list(body(ops, *params))
     function = relay.Function(params, values[0] if len(values) == 1 else relay.Tuple(values))
@@ -31,7 +31,7 @@ def module(specs: Sequence[Spec], body: Body) -> tvm.IRModule:
 
 
 def in_relay(case: CaseType) -> CaseType:
-    """The case with a ``build`` that makes its Relay module; ``stock_kernels`` is not recorded.
+    """Return the case with a ``build`` that makes its Relay module. ``stock_kernels`` is not recorded.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def in_relay(case: CaseType) -> CaseType:
 
 
 def cases(scale: str = "test") -> list[Case]:
-    """Every workload of ``tvm_stitch.testing.workloads.cases.cases(scale)`` but the encoder layer, in Relay.
+    """Return ``tvm_stitch.testing.workloads.cases.cases(scale)`` in Relay, without the encoder layer.
 
     ``rms_norm_quantize`` is in float16: Relay-era TVMs have no bfloat16 ``abs`` and casts on llvm. The encoder is in
     :mod:`.encoder`.
@@ -63,5 +63,5 @@ def cases(scale: str = "test") -> list[Case]:
 
 
 def grid_cases(scale: str = "test") -> list[named_grid.GridCase]:
-    """Every workload of ``tvm_stitch.testing.workloads.grid_cases.grid_cases(scale)`` that Relay can express."""
+    """Return ``tvm_stitch.testing.workloads.grid_cases.grid_cases(scale)``, as far as Relay can express them."""
     return [in_relay(case) for case in named_grid.grid_cases(scale) if case.name not in _NOT_IN_RELAY]

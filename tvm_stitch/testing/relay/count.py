@@ -21,16 +21,16 @@ _GENERATED = ("llvm", "c")
 def count_kernels(lib: Any) -> KernelCount:
     """Count the kernels that one run of a graph-executor module launches.
 
-    Every ``tvm_op`` node of the graph that is no ``__nop`` (a reshape that moves nothing) is one kernel on a CPU; on
-    a GPU it is as many as its PrimFunc launches. A node is ``compute`` if its Relay function holds a contraction,
-    ``external`` if it calls a library function (a sort, a BLAS).
+    A ``tvm_op`` node of the graph is one kernel on a CPU. On a GPU it is as many as its PrimFunc launches. A
+    ``__nop`` node (a reshape that moves nothing) does not count. A node is ``compute`` if its Relay function holds a
+    contraction, ``external`` if it calls a library function (a sort, a BLAS).
 
     Args:
-        lib: the library of ``relay.build`` for the graph executor, built in this process. An exported and loaded
-            library has no PrimFuncs any more.
+        lib: the library of ``relay.build`` for the graph executor, built in this process. A library that was exported
+            and loaded has no PrimFuncs.
 
     Raises:
-        ValueError: for anything else, or a launch inside a host loop whose extent is not constant.
+        ValueError: for another kind of library, or a launch inside a host loop whose extent is not constant.
     """
     if not hasattr(lib, "get_graph_json") or not hasattr(lib, "function_metadata"):
         raise ValueError(f"{type(lib).__name__} is not what relay.build gives for the graph executor")
@@ -75,7 +75,7 @@ def _launched_outside(lib: Any, name: str) -> list[tuple[str, Kind]]:
         return [(name, kind)]
     source = "".join(module.get_source() for module in on_device)
     wanted = re.compile(rf"{re.escape(name)}_kernel(_\d+)?")
-    # Declarations come besides definitions: each name once.
+    # Functions have declarations as well as definitions, but each name counts once.
     kernels = dict.fromkeys(kernel for kernel in kernels_in(source) if wanted.fullmatch(kernel))
     return [(kernel, kind) for kernel in kernels]
 
@@ -87,12 +87,12 @@ def _modules(lib: Any) -> Iterator[Any]:
 
 
 def kernels_in(source: str) -> list[str]:
-    """Names of the ``__global__`` functions in CUDA source, as often as they are declared and defined."""
+    """Return the names of the ``__global__`` functions in CUDA source, one for each declaration and definition."""
     return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(", source)
 
 
 def holds_contraction(function: relay.Function) -> bool:
-    """Whether a Relay function calls a contraction (matmul, convolution), nested functions included."""
+    """Return whether a Relay function calls a contraction (matmul, convolution), nested functions included."""
     found = False
 
     def visit(node: Any) -> None:
@@ -106,7 +106,7 @@ def holds_contraction(function: relay.Function) -> bool:
 
 
 def _calls_library(body: Any) -> bool:
-    """Whether a PrimFunc calls a packed function, other than to allocate."""
+    """Return whether a PrimFunc calls a packed function, other than to allocate."""
     found = False
 
     def visit(node: Any) -> None:

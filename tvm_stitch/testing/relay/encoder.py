@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer encoders in Relay: from ONNX models, and written in Relay's operators by hand."""
+"""Transformer encoders in Relay, imported from ONNX models or written in Relay's operators by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..workloads.bert import BertConfig
 def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, Any]]:
     """Return the typed Relay module of an ONNX model with static shapes, and the remaining parameters.
 
-    Initializers become constants: as parameters, those that define shapes would make the shapes dynamic.
+    Initializers become constants. As parameters, initializers that define shapes would make the shapes dynamic.
     """
     _restore_onnx_mapping()
     shapes = {
@@ -43,7 +43,7 @@ def _restore_onnx_mapping() -> None:
 
 
 def bert_from_onnx(config: BertConfig) -> tuple[tvm.IRModule, dict[str, Any]]:
-    """Import the encoder of ``build_bert(config)`` into Relay; return the module and its parameters."""
+    """Import the encoder of ``build_bert(config)`` into Relay, and return the module and its parameters."""
     return import_onnx(bert.build_bert(config))
 
 
@@ -51,7 +51,7 @@ def bert_in_relay(config: BertConfig) -> tuple[tvm.IRModule, dict[str, np.ndarra
     """Build the same encoder with the same weights, in the operators that Relay's own model zoo would use.
 
     ``main`` takes ``input_ids``, ``token_type_ids`` and ``attention_mask``, all int64 <batch, sequence>, and the
-    parameters; it returns the last hidden state, float32 <batch, sequence, hidden>.
+    parameters. It returns the last hidden state, float32 <batch, sequence, hidden>.
     """
     weights = _Weights(bert.build_bert(config))
     tokens = (config.batch, config.sequence)
@@ -136,7 +136,7 @@ def encoder_layer(
 
 
 def _linear(x: relay.Expr, weights: Any, prefix: str) -> relay.Expr:
-    # relay.nn.dense wants <units, inputs>; the models hold <inputs, units>.
+    # relay.nn.dense wants <units, inputs>. The models hold <inputs, units>.
     product = relay.nn.dense(x, weights(f"{prefix}.weight", np.transpose))
     return relay.nn.bias_add(product, weights(f"{prefix}.bias"), axis=-1)
 
@@ -148,7 +148,7 @@ def _layer_norm(x: relay.Expr, weights: Any, prefix: str) -> relay.Expr:
 
 
 def _gelu(x: relay.Expr) -> relay.Expr:
-    """x * (1 + erf(x / sqrt(2))) / 2."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2."""
     erf = relay.erf(relay.multiply(x, relay.const(math.sqrt(0.5), "float32")))
     product = relay.multiply(x, relay.add(erf, relay.const(1.0)))
     return relay.multiply(product, relay.const(0.5))

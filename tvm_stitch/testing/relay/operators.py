@@ -28,7 +28,7 @@ class Calculator:
         return self.values.apply(RULES[name], Operation(name, SimpleNamespace(**attrs), dtype), list(args))
 
     def shape(self, value: Any) -> tuple[int, ...]:
-        """The shape of a tensor's value."""
+        """Return the shape of a tensor's value."""
         return self.values.shape(value)
 
     def constant(self, value: float, dtype: str) -> Any:
@@ -56,17 +56,17 @@ def translation(*names: str) -> Callable[[Translation], Translation]:
 
 
 def dtype_of(call: relay.Call) -> str:
-    """Dtype of a call's result; "" if that is a tuple."""
+    """Return the dtype of a call's result, or "" for a tuple."""
     return str(getattr(call.checked_type, "dtype", ""))
 
 
 def shape_of(call: relay.Call) -> tuple[int, ...]:
-    """Shape of a call's result."""
+    """Return the shape of a call's result."""
     return tuple(int(extent) for extent in call.checked_type.concrete_shape)
 
 
 def ints(values: Any) -> tuple[int, ...]:
-    """Python ints of an array of integers."""
+    """Return an array of integers as Python ints."""
     return tuple(int(value) for value in values)
 
 
@@ -218,7 +218,7 @@ def _arange(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
 
 
 def reduced_axes(attrs: Any, rank: int) -> list[int]:
-    """Return the axes of a reduction, non-negative. ``exclude`` means all but those that ``axis`` names."""
+    """Return the axes of a reduction, non-negative. ``exclude`` means all axes that ``axis`` does not name."""
     axis = attrs.axis
     if axis is None:
         return list(range(rank))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of Relay's ``nn`` operators. Composite ones are composed, so that they have bounds as well."""
+"""Rules of Relay's ``nn`` operators. Composite operators are composed of others, so that they have bounds as well."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _along(calculator: Calculator, vector: Any, axis: int, rank: int, dtype: str
 
 
 def _scaled(calculator: Calculator, call: relay.Call, x: Any, gamma: Any, beta: Any, dtype: str) -> Any:
-    """Return ``x`` times gamma plus beta, as far as the operator's attributes select them."""
+    """Return ``x`` times gamma plus beta, each only if the operator's attributes select it."""
     rank = len(calculator.shape(x))
     axis = int(call.attrs.axis) % rank
     if call.attrs.scale:
@@ -108,7 +108,7 @@ def _group_norm(calculator: Calculator, call: relay.Call, args: list[Any]) -> An
 
 @_nn("batch_norm")
 def _batch_norm(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    """Inference: return (y, moving mean, moving variance), with unchanged statistics."""
+    """Return (y, moving mean, moving variance) of inference, which does not change the statistics."""
     x, gamma, beta, mean, variance = args
     dtype = str(call.checked_type.fields[0].dtype)
     rank = len(calculator.shape(x))
@@ -139,7 +139,7 @@ def _prelu(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
 
 @_nn("dropout")
 def _dropout(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    """Inference: nothing is dropped."""
+    """Return the results of inference, which drops nothing."""
     dtype = str(call.checked_type.fields[0].dtype)
     return args[0], calculator.do("ones", dtype, calculator.shape(args[0]))
 

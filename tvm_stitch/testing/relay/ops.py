@@ -28,22 +28,22 @@ def __getattr__(name: str) -> Any:
 
 
 def const(value: Any, dtype: str) -> Expr:
-    """A constant of ``dtype``, a scalar for a number."""
+    """Return a constant of ``dtype``, a scalar for a number."""
     return relay.const(np.asarray(value, np.dtype(dtype)))
 
 
 def astype(x: Expr, dtype: str) -> Expr:
-    """``x`` converted to ``dtype``."""
+    """Convert ``x`` to ``dtype``."""
     return relay.cast(x, dtype)
 
 
 def permute_dims(x: Expr, axes: Sequence[int] | None = None) -> Expr:
-    """``x`` with its axes in another order, reversed by default."""
+    """Return ``x`` with its axes in another order, reversed by default."""
     return relay.transpose(x, axes)
 
 
 def concat(tensors: Sequence[Expr], axis: int = 0) -> Expr:
-    """Tensors one behind the other along ``axis``."""
+    """Concatenate tensors along ``axis``."""
     return relay.concatenate(list(tensors), axis)
 
 
@@ -54,52 +54,52 @@ def strided_slice(
     end: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Expr:
-    """``x[begin:end:stride]`` along ``axes``."""
+    """Return ``x[begin:end:stride]`` along ``axes``."""
     return relay.strided_slice(x, list(begin), list(end), list(strides or [1] * len(begin)), list(axes))
 
 
 def take(x: Expr, indices: Expr, axis: int | None = None, mode: str = "clip") -> Expr:
-    """Elements of ``x`` along ``axis`` at ``indices``."""
+    """Return the elements of ``x`` along ``axis`` at ``indices``."""
     return relay.take(x, indices, axis=axis, mode=mode)
 
 
 def pad(x: Expr, widths: Sequence[tuple[int, int]], value: float) -> Expr:
-    """``x`` with ``value`` before and after it, with the widths of every axis."""
+    """Return ``x`` with ``value`` before and after it, with the widths of every axis."""
     return relay.nn.pad(x, [tuple(pair) for pair in widths], pad_value=value)
 
 
 def dense(x: Expr, weight: Expr) -> Expr:
-    """x <m, k> by weight <n, k>."""
+    """Multiply x <m, k> by weight <n, k>."""
     return relay.nn.dense(x, weight)
 
 
 def batch_matmul(a: Expr, b: Expr) -> Expr:
-    """a <batch, m, k> by b <batch, k, n>."""
+    """Multiply a <batch, m, k> by b <batch, k, n>."""
     return relay.nn.batch_matmul(a, b, transpose_a=False, transpose_b=False)
 
 
 def shape_of(x: Expr) -> tuple[int, ...]:
-    """The extents of ``x``."""
+    """Return the extents of ``x``."""
     return tuple(int(extent) for extent in relay.transform.InferTypeLocal(x).concrete_shape)
 
 
 def parts(value: Any, count: int) -> list[Expr]:
-    """The first ``count`` tensors of a tuple."""
+    """Return the first ``count`` tensors of a tuple."""
     return [value[place] for place in range(count)]
 
 
 def log_softmax(x: Expr, axis: int = -1) -> Expr:
-    """Relay's own log-softmax."""
+    """Emit Relay's own log-softmax."""
     return relay.nn.log_softmax(x, axis=axis)
 
 
 def nll_loss(predictions: Expr, targets: Expr, reduction: str = "mean") -> Expr:
-    """Relay's own negative log-likelihood, every class with weight 1; classes are axis 1."""
+    """Emit Relay's own negative log-likelihood, every class with weight 1. Classes are axis 1."""
     typed = relay.transform.InferTypeLocal(predictions)
     weights = relay.ones((int(typed.shape[1]),), typed.dtype)
     return relay.nn.nll_loss(predictions, targets, weights, reduction=reduction)
 
 
 def softmax(x: Expr, axis: int = -1) -> Expr:
-    """Relay's own softmax."""
+    """Emit Relay's own softmax."""
     return relay.nn.softmax(x, axis=axis)

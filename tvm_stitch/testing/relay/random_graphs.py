@@ -32,7 +32,7 @@ class RandomRelayGraph(Graph):
 
 
 def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomRelayGraph:
-    """A graph of 3 to some 45 operators, a few of them matrix products; equal arguments give equal graphs.
+    """Grow a graph of 3 to some 45 operators, a few of them matmuls. Equal arguments give equal graphs.
 
     ``max_elements``, ``level`` and errors are those of :func:`~tvm_stitch.testing.random.growth.grow`.
     """
@@ -65,7 +65,7 @@ def check_graph_cuda(graph: RandomRelayGraph, build: Build = build_stock) -> Che
 def check_graph_cuda_emulated(
     graph: RandomRelayGraph, build: Build = build_stock
 ) -> CheckResult[RandomRelayGraph]:
-    """Compile for CUDA with ``build``, run in the emulator, and compare; its reports count as problems."""
+    """Compile for CUDA with ``build``, run in the emulator, and compare. Its reports count as problems."""
     from cuda_emulator import run_relay_cuda
 
     def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
@@ -91,7 +91,7 @@ def _work(job: Job) -> Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check many Relay graphs, print the failures and a summary; the exit code is 1 if any failed."""
+    """Check many Relay graphs, and print the failures and a summary. The exit code is 1 if any failed."""
     options = parser("relay.random_graphs", list(CHECKS), main.__doc__)
     options.add_argument(
         "--plain-launch-barriers", action="store_true", help="grid-wide kernels keep their barriers (CUDA)"

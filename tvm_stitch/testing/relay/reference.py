@@ -2,7 +2,7 @@
 """Evaluate a Relay module in float64 NumPy, exactly or with bounds on correct results.
 
 Inputs and constants have the values that their dtype holds, and a cast rounds to its dtype. Every other operator is
-computed in float64, whatever float its operands are, as in :mod:`tvm_stitch.testing.reference.relax` for Relax.
+computed in float64 for operands of any float dtype, as :mod:`tvm_stitch.testing.reference.relax` does for Relax.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def evaluate(
 
     Returns
     -------
-    One array per output, nested tuples flattened: float64 for any float dtype (not rounded to it), else the
-    output's own integer or boolean dtype.
+    One array per output, nested tuples flattened. It is float64 for any float dtype (not rounded to that dtype), else
+    of the output's own integer or boolean dtype.
 
     Raises
     ------
-    NotImplementedError : names an operator or expression without a rule.
-    ValueError : inputs that do not fit the function's signature.
+    NotImplementedError : for an operator or expression without a rule, which the message names.
+    ValueError : for inputs that do not fit the function's signature.
     """
     return flatten(Evaluator(mod).call(func, inputs, params))
 
 
 def evaluate_bounds(mod: tvm.IRModule, inputs: Inputs, half_arithmetic: bool = False) -> list[Bound]:
-    """Like :func:`evaluate`, with the least and greatest acceptable result of every element.
+    """Evaluate like :func:`evaluate`, with the least and greatest acceptable result of every element.
 
     ``half_arithmetic`` allows for sums and approximations of float16 computed in that type, as stock TVM does.
     """
@@ -75,7 +75,7 @@ class Evaluator:
         self.calculator = Calculator(values or Exact())
 
     def call(self, name: str, inputs: Inputs, params: Params = None) -> Any:
-        """The value of function ``name`` on raw arrays."""
+        """Return the value of function ``name`` on raw arrays."""
         function = self.mod[name]
         given = {key: to_numpy(array) for key, array in (params or {}).items()}
         free = [param.name_hint for param in function.params if param.name_hint not in given]
@@ -99,11 +99,11 @@ class Evaluator:
         return self.run(function, values)
 
     def run(self, function: relay.Function, args: Sequence[Any]) -> Any:
-        """The value of a typed function on values."""
+        """Return the value of a typed function on values."""
         return Frame(self, dict(zip(function.params, args, strict=True))).expr(function.body)
 
     def apply(self, call: relay.Call, args: list[Any]) -> Any:
-        """The value of a typed call on its arguments' values."""
+        """Return the value of a typed call on its arguments' values."""
         if isinstance(call.op, tvm.ir.GlobalVar):
             return self.run(self.mod[call.op], args)
         if isinstance(call.op, relay.Function):
@@ -121,7 +121,8 @@ class Evaluator:
 class Frame:
     """One call of one function: the values of its variables and expressions.
 
-    Expressions are taken from a list in dependency order, not by recursion: models are deeper than Python's stack.
+    A list gives the expressions in dependency order. Recursion would fail, because models are deeper than Python's
+    stack.
     """
 
     def __init__(self, owner: Evaluator, values: dict[Any, Any]) -> None:
@@ -129,7 +130,7 @@ class Frame:
         self.values = values
 
     def expr(self, expr: Any) -> Any:
-        """The value of a typed expression."""
+        """Return the value of a typed expression."""
         for node in _post_order(expr, self.values):
             self.values[node] = self._one(node)
         return self.values[expr]

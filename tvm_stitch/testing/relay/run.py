@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds Relay modules, stock or stitched, and runs them on the CPU."""
+"""Build Relay modules, stock or stitched, and run them on the CPU."""
 
 from __future__ import annotations
 

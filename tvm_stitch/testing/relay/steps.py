@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the random-graph generator for Relay graphs only: padding, take, softmax, matrix products."""
+"""Steps of the random-graph generator for Relay graphs only: padding, take, softmax, matmuls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _take(sketch: Sketch) -> Node | None:
     axis = int(sketch.rng.integers(len(x.shape)))
     extent = x.shape[axis]
     indices = sketch.pick(("int32",), lambda node: 1 <= len(node.shape) <= 5 - len(x.shape) and node is not x)
-    if indices is not None and sketch.rng.random() < 0.6:  # computed indices may be out of range: clipped
+    if indices is not None and sketch.rng.random() < 0.6:  # take clips computed indices out of range
         return sketch.emit(sketch.ops.take(x.var, indices.var, axis=axis, mode="clip"), x, indices)
     count = int(sketch.choice([1, 2, 5, 16, 33]))
     places = sketch.const(sketch.rng.integers(0, extent, count), "int32")

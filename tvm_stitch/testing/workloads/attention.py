@@ -18,10 +18,10 @@ class Case:
     """Attention of q <batch, queries, heads, size> and k, v <batch, keys, heads, size>.
 
     Attributes:
-        mask: the mask's shape, added to the scores <batch, heads, queries, keys>; None without a mask.
-        mask_dtype: dtype of the mask; "" for that of the operands.
+        mask: the shape of the mask, which is added to the scores <batch, heads, queries, keys>. None without a mask.
+        mask_dtype: dtype of the mask, or "" for that of the operands.
         safe: a query that sees no key gives 0, as PyTorch's importer writes it.
-        flat: products are of <batch * heads> matrices, as PyTorch's importer writes them.
+        flat: the matmuls have one batch axis <batch * heads>, as PyTorch's importer writes them.
     """
 
     batch: Any

@@ -17,7 +17,7 @@ _IR_VERSION = 8
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Sizes of the encoder; the defaults are those of `make run`.
+    """Sizes of the encoder. The defaults are those of `make run`.
 
     ``hidden`` must be a multiple of ``heads`` and ``opset`` at least 17 (LayerNormalization).
     """
@@ -45,9 +45,9 @@ class BertConfig:
 def build_bert(config: BertConfig | None = None) -> onnx.ModelProto:
     """Build the encoder.
 
-    Inputs, all int64 of shape (batch, sequence): ``input_ids`` in [0, vocabulary), ``token_type_ids`` in
-    {0, 1} and ``attention_mask`` (1: attend, 0: padding). Output ``last_hidden_state``, float32 of shape
-    (batch, sequence, hidden). The same config gives the same bytes.
+    The inputs are int64 of shape (batch, sequence): ``input_ids`` in [0, vocabulary), ``token_type_ids`` in {0, 1}
+    and ``attention_mask`` (1: attend, 0: padding). The output ``last_hidden_state`` is float32 of shape (batch,
+    sequence, hidden). The same config gives the same bytes.
     """
     return _Builder(config or BertConfig()).model()
 
@@ -121,7 +121,7 @@ class _Builder:
         return self.constant(f"const_{value!r}", np.array(value, dtype=np.float32))
 
     def random(self, name: str, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.02) -> str:
-        # 0.02 is BERT's own; biases and norms are random too, so that an error in them cannot hide.
+        # 0.02 is BERT's own. Biases and norms are random too, so that an error in them cannot hide.
         value = mean + std * self.rng.standard_normal(shape)
         return self.constant(name, value.astype(np.float32))
 
@@ -136,7 +136,7 @@ class _Builder:
         return self.node("LayerNormalization", [x, scale, bias], name=f"{prefix}.out", axis=-1, epsilon=1e-12)
 
     def gelu(self, x: str, prefix: str) -> str:
-        """x * (1 + erf(x / sqrt(2))) / 2, as exporters write it."""
+        """Add x * (1 + erf(x / sqrt(2))) / 2, as exporters write it."""
         scaled = self.node("Div", [x, self.scalar(math.sqrt(2.0))], name=f"{prefix}.scaled")
         erf = self.node("Erf", [scaled], name=f"{prefix}.erf")
         shifted = self.node("Add", [erf, self.scalar(1.0)], name=f"{prefix}.shifted")

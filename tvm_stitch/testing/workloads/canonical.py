@@ -2,13 +2,13 @@
 """A description of graphs and plans that does not depend on their front end.
 
 The description omits names, the order of outputs and of independent operators, the dtypes of indices and axes of
-extent one. Operators are ``v0``, ``v1``, ... in the order of a depth-first walk from the outputs, inputs ``x0``,
-``x1``, ... in the order of that walk. TVMs write two scalar expressions in forms that differ by rounding at most. The
-description has one form of each: the product with the reciprocal for a division by a number, and ``rsqrt(x)`` for
+extent one. Operators are ``v0``, ``v1``, ... in the order of a depth-first walk from the outputs. Inputs are ``x0``,
+``x1``, ... in the order of the same walk. TVMs write two scalar expressions in forms that differ by rounding at most.
+The description has one form of each: the product with the reciprocal for a division by a number, and ``rsqrt(x)`` for
 ``1 / sqrt(x)``.
 
-The rest must be equal for equivalent programs: shapes, dtypes, expressions, classes, spans, dependencies; and of plans
-everything that ``explain`` shows.
+The rest must be equal for equivalent programs: shapes, dtypes, expressions, classes, spans and dependencies. The
+plans must be equal in everything that ``explain`` shows.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _IN_TIME = frozenset({"passes", "phases", "holds", "shape"})
 def rename(graph: StitchGraph) -> StitchGraph:
     """Give the operators and tensors of a graph their canonical names, in place, and return the graph.
 
-    The order of ``graph.operators`` does not change: plans of the graph have canonical names, but are made as for the
-    graph itself.
+    The order of ``graph.operators`` does not change. So plans of the graph have canonical names, but are otherwise
+    those of the original graph.
     """
     operators, inputs = _numbered(graph)
     for i, op in enumerate(operators):
@@ -74,7 +74,7 @@ def _numbered(graph: StitchGraph) -> tuple[list[Operator], list[Tensor]]:
 
 
 def _outputs(graph: StitchGraph) -> list[Tensor]:
-    """Return the outputs in an order of their computations, not of the caller's results."""
+    """Return the outputs in an order that depends on their computations, not on the caller's results."""
     if len(graph.outputs) < 2:
         return graph.outputs
     return sorted(graph.outputs, key=lambda t: graph_lines(StitchGraph("", [], [], [t])))
@@ -106,14 +106,14 @@ def plan_data(plan: KernelPlan) -> dict[str, Any]:
 
 
 def _choose_dominant(group: dict[str, Any], reduces: set[str]) -> None:
-    """Of several dominants that are as good, a group is named after the one that the order of operators gives first."""
+    """Choose the first of several equally good dominants, in the order of operators, to name a group."""
     names = sorted([group["dominant"], *group["sub_dominants"]], key=_by_number)
     group["dominant"] = next((name for name in names if name in reduces), names[-1])
     group["sub_dominants"] = [name for name in names if name != group["dominant"]]
 
 
 def plan_lines(plan: KernelPlan) -> list[str]:
-    """:func:`plan_data` as ``explain`` writes it."""
+    """Return :func:`plan_data` as lines, as ``explain`` writes it."""
     return Report("", [Kernel(**plan_data(plan))]).verbose().splitlines()[2:]
 
 
@@ -157,7 +157,7 @@ class _Writer:
         if op.is_reduce and op.combiner not in (
             "max",
             "min",
-        ):  # those may start from anything that is low, or high
+        ):  # their start is any value that is low, or high
             over += f"{self.write(op.identity)} and "
         edges = ", ".join(
             f"{self.names[a.tensor]} {op.dependency(a).value}, {a.span.value} axes{' guarded' * a.guarded}"

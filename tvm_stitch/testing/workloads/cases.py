@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named memory-intensive workloads, written as primitives of any front end; Relax by default."""
+"""Named memory-intensive workloads, written as primitives of any front end. Relax is the default."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Case:
     Attributes
     ----------
     build : makes the module, high-level operators only (nothing legalized).
-    inputs : draws fresh random inputs, one array per argument; bfloat16 arrays have ml_dtypes' dtype.
-    kernels : the most launches of memory-intensive kernels a stitched call may need.
-    stock_kernels : the launches of TVM's default pipeline on llvm; None if not recorded.
+    inputs : draws fresh random inputs, one array per argument. The dtype of bfloat16 arrays comes from ml_dtypes.
+    kernels : the most launches of memory-intensive kernels that a stitched call may need.
+    stock_kernels : the launches of TVM's default pipeline on llvm, or None if not recorded.
     tolerance : dtype of an output -> (relative, absolute) error allowed against the float64 reference.
-    matmuls : launches of compute-intensive kernels besides ``kernels``.
+    matmuls : launches of compute-intensive kernels, which ``kernels`` does not count.
     constant_bytes : bytes of weights bound into the module.
-    sizes : the extents that the case was made with, by name.
-    body : the module's computation, for a front end to build; None if an importer makes the module.
+    sizes : the extents of the case, by name.
+    body : the module's computation, for a front end to build. It is None if an importer makes the module.
     """
 
     name: str
@@ -70,7 +70,7 @@ def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _additive_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw 0 for positions that may be attended to, -10000 for others; the first position always may."""
+    """Draw 0 for positions that may be attended to, always the first one, and -10000 for others."""
     mask = np.where(rng.random(shape) < 0.25, np.float32(-1e4), np.float32(0.0))
     mask[..., 0] = 0.0
     return mask
@@ -91,11 +91,11 @@ def _case(
     tolerance: Mapping[str, tuple[float, float]] | None = None,
     sizes: Mapping[str, int],
 ) -> Case:
-    """Assemble a case; with ``symbolic``, the leading extent ``sizes[symbolic]`` becomes a variable."""
+    """Assemble a case. With ``symbolic``, the leading extent ``sizes[symbolic]`` becomes a variable."""
     specs = tuple(spec for spec, _ in arguments)
 
     def build() -> tvm.IRModule:
-        from . import relax_workload  # needs Relax of Apache TVM 0.27; bodies are for Relay as well
+        from . import relax_workload  # needs Relax of Apache TVM 0.27, but bodies are for Relay as well
 
         return relax_workload.build(specs, body, symbolic, sizes)
 
@@ -116,7 +116,7 @@ def _case(
     )
 
 
-# Pieces that several workloads share; each emits primitives only.
+# Functions that several workloads share. Each emits primitives only.
 
 
 def _softmax(ops: Any, x: Any) -> Any:
@@ -134,14 +134,14 @@ def _layer_norm(ops: Any, x: Any, gamma: Any, beta: Any, dtype: str) -> Any:
 
 
 def _gelu(ops: Any, x: Any, dtype: str) -> Any:
-    """x * (1 + erf(x / sqrt 2)) / 2."""
+    """Emit x * (1 + erf(x / sqrt 2)) / 2."""
     erf = ops.erf(ops.multiply(x, ops.const(math.sqrt(0.5), dtype)))
     half = ops.multiply(x, ops.const(0.5, dtype))
     return ops.multiply(half, ops.add(erf, ops.const(1.0, dtype)))
 
 
 def softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """softmax over the last axis of <rows, columns>."""
+    """Make the case of softmax over the last axis of <rows, columns>."""
     x = Spec("x", (rows, columns), dtype)
 
     def body(ops: Any, x: Any) -> list[Any]:
@@ -159,7 +159,7 @@ def softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = Fa
 
 
 def log_softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """log(softmax) over the last axis of <rows, columns>."""
+    """Make the case of log(softmax) over the last axis of <rows, columns>."""
     x = Spec("x", (rows, columns), dtype)
 
     def body(ops: Any, x: Any) -> list[Any]:
@@ -181,7 +181,11 @@ def log_softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool 
 def attention_softmax(
     batch: int, heads: int, queries: int, keys: int, dtype: str = "float32", symbolic: bool = False
 ) -> Case:
-    """softmax(scores * scale + mask) * dropout on <batch, heads, queries, keys>, mask <batch, 1, 1, keys>."""
+    """Make the case of the softmax of attention.
+
+    It computes softmax(scores * scale + mask) * dropout on <batch, heads, queries, keys>. The mask is <batch, 1, 1,
+    keys>.
+    """
     shape = (batch, heads, queries, keys)
 
     def body(ops: Any, scores: Any, mask: Any, dropout: Any) -> list[Any]:
@@ -205,7 +209,7 @@ def attention_softmax(
 
 
 def layer_norm(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """Layer norm over the last axis of <rows, columns> with scale and offset."""
+    """Make the case of layer norm over the last axis of <rows, columns> with scale and offset."""
     x = Spec("x", (rows, columns), dtype)
 
     def body(ops: Any, x: Any, gamma: Any, beta: Any) -> list[Any]:
@@ -227,7 +231,7 @@ def layer_norm(rows: int, columns: int, dtype: str = "float32", symbolic: bool =
 
 
 def add_layer_norm_gelu(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """s = x + residual; t = s + bias; returns (s, t, gelu(layer_norm(t)))."""
+    """Make the case of (s, t, gelu(layer_norm(t))), where s is x + residual and t is s + bias."""
     x = Spec("x", (rows, columns), dtype)
 
     def body(
@@ -257,7 +261,7 @@ def add_layer_norm_gelu(rows: int, columns: int, dtype: str = "float32", symboli
 def softmax_add_layer_norm_gelu(
     rows: int, columns: int, dtype: str = "float32", symbolic: bool = False
 ) -> Case:
-    """gelu(layer_norm(softmax(x) + residual)) on <rows, columns>."""
+    """Make the case of gelu(layer_norm(softmax(x) + residual)) on <rows, columns>."""
     x = Spec("x", (rows, columns), dtype)
 
     def body(ops: Any, x: Any, residual: Any, gamma: Any, beta: Any) -> list[Any]:
@@ -279,7 +283,7 @@ def softmax_add_layer_norm_gelu(
 def group_norm_silu(
     batch: int, channels: int, groups: int, pixels: int, dtype: str = "float32", symbolic: bool = False
 ) -> Case:
-    """silu(group_norm(x)) on <batch, channels, pixels>, statistics over channels/groups x pixels."""
+    """Make the case of silu(group_norm(x)) on <batch, channels, pixels>, statistics over channels/groups x pixels."""
     if channels % groups:
         raise ValueError(f"channels ({channels}) must be a multiple of groups ({groups})")
     shape = (batch, channels, pixels)
@@ -312,10 +316,10 @@ def group_norm_silu(
 
 
 def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic: bool = False) -> Case:
-    """Residual add, RMS norm and int8 quantization with one scale a token.
+    """Make the case of a residual add, an RMS norm and int8 quantization with one scale a token.
 
-    Returns (x + residual <rows, columns>, int8 <rows, columns>, float32 scale <rows, 1>). The mean square is
-    taken in float32; the quotient is rounded in ``dtype``, as models that quantize activations write it.
+    ``main`` returns (x + residual <rows, columns>, int8 <rows, columns>, float32 scale <rows, 1>). The mean square is
+    taken in float32. The quotient is rounded in ``dtype``, as models that quantize activations write it.
     """
     x = Spec("x", (rows, columns), dtype)
 
@@ -348,15 +352,15 @@ def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic
         body,
         stock_kernels=7,
         symbolic="rows" if symbolic else None,
-        # The scale is the largest of values that an implementation may or may not round to ``dtype``,
-        # and quotients past 64 are multiples of 0.5 in bfloat16.
+        # The scale is the largest of values that an implementation may or may not round to ``dtype``. Quotients past
+        # 64 are multiples of 0.5 in bfloat16.
         tolerance={"float32": (2e-2, 1e-6), "int8": (0.0, 2.0)},
         sizes={"rows": rows, "columns": columns},
     )
 
 
 def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """The element-wise part of an LSTM cell: gates <batch, 4*hidden> (i, f, g, o) and c -> (h', c')."""
+    """Make the case of an LSTM cell's element-wise part: gates <batch, 4*hidden> (i, f, g, o) and c -> (h', c')."""
 
     def body(ops: Any, gates: Any, cell: Any) -> list[Any]:
         parts = ops.split(gates, 4, axis=1)
@@ -381,7 +385,7 @@ def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = 
 
 
 def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """silu(a) * b where <rows, 2*hidden> holds a and b side by side."""
+    """Make the case of silu(a) * b, where <rows, 2*hidden> holds a and b side by side."""
 
     def body(ops: Any, x: Any) -> list[Any]:
         gate = ops.strided_slice(x, axes=[1], begin=[0], end=[hidden])
@@ -400,7 +404,7 @@ def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = Fals
 
 
 def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
-    """broadcast(x ** 2.5) + y with x <rows, 1> and y <rows, columns>: pow is needed once a row."""
+    """Make the case of broadcast(x ** 2.5) + y with x <rows, 1> and y <rows, columns>: pow is needed once a row."""
 
     def body(ops: Any, x: Any, y: Any) -> list[Any]:
         power = ops.power(x, ops.const(2.5, dtype))
@@ -418,7 +422,7 @@ def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symboli
 
 
 def encoder_layer(batch: int, sequence: int, hidden: int, heads: int, ffn: int) -> Case:
-    """A transformer encoder layer through the PyTorch importer (needs torch); weights are constants."""
+    """Make the case of an encoder layer from the PyTorch importer (needs torch), with constant weights."""
 
     def build() -> tvm.IRModule:
         from . import encoder  # torch is optional
@@ -461,7 +465,7 @@ _EXTENTS: Mapping[Callable[..., Case], Sequence[tuple[int, ...]]] = {
 
 
 def cases(scale: str = "test") -> list[Case]:
-    """Every workload once, at the sizes of ``scale``.
+    """Return every workload once, at the sizes of ``scale``.
 
     ``"test"``: small and odd, a few thousand elements. ``"cpu"``: 4 to 16 MB of inputs and outputs.
     ``"gpu"``: hundreds of MB, well past a GPU's cache.
@@ -475,7 +479,7 @@ def cases(scale: str = "test") -> list[Case]:
 
 
 def place_of(scale: str, scales: Sequence[str]) -> int:
-    """Return the index of a scale among some; raise ValueError if it is none of them."""
+    """Return the index of ``scale`` in ``scales``. Raise ValueError if it is none of them."""
     if scale not in scales:
         *others, last = map(repr, scales)
         raise ValueError(f"unknown scale {scale!r}: choose {', '.join(others)} or {last}")

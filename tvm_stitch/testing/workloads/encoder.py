@@ -14,7 +14,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 
 class EncoderLayer(nn.Module):
-    """Post-norm encoder layer on <batch, sequence, hidden>: eight matrix products, softmax written out.
+    """Post-norm encoder layer on <batch, sequence, hidden>: eight matmuls, softmax written out.
 
     ``forward`` takes x and, optionally, a mask <batch, 1, 1, sequence> that is added to the scores.
     """
@@ -48,7 +48,7 @@ class EncoderLayer(nn.Module):
 
 
 def _import_amax(node: torch.fx.Node, importer: Any) -> relax.Var:
-    """torch.amax, which the importer lacks (it imports max(dim) as a sort)."""
+    """Import torch.amax, which the importer lacks (it imports max(dim) as a sort)."""
     axes = node.args[1] if len(node.args) > 1 else None
     keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
     return importer.block_builder.emit(relax.op.max(importer.env[node.args[0]], axis=axes, keepdims=keepdim))
@@ -64,15 +64,15 @@ def encoder_layer(
     masked: bool = False,
     seed: int = 0,
 ) -> tuple[tvm.IRModule, EncoderLayer, tuple[torch.Tensor, ...]]:
-    """An encoder layer with seeded weights bound as constants.
+    """Make an encoder layer with seeded weights bound as constants.
 
-    With ``symbolic``, batch and sequence are symbolic extents of the module, and ``batch`` and ``sequence``
-    only size the example inputs (both at least 2: torch.export takes an extent of 1 for a constant).
+    With ``symbolic``, batch and sequence are symbolic extents of the module. Then ``batch`` and ``sequence`` only
+    size the example inputs. Both are at least 2, because torch.export takes an extent of 1 for a constant.
 
     Returns
     -------
-    The Relax module (``main`` takes x <batch, sequence, hidden> float32, and the mask if ``masked``), the
-    torch module to compare with, and example inputs.
+    The Relax module, the torch module to compare with, and example inputs. The module's ``main`` takes x <batch,
+    sequence, hidden> float32, and the mask if ``masked``.
     """
     generator = torch.Generator().manual_seed(seed)
     layer = EncoderLayer(hidden, heads, ffn).eval()

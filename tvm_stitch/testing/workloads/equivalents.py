@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that every front end makes the same graphs and plans of named workloads, by descriptions in a file.
 
-The workloads are written once, in operators that Relax and Relay both have, and each front end outlines its stitch ops
-by its own passes. The results are described independently of the front end (:mod:`.canonical`). Two TVMs do not fit
-into one process, so the descriptions are in a file, which
-``python -m tvm_stitch.testing.workloads.equivalents --write PATH``
-writes. Tests in the environment of each TVM compare with it. The file holds whole graphs, and of each plan the main
-lines with a digest of all. ``--plans`` prints whole plans, to find the line in which two TVMs differ.
+The workloads are written once, in operators that Relax and Relay both have, and each front end outlines its stitch
+ops by its own passes. The descriptions of the results do not depend on the front end (:mod:`.canonical`). Two TVMs do
+not fit into one process, so the descriptions are in a file. This command writes the file::
 
-Operators that the TVMs define differently are left out. A mean of float16 is summed up in float16 by Relax's
-definition, in float32 between two casts by Relay's; ``round`` takes halves to the even number in Relax, away from zero
-in Relay.
+    python -m tvm_stitch.testing.workloads.equivalents --write PATH
+
+Tests in the environment of each TVM compare with it. The file holds whole graphs, and of each plan the main lines with
+a digest of all. ``--plans`` prints whole plans, to find the line in which two TVMs differ.
+
+Operators that the TVMs define differently are left out. Relax sums up a mean of float16 in float16, and Relay in
+float32 between two casts. Relax's ``round`` takes halves to the even number, and Relay's takes them away from zero.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _told(case: cases.Case) -> list[str]:
 
 
 def stitch_graphs(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
-    """The graphs of the stitch ops that a workload becomes, through the front end of the TVM that is installed."""
+    """Return the graphs of a workload's stitch ops, by the front end of the installed TVM."""
     target = resolve_target(target)
     if compat.HAS_RELAY:
         return _from_relay(case, target, config)
@@ -107,7 +108,7 @@ def _from_relay(case: cases.Case, target: Any, config: StitchConfig) -> list[Sti
 
 
 def stitched_functions(mod: tvm.IRModule) -> list[Any]:
-    """The functions that Relay's ``StitchOps`` outlined, in the order in which they are called."""
+    """Return the functions that Relay's ``StitchOps`` outlined, in the order of their calls."""
     from tvm import relay
 
     from ...relay.stitch_ops import is_marked
@@ -118,7 +119,7 @@ def stitched_functions(mod: tvm.IRModule) -> list[Any]:
 
 
 def describe_workload(case: cases.Case, whole: bool = False) -> Description:
-    """A workload under all settings; of plans the main lines and a digest, or ``whole``."""
+    """Describe a workload under all settings: its graphs, and its plans as main lines and a digest, or ``whole``."""
     graphs: dict[str, list[list[str]]] = {}
     plans: dict[str, list[list[str]]] = {}
     with _cores():
@@ -143,7 +144,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def _shared(found: Mapping[str, list[list[str]]]) -> dict[str, list[list[str]]]:
-    """Settings with equal values as one key."""
+    """Join the settings with equal values into one key."""
     keys: list[list[str]] = []
     for name, value in found.items():
         key = next((k for k in keys if found[k[0]] == value), None)

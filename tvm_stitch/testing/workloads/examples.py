@@ -48,7 +48,7 @@ class Sorted:
 
 
 def head_program() -> Any:
-    """A PyTorch program: a layer norm and a softmax of rows of 64, any number of them."""
+    """Return a PyTorch program: a layer norm and a softmax of rows of 64, any number of them."""
     import torch
 
     class Head(torch.nn.Module):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named workloads that do not fit one row domain: column and full reductions, and rows that meet across blocks."""
+"""Named workloads that do not fit one row domain: column and full reductions, and values exchanged between blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTUM = 0.1
 
 @dataclass(frozen=True)
 class Adam:
-    """Constants of the optimizer step: rates, and the step that the bias corrections are for."""
+    """Constants of the optimizer step: rates, and the number of the step, for the bias corrections."""
 
     rate: float = 0.05
     beta1: float = 0.9
@@ -59,7 +59,7 @@ class Domain:
     high: float = 1.0
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 (int64 for ``"integer"``) of ``shape``."""
+        """Draw an array of ``shape`` in float32 (int64 for ``"integer"``)."""
         if self.kind == "normal":
             drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(self.high) + np.float32(
                 self.low
@@ -82,7 +82,7 @@ class GridCase(Case):
 
     @property
     def label(self) -> str:
-        """Return name and sizes: one workload has several sizes."""
+        """Return the name and the sizes, since one workload may have several sizes."""
         return f"{self.name}<{','.join(str(size) for size in self.sizes.values())}>"
 
 
@@ -96,7 +96,7 @@ def _grid_case(
     stock_kernels: int,
     longest: int = 1,
 ) -> GridCase:
-    """Assemble a case. ``longest`` is the number of elements of its longest sum that no division makes small again."""
+    """Assemble a case. ``longest`` is the length of its longest sum that no division makes small again."""
     case = _case(
         name,
         [(spec, domain.draw) for spec, domain in arguments],
@@ -104,7 +104,7 @@ def _grid_case(
         body,
         stock_kernels=stock_kernels,
         sizes=sizes,
-        # The error of a sum of n numbers of magnitude 1, added one after the other, is about 3e-8 n; 7 times that.
+        # The error of a sequential sum of n numbers of magnitude 1 is about 3e-8 n. The limit is 7 times as large.
         tolerance={"float32": (2e-5, max(2e-5, 2e-7 * longest))},
     )
     return _as_grid_case(case, [domain for _, domain in arguments])
@@ -115,7 +115,10 @@ def _as_grid_case(case: Case, domains: Sequence[Domain]) -> GridCase:
 
 
 def layer_norm_backward(rows: int, columns: int) -> GridCase:
-    """Gradients of layer norm over <rows, columns> from x, dy and gamma: (dx, dgamma, dbeta); statistics made anew."""
+    """Make the case of layer norm's gradients (dx, dgamma, dbeta) from x, dy <rows, columns> and gamma.
+
+    The statistics are computed again.
+    """
     shape, vector = (rows, columns), (columns,)
 
     def body(ops: Any, x: Any, dy: Any, gamma: Any) -> list[Any]:
@@ -149,7 +152,9 @@ def layer_norm_backward(rows: int, columns: int) -> GridCase:
 
 
 def batch_norm_training(rows: int, channels: int) -> GridCase:
-    """Batch norm of <rows, channels> by the batch's statistics: (y, new running mean, new running variance).
+    """Make the case of batch norm of <rows, channels> by the batch's statistics.
+
+    The results are (y, new running mean, new running variance).
 
     The running variance takes the biased variance, as Relax does.
     """
@@ -178,7 +183,7 @@ def batch_norm_training(rows: int, channels: int) -> GridCase:
 
 
 def batch_norm_training_nchw(batch: int, channels: int, height: int, width: int) -> GridCase:
-    """Batch norm of <batch, channels, height, width> over all axes but the channels, as Relax's own operator."""
+    """Make the case of Relax's own batch norm of <batch, channels, height, width>, over all axes but the channels."""
     shape, vector = (batch, channels, height, width), (channels,)
 
     def body(ops: Any, *args: Any) -> list[Any]:
@@ -207,7 +212,10 @@ def _batch_norm_results(shape: tuple[int, ...], vector: tuple[int, ...]) -> list
 
 
 def cross_entropy(rows: int, classes: int) -> GridCase:
-    """Log-softmax of <rows, classes> and the mean negative log-likelihood of int32 targets <rows>: one scalar."""
+    """Make the case of cross entropy: one scalar.
+
+    It is the log-softmax of <rows, classes> and the mean negative log-likelihood of int32 targets <rows>.
+    """
 
     def body(ops: Any, logits: Any, targets: Any) -> list[Any]:
         return [ops.nll_loss(ops.log_softmax(logits, axis=-1), targets, reduction="mean")]
@@ -226,7 +234,7 @@ def cross_entropy(rows: int, classes: int) -> GridCase:
 
 
 def row_sum(rows: int, columns: int) -> GridCase:
-    """<rows, columns> summed over the columns."""
+    """Make the case of <rows, columns> summed over the columns."""
 
     def body(ops: Any, x: Any) -> list[Any]:
         return [ops.sum(x, axis=1)]
@@ -243,7 +251,7 @@ def row_sum(rows: int, columns: int) -> GridCase:
 
 
 def column_sum(rows: int, columns: int) -> GridCase:
-    """<rows, columns> summed over the rows."""
+    """Make the case of <rows, columns> summed over the rows."""
 
     def body(ops: Any, x: Any) -> list[Any]:
         return [ops.sum(x, axis=0)]
@@ -260,9 +268,9 @@ def column_sum(rows: int, columns: int) -> GridCase:
 
 
 def clip_adam(shapes: Sequence[tuple[int, ...]], adam: Adam = ADAM) -> GridCase:
-    """Gradients clipped by their global norm, then one Adam step.
+    """Make the case of gradients clipped by their global norm, then one Adam step.
 
-    Takes all gradients, first moments, second moments and parameters, one of each a shape, in that order; returns
+    ``main`` takes all gradients, then first moments, second moments and parameters, one of each a shape. It returns
     the new first moments, second moments and parameters. Raises ValueError without shapes.
     """
     if not shapes:
@@ -317,7 +325,7 @@ def clip_adam(shapes: Sequence[tuple[int, ...]], adam: Adam = ADAM) -> GridCase:
 
 
 def deviation_sum(rows: int, columns: int) -> GridCase:
-    """Two chained full reductions: the sum of (x - mean(x)) ** 2 over all of <rows, columns>."""
+    """Make the case of two chained full reductions: the sum of (x - mean(x)) ** 2 over all of <rows, columns>."""
 
     def body(ops: Any, x: Any) -> list[Any]:
         centred = ops.subtract(x, ops.mean(x))
@@ -335,7 +343,10 @@ def deviation_sum(rows: int, columns: int) -> GridCase:
 
 
 def standardize_by_max(rows: int, columns: int) -> GridCase:
-    """Three chained full reductions: x less its mean, by its standard deviation, by the largest magnitude."""
+    """Make the case of three chained full reductions.
+
+    It computes x less its mean, divided by its standard deviation, then by the largest magnitude.
+    """
 
     def body(ops: Any, x: Any) -> list[Any]:
         centred = ops.subtract(x, ops.mean(x))
@@ -355,11 +366,11 @@ def standardize_by_max(rows: int, columns: int) -> GridCase:
 
 
 def figure7(rows: int, columns: int, others: int) -> GridCase:
-    """The graph of AStitch's Fig. 7, in shapes for which the locality check agrees with the figure.
+    """Make the case of AStitch's Fig. 7, in shapes for which the locality check agrees with the figure.
 
-    p1 <rows, columns>, p2 <rows>, p3 <others, rows>. reduce.1 is made and consumed for a row, so it remains in a block
-    (Regional). power.1 <rows> is read along the other axis, by blocks that did not make it, and reduce.2 <rows> sums
-    over values of all blocks, so both are Global. multiply.1 is an output (Independent).
+    The arguments are p1 <rows, columns>, p2 <rows> and p3 <others, rows>. A block computes and reads ``reduce.1`` for
+    its own rows, so it remains in a block (Regional). Other blocks read ``power.1`` <rows> along the other axis, and
+    ``reduce.2`` <rows> sums over values of all blocks. Both are Global. ``multiply.1`` is an output (Independent).
     """
     wide, crossed = (rows, columns), (others, rows)
 
@@ -387,7 +398,7 @@ def figure7(rows: int, columns: int, others: int) -> GridCase:
 
 
 def group_norm(batch: int, channels: int, groups: int, pixels: int) -> GridCase:
-    """``cases.group_norm_silu`` with rows of channels / groups x pixels elements, too many for a few warps."""
+    """Make ``cases.group_norm_silu`` with rows of channels / groups x pixels elements, too many for a few warps."""
     return _as_grid_case(group_norm_silu(batch, channels, groups, pixels), [NORMAL] * 3)
 
 
@@ -427,7 +438,7 @@ def grid_cases(scale: str = "test") -> list[GridCase]:
     """Return every workload at the sizes of ``scale``, some in several sizes.
 
     ``"test"``: small and odd, a few thousand elements. ``"blocks"``: odd as well, enough work for many blocks, small
-    enough for sanitizers. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel tables show.
+    enough for sanitizers. ``"gpu"``: a few to 2,800 MB, the shapes that the kernel tables show.
 
     Raises
     ------

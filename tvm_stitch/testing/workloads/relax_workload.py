@@ -24,7 +24,7 @@ class RelaxOps:
         return lambda *args, **kwargs: self.emit(operator(*args, **kwargs))
 
     def const(self, value: float, dtype: str) -> relax.Constant:
-        """A scalar constant."""
+        """Return a scalar constant."""
         return relax.const(value, dtype)
 
     def shape_of(self, x: relax.Expr) -> tuple[Any, ...]:
@@ -36,15 +36,15 @@ class RelaxOps:
         return [self.emit(relax.TupleGetItem(value, place)) for place in range(count)]
 
     def log_softmax(self, x: relax.Expr, axis: int = -1) -> relax.Var:
-        """Relax's own log-softmax."""
+        """Emit Relax's own log-softmax."""
         return self.emit(R.nn.log_softmax(x, axis=axis))
 
     def nll_loss(self, predictions: relax.Expr, targets: relax.Expr, reduction: str = "mean") -> relax.Var:
-        """Relax's own negative log-likelihood."""
+        """Emit Relax's own negative log-likelihood."""
         return self.emit(R.nn.nll_loss(predictions, targets, reduction=reduction))
 
     def batch_norm_training(self, *args: relax.Expr, **attrs: Any) -> relax.Var:
-        """Relax's own batch norm, by the batch's statistics: a tuple of three."""
+        """Emit Relax's own batch norm, by the batch's statistics. It returns a tuple of three."""
         return self.emit(R.nn.batch_norm(*args, training=True, **attrs))
 
 
@@ -56,7 +56,7 @@ def build(
     variable = tirx.Var(symbolic, "int64") if symbolic else None
 
     def shape_of(spec: Spec) -> list[object]:
-        # One-dimensional arguments are scales and offsets: never of the symbolic extent.
+        # One-dimensional arguments are scales and offsets, which never have the symbolic extent.
         is_symbolic = len(spec.shape) > 1 and spec.shape[0] == extent
         first = [variable if is_symbolic else spec.shape[0]] if spec.shape else []
         return [*first, *spec.shape[1:]]

@@ -12,7 +12,7 @@ import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 
 Body = Callable[..., Sequence[Any]]
-"""Takes a table of operators, under the names of ``tvm.relax.op``, and the arguments; returns the results."""
+"""Takes a table of operators, under the names of ``tvm.relax.op``, and the arguments. Returns the results."""
 
 
 @dataclass(frozen=True)
