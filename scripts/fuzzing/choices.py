@@ -4,18 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .bounded import FLOATS
 from .case import Dim
-
-if TYPE_CHECKING:
-    from .generate import Grower
-
-
-class Skip(Exception):
-    """No value suits this choice."""
-
+from .grower import Grower, Skip
 
 SMOOTH = ["exp", "tanh", "sigmoid", "erf", "sin", "cos", "square", "abs", "negative", "relu", "silu", "gelu"]
 ROUGH = ["sqrt", "rsqrt", "log", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"]

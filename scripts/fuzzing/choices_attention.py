@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from .case import Dim
-from .choices import Skip, condition, floating
-
-if TYPE_CHECKING:
-    from .generate import Grower
+from .choices import condition, floating
+from .grower import Grower, Skip
 
 LENGTHS = [1, 2, 5, 7, 8, 16, 17, 33]
 """Numbers of keys that differ from the queries'."""

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .bounded import FLOATS
 from .case import Dim
-from .choices import Skip
-
-if TYPE_CHECKING:
-    from .generate import Grower
+from .grower import Grower, Skip
 
 
 def _ranked(g: Grower, least: int = 1) -> int:

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from .bounded import FLOATS, HALVES
 from .case import Dim
-from .choices import Skip, floating
-
-if TYPE_CHECKING:
-    from .generate import Grower
+from .choices import floating
+from .grower import Grower, Skip
 
 
 def softmax(g: Grower) -> None:
