@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "tvm_stitch"
 MOST_FILES = 16
 MOST_AT_THE_TOP = 8
 ROOMS = """
-compat config support graph repairs repairs/relay repairs/tir target deploy cost/choices device context cost report plan codegen
-scope compute records repairs/schedule rules driver execution
+compat config support graph repairs repairs/relay repairs/tir target deploy cost/choices device context cost report plan
+codegen scope compute records repairs/schedule rules driver execution
 relax/rewriting relax/attention relax/precision relax/quantize relax/stitch relay repairs/legalize relax/constants
 relax/legalize relax/lowering relax/layout relax/library relax relax/report testing importers/onnx importers/torch
 tvm_stitch cli

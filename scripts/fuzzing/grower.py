@@ -80,7 +80,7 @@ class Grower:
         floats = ["normal"] * 5 + ["positive", "special", "special", "ties", "wide"]
         return self.rng.choice(floats if dtype in FLOATS else ["small", "full", "positive"])
 
-    # What pickers use.
+    # The methods that pickers use.
     def shape(self, value: int) -> list[Dim]:
         """Extents of a value."""
         return self.live.shapes[value]

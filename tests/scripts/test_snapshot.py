@@ -4,23 +4,11 @@
 from __future__ import annotations
 
 import gzip
-import importlib
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import snapshot
 
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-snapshot = load("snapshot")
 pytest.importorskip("torch")  # of which some workloads are made
 
 

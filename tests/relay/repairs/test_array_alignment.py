@@ -26,7 +26,7 @@ def through_shared(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"))
 
 
 def of_vectors() -> str:
-    """What TVM writes of vectors in shared memory."""
+    """Return the CUDA C that TVM writes for vectors in shared memory."""
     return source(lambda: tvm.build(through_shared, target=default_target()))
 
 

@@ -22,7 +22,7 @@ def third(y: T.Buffer((32,), "float32")) -> None:
 
 
 def of_third() -> str:
-    """What TVM writes of a constant that is given by its bits."""
+    """Return the CUDA C that TVM writes for a constant that is given by its bits."""
     return source(lambda: tvm.build(third, target=default_target()))
 
 

@@ -18,7 +18,7 @@ from tvm_stitch.repairs.relay.half_functions import own_half_functions
 
 
 def of_tanh() -> str:
-    """What TVM writes of a tanh of float16."""
+    """Return the CUDA C that TVM writes for a tanh of float16."""
     x = relay.var("x", shape=(8, 64), dtype="float16")
     mod = tvm.IRModule.from_expr(relay.Function([x], relay.tanh(x)))
     return source(lambda: relay.build(mod, target=default_target()))

@@ -198,7 +198,7 @@ def elements_of_nine() -> tvm.IRModule:
 
 
 def is_any_wrong(fuse: Any) -> bool:
-    """Whether one of twelve such modules has a function that reads what it is not given."""
+    """Return whether one of twelve such modules has a function that reads a value without taking it as an argument."""
     made = [fuse()(elements_of_nine()) for _ in range(12)]
     functions = [f for mod in made for _, f in mod.functions_items() if isinstance(f, relax.Function)]
     return any(relax.analysis.free_vars(f) for f in functions)
