@@ -316,3 +316,13 @@ def test_chains_of_reshapes_are_proved(seed: int) -> None:
     axes, flat, shape = chain(rng, ["reshape"])
     proved = equal_indices(flat, flat_of(axes), axes, shape)
     assert proved, f"{len(str(flat))} characters over {[str(e) for _, e in axes]}"
+
+
+def test_other_operators_equal_themselves() -> None:
+    """An extent that is a choice cancels, and says nothing about another choice."""
+    v, w = tir.Var("v", "int64"), tir.Var("w", "int64")
+    choice = tir.Select(N > 3, N, M)
+    axes: Axes = [(v, M), (w, choice)]
+    assert equal_indices(fd(v * choice + w, choice), v, axes)
+    assert not equal_indices(fd(v * choice + w, tir.Select(N > 4, N, M)), v, axes)
+    assert not equal_indices(tir.Select(v > 3, v, M), tir.Select(w > 3, w, M), axes)

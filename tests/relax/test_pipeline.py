@@ -16,6 +16,7 @@ from tvm.relax import op as R
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, check_emulated, draw, symbol
+from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of
@@ -261,6 +262,7 @@ def test_a_module_that_does_not_compile_without_stitching_either_raises_the_firs
 
     monkeypatch.setattr(pipelines, "HalfSums", lambda: failing("first"))
     monkeypatch.setattr(relax, "get_default_pipeline", lambda _target: failing("second"))
+    monkeypatch.setattr(faults.module_of("relax.retry"), "unfused_pipeline", lambda _target: failing("third"))
     target = emulated_target()
     with target, pytest.raises(ValueError, match="first"):
         pipeline(target)(softmax(5, 33).build())

@@ -53,7 +53,7 @@ BINARY = frozenset(
 
 
 _CONSTANTS = frozenset({"IntImm", "FloatImm", "StringImm"})
-LEAVES = _CONSTANTS | {"Var", "SizeVar"}
+LEAVES = _CONSTANTS | {"Var", "SizeVar", "DataflowVar"}
 """Class names of the scalar expressions without operands."""
 
 

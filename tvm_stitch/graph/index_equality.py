@@ -52,7 +52,7 @@ ONE = constant(1)
 
 
 class Unproved(ValueError):
-    """The expression is of a kind that the prover does not know, or the proof takes too many steps."""
+    """The expression reads a tensor, or the proof takes too many steps."""
 
 
 def equal_indices(a: Expr, b: Expr, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()) -> bool:
@@ -66,8 +66,7 @@ def equal_indices(a: Expr, b: Expr, axes: Sequence[tuple[Var, Extent]], sizes: I
         sizes: other extents that are at least 1 whenever the space is not empty.
 
     Returns:
-        True if equality is proved. False if the expressions differ, hold an unknown kind of node, or need too many
-            steps.
+        True if equality is proved. False if the expressions differ, read a tensor, or need too many steps.
     """
     try:
         prover = Prover(axes, sizes)
@@ -118,7 +117,7 @@ class Prover:
         if name == "Cast" and _widens(compat.dtype_of(e.value), compat.dtype_of(e)):
             return self.polynomial(e.value)
         if name not in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max"):
-            raise Unproved(name)
+            return self._opaque(e)
         a, b = self.polynomial(e.a), self.polynomial(e.b)
         if name == "Mul":
             return multiply(a, b)
@@ -129,6 +128,19 @@ class Prover:
         if name in ("Min", "Max"):
             return self._other(name, *sorted([a, b], key=key))
         return add(a, b, 1 if name == "Add" else -1)
+
+    def _opaque(self, e: Expr) -> Polynomial:
+        """Return the unknown of an expression of any other kind, such as a ``Select``. It equals only itself.
+
+        Raises:
+            Unproved: if the expression reads a tensor.
+        """
+        if compat.has_load(e):
+            raise Unproved(compat.kind(e))
+        number = self._number(("expression", compat.expression_key(e)))
+        if any(self.number.get(("var", var)) in self.on_axes for var in compat.free_vars(e)):
+            self.on_axes.add(number)
+        return unknown(number)
 
     def _extent(self, extent: Extent) -> Polynomial:
         return constant(extent) if isinstance(extent, int) else self.polynomial(extent)

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 
 from ..config import StitchConfig
+from ..repairs.legalize.take import LegalizeTakes
 from ..support.pass_context import CUDA_GRAPH, changed
 
 
@@ -53,3 +54,23 @@ def backend_of(target: Any) -> Any:
     from tvm.relax.backend import gpu_generic
 
     return gpu_generic.pipeline
+
+
+def unfused_pipeline(target: Any) -> Any:
+    """Return TVM's own pipeline for a target without its fusion, which fails for some symbolic extents."""
+    backend = backend_of(tvm.target.Target(target))
+
+    @tvm.transform.module_pass(opt_level=0, name="UnfusedPipeline")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        built_for = tvm.target.Target(target)
+        with built_for:
+            passes = [
+                LegalizeTakes(),
+                *backend.library_dispatch_passes(built_for),
+                *(p for p in backend.legalize_passes(built_for) if p.info.name not in ("FuseOps", "FuseTIR")),
+                *backend.dataflow_lower_passes(built_for),
+                *backend.finalize_passes(built_for),
+            ]
+            return tvm.transform.Sequential(passes)(mod)
+
+    return run

@@ -22,6 +22,7 @@ from ..repairs.legalize.empty import SkipEmpty
 from ..repairs.legalize.fuse_rest import FuseRest
 from ..repairs.legalize.keep_zeros import KeepZeros
 from ..repairs.legalize.mend import MendImports
+from ..repairs.legalize.plain_extents import PlainExtents
 from ..repairs.legalize.raised_calls import RaisedCalls
 from ..repairs.legalize.wide_operators import WideOperators
 from ..repairs.schedule.declining import ApplyDecliningRules
@@ -90,6 +91,7 @@ NO_CUDNN_ASKED = Condition("compute=auto", lambda c: c.config.compute_of("convol
 # fmt: off
 IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and the later passes expect", (
     Row("RaisedCalls", lambda c: RaisedCalls(), "Turn functions that an importer made of operators into operators."),
+    Row("PlainExtents", lambda c: PlainExtents(), "Write extents with operators that TVM's passes know."),
     Row("DeclaredBounds", lambda c: DeclaredBounds(),
         "Simplify shapes with the bounds that a function declares of its symbols."),
     Row("MendImports", lambda c: MendImports(), "Rewrite imported calls that TVM miscompiles or does not compile."),

@@ -16,6 +16,7 @@ from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from ..support.interrupts import carrying
 from ..support.one_at_a_time import exclusively
 from ..support.resilient import Reasons, resilient
+from .backend import unfused_pipeline
 
 STEP = "what is left does not compile beside it"
 """The reason recorded for a scope that TVM compiles only with its neighbours."""
@@ -68,13 +69,19 @@ def lowered_without_failing_scopes(
 def _without_stitching(mod: tvm.IRModule, context: CompileContext, err: Exception) -> tvm.IRModule:
     """Return the result of TVM's own pipeline, for a module that fails here even without any stitch op.
 
+    If that pipeline fails as well, it runs once more without TVM's fusion, which fails for some extents.
+
     Raises:
         Exception: ``err``, if TVM's own pipeline fails as well.
     """
-    try:
-        result = exclusively([stock_pipeline(context.target)], "StockPipeline")(mod)
-    except Exception as again:
-        reraise_fatal(again)
+    result = None
+    for pipeline in (stock_pipeline, unfused_pipeline):
+        try:
+            result = exclusively([pipeline(context.target)], "StockPipeline")(mod)
+            break
+        except Exception as again:
+            reraise_fatal(again)
+    if result is None:
         raise err from None
     raise_where_strict(err, "the model", context.config.strict)
     reason = f"what is left does not compile alone: {reason_of(err, 'the whole model')}"

@@ -17,6 +17,7 @@ from tests.graph.helpers import build, symbol
 from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
 from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.mend import MendImports
 from tvm_stitch.testing.random.graphs import emulated_target
@@ -271,3 +272,44 @@ def test_repair(name: str) -> None:
     assert tvm_stitch.compile(mod, LLVM)
     with faults.without("MendImports"):
         assert faults.raises(lambda: tvm_stitch.compile(mod, LLVM))
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize(
+    "cut",
+    [(3, 1, 1), (-1, -3, 1), (9, 12, 1), (2, 2, 3), (1, 3, -1), (6, 2, -2), (-9, 3, 1), (5, -(2**63), -1)],
+)
+def test_slices_that_may_be_empty(run: Any, cut: tuple[int, int, int]) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 7)).astype("float32")
+    begin, end, step = cut
+
+    def body(emit: Any, x: Any) -> Any:
+        part = emit(R.strided_slice(emit(R.exp(x)), [1], [begin], [end], [step]))
+        return R.concat([emit(R.divide(part, relax.const(2.0))), x], 1)
+
+    (found,) = run(build(body, (x.shape, "float32")), x)
+    wanted = np.exp(x.astype("float64"))[:, begin:end:step] / 2
+    np.testing.assert_allclose(found, np.concatenate([wanted, x], 1), rtol=2e-6)
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize("cuts", [1, [], [0, 3], [2, 2], [4, 2], [3]])
+def test_splits(run: Any, cuts: Any) -> None:
+    """Into one part, into parts without elements, and at positions that fall."""
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
+
+    def body(emit: Any, x: Any) -> Any:
+        made = emit(R.split(emit(R.exp(x)), cuts, 1))
+        if not isinstance(made.ty, relax.TupleType):
+            return R.divide(made, relax.const(2.0))
+        parts = [emit(relax.TupleGetItem(made, k)) for k in range(len(made.ty.fields))]
+        return R.concat([emit(R.divide(part, relax.const(2.0))) for part in parts], 1)
+
+    mod = build(body, (x.shape, "float32"))
+    (found,) = run(mod, x)
+    places = [0, *([] if cuts == 1 else cuts), 6]
+    wanted = np.concatenate([x[:, a:b] for a, b in zip(places, places[1:])], 1)
+    np.testing.assert_allclose(found, np.exp(wanted.astype("float64")) / 2, rtol=2e-6)
+    recorder = Recorder()
+    tvm.compile(mod, LLVM, relax_pipeline=pipeline(LLVM, recorder=recorder))
+    assert not recorder.declined

@@ -10,6 +10,7 @@ from tvm import relax
 from ...repairs.legalize.centred_norms import CENTRED_NORMS
 from ...repairs.legalize.keep_zeros import KeepZeros
 from ...repairs.legalize.slice_scatters import SLICE_SCATTERS
+from ...repairs.legalize.symbolic_slices import SYMBOLIC_SLICES
 from ...repairs.legalize.take import TAKES
 from ...support.one_at_a_time import exclusively
 from ..quantize.elementwise import ELEMENTWISE_QUANTIZATION
@@ -21,6 +22,7 @@ LEGALIZED = (
     | CENTRED_NORMS
     | ELEMENTWISE_QUANTIZATION
     | SLICE_SCATTERS
+    | SYMBOLIC_SLICES
     | TAKES
     | TRANSPOSED_CONVOLUTIONS
 )

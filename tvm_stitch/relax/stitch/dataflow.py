@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...compat import elements, free_vars, kind, operands
+from ...compat import elements, free_vars
 from ...compute.cpu.emit import COMPUTE_ATTR
 from ...graph.extent import as_extent, same
 from ...graph.ir import StitchGraph
@@ -20,6 +20,7 @@ from ...report.flow import Flow, FlowNode, RefusedEdge
 from ...scope.identify import Identified
 from ...scope.node import Node, NodeKind, Value, kind_of, specialize
 from ...support.failures import reason_of
+from ..rewriting.extents import is_unusual
 from ..rewriting.operators import operator_name
 from .numbers import number_in
 
@@ -193,14 +194,6 @@ def result_types(value: Any) -> list[Any]:
     return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
 
 
-def _is_conditional(extent: Any) -> bool:
-    """Return True if an extent contains a call.
-
-    A slice with unknown bounds has one, the choice between two extents.
-    """
-    return kind(extent) == "Call" or any(_is_conditional(e) for e in operands(extent))
-
-
 def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
     value, var = binding.value, binding.var
     name = str(var.name)
@@ -221,8 +214,8 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
             if len(value.args) > 2:
                 scalars += list(value.args[2].values)
             for ty in [*(a.ty for a in args), *result_types(value)]:
-                if any(_is_conditional(s) for s in getattr(ty, "shape", None) or ()):
-                    raise Unreadable("a shape depends on a condition, which Relax does not copy")
+                if any(map(is_unusual, getattr(ty, "shape", None) or ())):
+                    raise Unreadable("an extent has an operator that TVM's passes over Relax do not copy")
             graph = reader.graph(value.args[0], args, scalars, result_types(value))
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")

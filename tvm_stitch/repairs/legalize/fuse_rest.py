@@ -22,9 +22,11 @@ import tvm
 from tvm import relax
 
 from ... import compat
+from ...relax.rewriting.extents import is_unusual
 from ...relax.rewriting.functions import with_own_functions
 from ...relax.rewriting.operators import OPAQUE_PATTERN, operator_name
 from ...support.module_pass import module_pass
+from ..prim_funcs import with_prim_funcs
 
 
 @module_pass
@@ -39,9 +41,18 @@ class FuseRest:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fuse the remaining operators."""
+        mod = with_prim_funcs(mod, _left_alone)
         hidden = with_own_functions(mod, lambda func: _Hidden(mod).visit_expr(func))
         fused = relax.transform.FuseOps()(hidden)
         return with_own_functions(fused, lambda func: _Shown().visit_expr(func))
+
+
+def _left_alone(_name: str, func: Any) -> Any:
+    """Return a function with an extent that ``FuseOps`` cannot copy marked, so that nothing is fused into it."""
+    shapes = [buffer.shape for _param, buffer in compat.prim_func_params(func) if buffer is not None]
+    if not any(is_unusual(extent) for shape in shapes for extent in shape):
+        return None
+    return func.with_attr("op_pattern", OPAQUE_PATTERN)
 
 
 @relax.expr_functor.mutator

@@ -4,8 +4,8 @@
 ``MENDED`` holds a function for each operator, whose docstring says what it mends. Clips, leaky ReLUs and top-1 calls
 compile, but TVM's change of layouts stops at the first two, and the third sorts.
 
-Fault: TVM refuses clips of integers with an infinite bound, tensors of infinities, running sums of booleans, and
-    slices along axes counted from the end. With a negative constant index, ``take`` reads in front of the tensor.
+Fault: TVM refuses clips of integers with an infinite bound, tensors of infinities, running sums of booleans, and the
+    slices and splits that are mended here. With a negative constant index, ``take`` reads in front of the tensor.
 Seen in: TVM 0.27.0
 Input: ``R.clip(x, 0, inf)`` of int64, target llvm
 Upstream: https://github.com/apache/tvm/issues/20297
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +23,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ... import compat
 from ...graph.extent import is_static
 from ...relax.rewriting.calls import with_calls
 from ...relax.rewriting.functions import with_own_functions, with_result_inferred
@@ -146,17 +148,61 @@ def _take(builder: Any, call: Any) -> Any:
 
 
 def _slice(_builder: Any, call: Any) -> Any:
-    """Return a slice with its axes counted from the front.
+    """Return a slice with its axes counted from the front, and from 0 to 0 along axes where nothing is left.
 
     TVM legalizes no other slice of a tensor with a symbolic extent. PyTorch's ``diff`` is imported so, and
-    transformers find the beginnings of sequences with it.
+    transformers find the beginnings of sequences with it. A slice that ends before it begins has a negative extent
+    in TVM, and no legalization.
     """
     x, axes, *cuts = call.args
     shape, places = shape_of(x), integers_of(axes)
-    if shape is None or places is None or min(places) >= 0:
+    if shape is None or places is None:
         return call
-    counted = [place % len(shape) for place in places]
-    return relax.op.strided_slice(x, counted, *cuts, assume_inbound=bool(call.attrs.assume_inbound))
+    counted, inbound = [place % len(shape) for place in places], bool(call.attrs.assume_inbound)
+    bounds = [list(getattr(cut, "fields", None) or getattr(cut, "values", None) or ()) for cut in cuts]
+    if not inbound and all(len(part) == len(counted) for part in bounds):
+        steps = bounds[2] if len(bounds) > 2 else [compat.const(1, "int64")] * len(counted)
+        given = list(zip(bounds[0], bounds[1], steps))
+        empty = [_is_nothing(shape[axis], *cut) for axis, cut in zip(counted, given)]
+        kept = [_NOTHING if nothing else cut for nothing, cut in zip(empty, given)]
+        if any(empty):
+            return relax.op.strided_slice(x, counted, *map(list, zip(*kept)))
+    if counted == places:
+        return call
+    return relax.op.strided_slice(x, counted, *cuts, assume_inbound=inbound)
+
+
+_NOTHING = tuple(compat.const(number, "int64") for number in (0, 0, 1))
+"""Begin, end and step of a slice without elements."""
+
+
+def _is_nothing(extent: Any, begin: Any, end: Any, step: Any) -> bool:
+    """Return True for a slice along an axis that has no elements, whatever values the symbols of the extent have."""
+    first, last, by = (compat.int_value(each) for each in (begin, end, step))
+    if first is None or last is None or not by:
+        return False
+    if isinstance(extent, int):
+        return not range(*slice(first, last, by).indices(extent)) and not (by < 0 and last < -extent)
+    return by > 0 and last <= first and (first < 0) == (last < 0)
+
+
+def _split(builder: Any, call: Any) -> Any:
+    """Return a split into one part as its operand, and parts without elements as slices.
+
+    TVM gives a split into one part the type of a tensor. Its legalization raises for positions that repeat or fall.
+    """
+    x = call.args[0]
+    if not isinstance(call.ty, relax.TupleType):
+        return x
+    cuts, shape = call.attrs.indices_or_sections, shape_of(x)
+    if isinstance(cuts, tvm.tirx.IntImm) or shape is None:
+        return call
+    axis, places = int(call.attrs.axis) % len(shape), [0, *map(int, cuts)]
+    if all(first < last for first, last in pairwise(places)):
+        return call
+    ends = [*places[1:], shape[axis]]
+    slices = (relax.op.strided_slice(x, [axis], [first], [last]) for first, last in zip(places, ends))
+    return relax.Tuple([builder.emit(_slice(builder, part)) for part in slices])
 
 
 def _concat(_builder: Any, call: Any) -> Any:
@@ -196,6 +242,7 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.cumprod": _count,
     "relax.topk": _topk,
     "relax.take": _take,
+    "relax.split": _split,
     "relax.strided_slice": _slice,
     "relax.nn.leakyrelu": _leaky_relu,
 }
