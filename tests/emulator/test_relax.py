@@ -368,3 +368,38 @@ def test_threads_take_turns() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(run, compiled))
+
+
+def test_views_of_one_constant_keep_their_shapes() -> None:
+    """A reshape of a constant shares its address, and is another tensor to a kernel."""
+
+    @I.ir_module
+    class Module:
+        @T.prim_func(private=True, s_tir=True)
+        def add(
+            a: T.Buffer((4, 6), "float32"), b: T.Buffer((24,), "float32"), c: T.Buffer((4, 6), "float32")
+        ):
+            for i in T.thread_binding(4, thread="blockIdx.x"):
+                for j in T.thread_binding(6, thread="threadIdx.x"):
+                    with T.sblock("add"):
+                        vi, vj = T.axis.remap("SS", [i, j])
+                        c[vi, vj] = a[vi, vj] + b[vi * 6 + vj]
+
+        @R.function
+        def main(x: R.Tensor((1,), "float32"), held: R.Tensor((4, 6), "float32")) -> R.Tensor(
+            (4, 6), "float32"
+        ):
+            cls = Module
+            with R.dataflow():
+                flat = R.reshape(held, (24,))
+                out = R.call_tir(cls.add, (held, flat), out_ty=R.Tensor((4, 6), "float32"))
+                R.output(out)
+            return out
+
+    values = np.arange(24, dtype="float32").reshape(4, 6)
+    mod = relax.transform.BindParams("main", {"held": values})(Module)
+    unfolded = relax.get_pipeline(
+        "default_build"
+    )  # TVM's pipeline for a GPU would copy the reshaped constant
+    run = run_cuda(mod, [np.zeros(1, "float32")], relax_pipeline=unfolded).check()
+    np.testing.assert_array_equal(run.outputs[0], 2 * values)

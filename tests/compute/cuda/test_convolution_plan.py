@@ -9,7 +9,13 @@ from dataclasses import replace
 import pytest
 
 from tests.compute.cuda.test_convolution import convolution
-from tvm_stitch.compute.cuda.convolution_plan import TILES, ImageConvolution, are_clusters, convolution_plan
+from tvm_stitch.compute.cuda.convolution_plan import (
+    TILES,
+    ImageConvolution,
+    _plans,
+    are_clusters,
+    convolution_plan,
+)
 from tvm_stitch.device import GPUS
 from tvm_stitch.support.failures import Refusal
 
@@ -79,6 +85,20 @@ def test_blocks_fit_the_device(name: str) -> None:
     assert plan.resident >= 1
 
 
+def test_the_system_has_its_share_of_shared_memory() -> None:
+    """Blocks fit beside what the system reserves for each, however little the device has left."""
+    c, needed = resnet(32, 256, 14), convolution_plan(resnet(32, 256, 14), H100).tile.shared_bytes(False)
+    for blocks in (1, 2, 3):
+        exact = blocks * (needed + H100.shared_reserved)
+        for shared, most in ((exact, blocks), (exact - 1, blocks - 1)):
+            device = replace(H100, shared_per_sm=shared, registers_per_sm=1 << 20)
+            for tile in TILES:
+                if tile.shared_bytes(False) != needed or most == 0:
+                    continue
+                plans = [plan for plan in _plans(c, device) if plan.tile == tile]
+                assert plans and {plan.resident for plan in plans} == {most}
+
+
 def test_tiles_that_fit_no_device_are_not_taken() -> None:
     least = min(tile.shared_bytes(False) for tile in TILES)
     assert (
@@ -99,3 +119,27 @@ def test_what_needs_more_than_32_bits_is_left() -> None:
     assert c.images * math.prod(c.places) > 2**31
     with pytest.raises(Refusal, match="32-bit"):
         convolution_plan(c, H100)
+
+
+MOST = 2**29 - 1
+"""Bytes of so many float32 values fit 32 bits."""
+
+
+@pytest.mark.parametrize(
+    ("fits", "other"),
+    [
+        (convolution(MOST, 16, 64, (1, 1), (1, 1)), {"images": MOST + 1}),  # output positions
+        (convolution(1, MOST // 4, 64, (2, 2), (2, 2)), {"inputs": MOST // 4 + 1}),  # elements of an image
+        (
+            replace(convolution(MOST // 4, 16, 64, (2, 2), (2, 2)), exchanged=True),  # elements of a channel
+            {"images": MOST // 4 + 1},
+        ),
+    ],
+)
+def test_the_limits_of_32_bits(fits: ImageConvolution, other: dict[str, int]) -> None:
+    with pytest.raises(Refusal, match="32-bit"):
+        convolution_plan(replace(fits, **other), H100)
+    try:
+        assert convolution_plan(fits, H100)
+    except Refusal as refusal:
+        assert "times what is asked" in str(refusal)

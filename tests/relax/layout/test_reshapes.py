@@ -96,6 +96,23 @@ def test_what_depends_on_other_axes_stays() -> None:
     tvm.ir.assert_structural_equal(SinkReshapes()(mod), mod)
 
 
+def of_other_shapes(emit: Any, x: Any, w: Any, y: Any, v: Any) -> Any:
+    product = emit(R.matmul(x, w))
+    other = emit(R.matmul(y, v))
+    return [
+        # Reshapes that are broadcast: the result has more elements than the product.
+        R.add(emit(R.reshape(product, (6, 1, 6))), emit(R.reshape(product, (1, 6, 6)))),
+        # Products of different shapes that are reshaped to one shape.
+        R.multiply(emit(R.reshape(product, (2, 3, 6))), emit(R.reshape(other, (2, 3, 6)))),
+    ]
+
+
+def test_operands_of_other_shapes_stay() -> None:
+    specs = [((6, 8), "float32"), ((8, 6), "float32"), ((4, 8), "float32"), ((8, 9), "float32")]
+    mod = build(of_other_shapes, *specs)
+    tvm.ir.assert_structural_equal(SinkReshapes()(mod), mod)
+
+
 def linear(emit: Any, x: Any, w: Any, b: Any) -> Any:
     """As PyTorch's linear layer of three axes is imported, with GELU behind it."""
     batch, length, depth = x.ty.shape

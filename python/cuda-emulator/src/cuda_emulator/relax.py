@@ -19,7 +19,7 @@ from .launch import EmulatedRun, Options
 from .lowering import Lowered, default_target, lower
 from .memory import POISON, DeviceBuffer, copy_bytes, mark, owns
 from .reports import Report
-from .tensors import address_of, device_tensor, itemsize_of, nbytes_of
+from .tensors import address_of, device_tensor, dtype_of, itemsize_of, nbytes_of, shape_of
 
 
 class _Session(DeviceCalls):
@@ -29,9 +29,8 @@ class _Session(DeviceCalls):
         super().__init__([lowered.source], lowered.kernels, options, rewritable, lowered.extra_blocks)
         self.lowered = lowered
         self.buffers: dict[int, DeviceBuffer] = {}  # by address: storage that tensors are cut from
-        self.copies: dict[
-            int, tuple[Any, tvm.runtime.Tensor]
-        ] = {}  # constants: the original and its device copy
+        self.copies: dict[tuple[int, str, tuple[int, ...]], tuple[Any, tvm.runtime.Tensor]] = {}
+        """Constants by address, dtype and shape, because views share an address: the original and its device copy."""
 
     def new_input(self, array: np.ndarray, dtype: str, shape: Sequence[int]) -> tvm.runtime.Tensor:
         """Return a device copy of a host array."""
@@ -96,12 +95,12 @@ class _Session(DeviceCalls):
         address = address_of(tensor)
         if owns(address):
             return tensor
-        if address not in self.copies:
-            copy = self.new_input(
-                copy_bytes(address, nbytes_of(tensor)), str(tensor.dtype), [int(e) for e in tensor.shape]
-            )
-            self.copies[address] = (tensor, copy)
-        return self.copies[address][1]
+        dtype, shape = dtype_of(tensor), shape_of(tensor)
+        key = address, dtype, shape
+        if key not in self.copies:
+            copy = self.new_input(copy_bytes(address, nbytes_of(tensor)), dtype, shape)
+            self.copies[key] = (tensor, copy)
+        return self.copies[key][1]
 
     def collect(self, result: Any) -> None:
         """Copy the outputs to the host. Elements never written are a finding."""
