@@ -30,7 +30,8 @@ from ...relax.rewriting.functions import with_own_functions, with_result_inferre
 from ...relax.rewriting.operators import operator_name
 from ...relax.rewriting.views import has_elements, integers_of, shape_of
 from ...support.module_pass import module_pass
-from . import adaptive_pools, boolean_arithmetic, unlegalized
+from ..imports import unlegalized
+from . import adaptive_pools, boolean_arithmetic
 
 
 def _clip(builder: Any, call: Any) -> Any:

@@ -94,7 +94,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_fault(name: str) -> None:
     fails = faults.raises(lambda: tvm.compile(MODULES[name], faults.LLVM))
-    faults.needed(fails, f"legalize/unlegalized.py ({name})")
+    faults.needed(fails, f"imports/unlegalized.py ({name})")
 
 
 @pytest.mark.parametrize("name", MODULES)
