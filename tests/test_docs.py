@@ -2,7 +2,8 @@
 """The documentation is true: its Python runs, prints what the pages show, and no option or link is missing.
 
 After a change that alters what the pages show, ``python tests/test_docs.py`` runs the pages' Python and writes what
-it prints into them; the difference is then part of the change.
+it prints into them; the difference is then part of the change. Names of pages, such as ``docs/passes.md``, restrict it
+to these.
 """
 
 from __future__ import annotations
@@ -340,9 +341,25 @@ def update_readme() -> None:
     (ROOT / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def chosen(names: list[str]) -> list[Path]:
+    """The pages of some names, relative to the working directory, or all whose Python runs."""
+    pages = [Path(name).resolve() for name in names]
+    if unknown := [name for name, page in zip(names, pages, strict=True) if page not in RUNNABLE]:
+        known = ", ".join(str(page.relative_to(ROOT)) for page in RUNNABLE)
+        raise SystemExit(f"{unknown[0]}: not a page whose Python runs; choose from {known}")
+    return pages or RUNNABLE
+
+
+def test_pages_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert chosen([]) == RUNNABLE and chosen(["docs/passes.md"]) == [ROOT / "docs/passes.md"]
+    with pytest.raises(SystemExit, match="docs/relay.md: not a page whose Python runs; choose from docs/"):
+        chosen(["docs/relay.md"])
+
+
 if __name__ == "__main__":
     os.environ.setdefault("TVM_STITCH_CUBLASLT", "none")  # as in tests/conftest.py
-    for page in RUNNABLE:
+    for page in chosen(sys.argv[1:]):
         update(page)
         print(f"{page.relative_to(ROOT)}: up to date")
     update_readme()

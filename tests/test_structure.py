@@ -90,10 +90,10 @@ def test_no_strategy_knows_another() -> None:
     """Each file of ``plan/strategies`` proposes mappings by itself; the planner compares their estimates."""
     name = "tvm_stitch.plan.strategies"
     known = {module: found for module, found in _graph(PACKAGES[0]).items() if module.startswith(f"{name}.")}
-    assert len(known) == 5
+    assert len(known) >= 5
     assert {module: others for module, found in known.items() if (others := found & set(known))} == {}
     functions = [importlib.import_module(module).propose for module in known]
-    assert set(in_block.STRATEGIES) == set(functions) and len(in_block.STRATEGIES) == 5
+    assert sorted(map(id, in_block.STRATEGIES)) == sorted(map(id, functions)), "each is listed once"
 
 
 def test_circles_are_found() -> None:

@@ -327,6 +327,7 @@ _OTHER: dict[str, Callable[[list[Any], Mapping[str, Any], Names], Any]] = {
     "broadcast_to": lambda v, a, n: op.broadcast_to(v[0], _dims(a["shape"], n)),
     "permute_dims": lambda v, a, n: op.permute_dims(v[0], list(a["axes"])),
     "flip": lambda v, a, n: op.flip(v[0], a["axis"]),
+    "pixel_shuffle": lambda v, a, n: op.nn.pixel_shuffle(v[0], a["factor"]),
     "strided_slice": _slice,
     "split": _split,
     "item": lambda v, a, n: relax.TupleGetItem(v[0], a["index"]),

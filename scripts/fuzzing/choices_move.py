@@ -236,6 +236,17 @@ def made(g: Grower) -> None:
         g.add("one_hot", (x,), {**attrs, "axis": g.rng.choice([-1, 0])})
 
 
+def pixels(g: Grower) -> None:
+    """Channels spread over squares of pixels. TVM infers no type if their number is symbolic."""
+
+    def factors(v: int) -> list[int]:
+        channels = g.shape(v)[-3] if len(g.shape(v)) >= 3 else 1
+        return [f for f in (2, 3, 4) if isinstance(channels, int) and channels % f**2 == 0]
+
+    x = g.pick(lambda v: bool(factors(v)))
+    g.add("pixel_shuffle", (x,), {"factor": g.rng.choice(factors(x))})
+
+
 TABLE: dict[str, tuple[float, Callable[[Grower], None]]] = {
     "reshape": (7, reshape),
     "axes": (8, axes),
@@ -246,4 +257,5 @@ TABLE: dict[str, tuple[float, Callable[[Grower], None]]] = {
     "copies": (4, copies),
     "gather": (3, gather),
     "made": (4, made),
+    "pixels": (2, pixels),
 }

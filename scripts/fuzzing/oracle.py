@@ -175,6 +175,17 @@ def _split(args: list[Any], attrs: _Attrs, _rules: Rules) -> Result:
     return tuple(part(low, high) for low, high in zip(edges, edges[1:]))
 
 
+def _squares(d: np.ndarray, factor: int) -> np.ndarray:
+    """Return (..., C * factor * factor, H, W) as (..., C, H * factor, W * factor), pixel by pixel of a square."""
+    *outer, channels, height, width = d.shape
+    spread = np.empty((*outer, channels // factor**2, height * factor, width * factor), d.dtype)
+    for row in range(factor):
+        for column in range(factor):
+            first = row * factor + column
+            spread[..., row::factor, column::factor] = d[..., first :: factor**2, :, :]
+    return spread
+
+
 def _joined(args: list[Any], function: Callable[[list[np.ndarray]], np.ndarray]) -> Result:
     data = function([a.data for a in args])
     return Bounded(data, function([a.error for a in args]), args[0].dtype, all(a.signed_zero for a in args))
@@ -284,6 +295,7 @@ _OTHER: dict[str, Callable[[list[Any], _Attrs, Rules], Result]] = {
     "broadcast_to": _broadcast,
     "permute_dims": lambda v, a, r: v[0].moved(lambda d: np.transpose(d, a["axes"])),
     "flip": lambda v, a, r: v[0].moved(lambda d: np.flip(d, a["axis"])),
+    "pixel_shuffle": lambda v, a, r: v[0].moved(lambda d: _squares(d, a["factor"])),
     "strided_slice": _slice,
     "split": _split,
     "item": lambda v, a, r: v[0][a["index"]],

@@ -43,6 +43,10 @@ T3 = [t(part).transpose(1, 2) for part in (X, X[:, 1:], X[:, :-1])]
 
 AGAINST_TORCH: dict[str, tuple[Bounded, Callable[[], Any]]] = {
     "gelu": (run("gelu", X), lambda: F.gelu(t(X))),
+    "pixel_shuffle": (
+        run("pixel_shuffle", X.reshape(3, 4, 5, 7), factor=2),
+        lambda: F.pixel_shuffle(t(X).reshape(3, 4, 5, 7), 2),
+    ),
     "gelu_tanh": (run("gelu_tanh", X), lambda: F.gelu(t(X), approximate="tanh")),
     "silu": (run("silu", X), lambda: F.silu(t(X))),
     "selu": (run("selu", X), lambda: F.selu(t(X))),

@@ -26,6 +26,8 @@ from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
 
 H200 = GPUS["h200"]
+LLVM = tvm.target.Target("llvm")
+STRICT = StitchConfig(strict=True)
 Spec = tuple[Sequence[Any], str]
 
 
@@ -111,6 +113,21 @@ def draw(specs: Sequence[Spec], seed: int = 0, low: float = -2.0, high: float = 
         else:
             arrays.append(rng.uniform(low, high, shape).astype(np.dtype(dtype)))
     return arrays
+
+
+def on_llvm(mod: tvm.IRModule, *inputs: np.ndarray) -> list[np.ndarray]:
+    """Run a module stitched on this CPU. A failure of the package's own code raises: nothing is left to TVM."""
+    passes = tvm_stitch.relax.pipeline(LLVM, STRICT)
+    executable = tvm.compile(mod, LLVM, relax_pipeline=passes)
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
+    return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [each.numpy() for each in result]
+
+
+def emulated(mod: tvm.IRModule, *inputs: np.ndarray) -> list[np.ndarray]:
+    """Run a module stitched in the emulator, without findings. A failure of the package's own code raises."""
+    target = emulated_target()
+    passes = tvm_stitch.relax.pipeline(target, STRICT)
+    return list(run_cuda(mod, list(inputs), target=target, relax_pipeline=passes).check().outputs)
 
 
 def check_emulated(

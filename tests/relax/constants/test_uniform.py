@@ -14,8 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as S
 from tvm.script import tirx as T
 
-from tests.graph.helpers import build
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import LLVM, build, emulated, on_llvm
 from tests.relax.stitch.test_numbers import constants_read
 from tvm_stitch.relax.constants.uniform import computed_of_scalars, with_single_values
 

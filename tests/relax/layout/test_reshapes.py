@@ -14,8 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 from tvm.script import tirx as T
 
-from tests.graph.helpers import build, symbol
-from tests.relax.legalize.test_arg_reductions import LLVM
+from tests.graph.helpers import LLVM, build, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.layout.reshapes import SinkReshapes

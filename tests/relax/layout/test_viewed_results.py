@@ -11,8 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, legalize, symbol
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import LLVM, build, emulated, legalize, on_llvm, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.layout.viewed_results import ViewedResults

@@ -11,34 +11,19 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from cuda_emulator import run_cuda, run_lowered
+from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
-from tests.graph.helpers import build, symbol
-from tvm_stitch.config import StitchConfig
+from tests.graph.helpers import LLVM, build, emulated, on_llvm, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing.random.graphs import emulated_target
 
-STRICT = StitchConfig(strict=True)
-LLVM = tvm.target.Target("llvm")
 INF, NAN = np.inf, np.nan
 
 
 def both(emit: Any, x: Any, axis: int | None = -1, keepdims: bool = False) -> list[Any]:
     return [R.argmax(x, axis, keepdims), R.argmin(x, axis, keepdims)]
-
-
-def on_llvm(mod: tvm.IRModule, *inputs: np.ndarray) -> list[np.ndarray]:
-    executable = tvm.compile(mod, LLVM, relax_pipeline=pipeline(LLVM, STRICT))
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
-    return [found.numpy()] if isinstance(found, tvm.runtime.Tensor) else [each.numpy() for each in found]
-
-
-def emulated(mod: tvm.IRModule, *inputs: np.ndarray) -> list[np.ndarray]:
-    target = emulated_target()
-    done = run_cuda(mod, list(inputs), target=target, relax_pipeline=pipeline(target, STRICT)).check()
-    return list(done.outputs)
 
 
 @pytest.mark.parametrize("run", [on_llvm, emulated])

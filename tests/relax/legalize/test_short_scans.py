@@ -11,8 +11,7 @@ import tvm
 from tvm.relax import op as R
 
 from tests.choices import CHOICES
-from tests.graph.helpers import H200, build, symbol
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import H200, LLVM, build, emulated, on_llvm, symbol
 from tvm_stitch.device import device_model
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline

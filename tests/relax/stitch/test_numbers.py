@@ -15,8 +15,7 @@ from tvm.script import ir as I
 from tvm.script import relax as S
 from tvm.script import tirx as T
 
-from tests.graph.helpers import build
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import LLVM, build, emulated, on_llvm
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import without_decisions
 from tvm_stitch.relax import StitchOps, pipeline

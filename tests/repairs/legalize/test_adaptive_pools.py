@@ -11,8 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, prim_funcs, symbol
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import LLVM, build, emulated, on_llvm, prim_funcs, symbol
 from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.graph.reader import read

@@ -15,8 +15,7 @@ from tvm.script import ir as I
 from tvm.script import relax as Rx
 
 import tvm_stitch
-from tests.graph.helpers import build
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import LLVM, build, emulated, on_llvm
 from tests.repairs import faults
 from tvm_stitch.repairs.legalize.boolean_arithmetic import LOGIC
 from tvm_stitch.repairs.legalize.mend import MendImports

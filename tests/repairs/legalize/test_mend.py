@@ -13,8 +13,7 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 import tvm_stitch
-from tests.graph.helpers import build, symbol
-from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
+from tests.graph.helpers import LLVM, build, emulated, on_llvm, symbol
 from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder

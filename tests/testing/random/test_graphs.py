@@ -44,6 +44,17 @@ def test_emulated_cuda(start: int) -> None:
     assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS) == []
 
 
+@pytest.mark.parametrize("target", ["llvm", "emulated-cuda"])
+def test_operators_that_stock_tvm_need_not_compile(target: str) -> None:
+    pipeline, seen = random_graphs.stitched_pipeline(target), set()
+    for seed in range(12):
+        graph = random_graph(seed, EMULATED_ELEMENTS, LEVELS[seed % 3], more=True)
+        result = random_graphs.CHECKS[target](graph, pipeline)
+        assert result.ok, str(result)
+        seen |= set(graph.operators)
+    assert {"flip", "nn.pixel_shuffle", "ewise_fma"} <= seen
+
+
 @pytest.mark.parametrize("start", range(2000, 2030, CHUNK))
 def test_emulated_cuda_without_grid_barriers(start: int) -> None:
     """A phase is a kernel."""

@@ -43,6 +43,14 @@ def test_stock_results_lie_inside(case: cases.Case) -> None:
     assert len(violations(spoiled, bounds)) == 1
 
 
+def test_a_product_may_be_rounded_before_the_sum_that_cancels_it() -> None:
+    x = np.array([1 + 2**-12], F32)
+    fused, rounded = np.array([2.0**-24], F32), np.array([0.0], F32)
+    bound = bounds_of(lambda emit, x, y, z: R.ewise_fma(x, y, z), x, x, -(x * x))
+    assert bound.value == fused and violations([fused, rounded], [bound, bound]) == []
+    assert violations([np.array([2.0**-20], F32)], [bound]) != []
+
+
 def test_one_lost_element_of_a_long_sum_is_seen() -> None:
     x = np.random.default_rng(0).uniform(0.5, 1.5, (1, 5000)).astype(F32)
     bound = bounds_of(lambda emit, x: R.sum(x, axis=-1), x)

@@ -30,6 +30,7 @@ from ...relax.rewriting.functions import with_own_functions, with_result_inferre
 from ...relax.rewriting.operators import operator_name
 from ...relax.rewriting.views import has_elements, integers_of, shape_of
 from ...support.module_pass import module_pass
+from ..imports import unlegalized
 from . import adaptive_pools, boolean_arithmetic
 
 
@@ -235,6 +236,7 @@ def _leaky_relu(builder: Any, call: Any) -> Any:
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
     **adaptive_pools.MENDED,
     **boolean_arithmetic.MENDED,
+    **unlegalized.MENDED,
     "relax.clip": _clip,
     "relax.concat": _concat,
     "relax.full": _full,

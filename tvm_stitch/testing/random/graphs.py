@@ -31,6 +31,7 @@ from .checks import (
 from .growth import LEVELS, Graph, Level, grow
 from .isolated import Crash, run_isolated
 from .relax_front_end import RelaxFrontEnd
+from .relax_steps import RELAX_STEPS
 
 __all__ = ["CHECKS", "LEVELS", "CheckResult", "Level", "RandomGraph", "describe_error", "random_graph"]
 
@@ -44,12 +45,15 @@ class RandomGraph(Graph):
         return evaluate_bounds(self.mod, inputs, half_arithmetic=half_arithmetic)
 
 
-def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomGraph:
+def random_graph(
+    seed: int, max_elements: int = 40_000, level: Level = "grid", more: bool = False
+) -> RandomGraph:
     """Grow a graph of 3 to some 45 memory-intensive operators. Equal arguments give equal graphs.
 
-    ``max_elements``, ``level`` and errors are those of :func:`~.growth.grow`.
+    ``max_elements``, ``level`` and errors are those of :func:`~.growth.grow`. ``more`` adds the operators of
+    :mod:`.relax_steps`, which TVM alone need not compile.
     """
-    return grow(RandomGraph, seed, RelaxFrontEnd(), max_elements, level)
+    return grow(RandomGraph, seed, RelaxFrontEnd(), max_elements, level, RELAX_STEPS if more else ())
 
 
 def cut(graph: RandomGraph, bindings: int) -> RandomGraph:
@@ -128,14 +132,15 @@ def stitched_pipeline(target: str, config: StitchConfig | None = None) -> Pipeli
 
 @dataclass(frozen=True)
 class _Job(Job):
-    """A graph, or only its first ``bindings``."""
+    """A graph, or only its first ``bindings``, with ``more`` operators than stock TVM compiles or without."""
 
     bindings: int | None = None
+    more: bool = False
 
 
 def _work(job: _Job) -> Outcome:
     """Check one graph, and return (the reason of a failure or None, the text to print)."""
-    graph = random_graph(job.seed, job.max_elements, job.level)
+    graph = random_graph(job.seed, job.max_elements, job.level, job.more)
     graph = graph if job.bindings is None else cut(graph, job.bindings)
     pipeline = None if job.stock else stitched_pipeline(job.target, job.config)
     return outcome(job, CHECKS[job.target](graph, pipeline), graph.mod.script)
@@ -143,7 +148,7 @@ def _work(job: _Job) -> Outcome:
 
 def _reduce(job: _Job, timeout: float) -> str:
     """Return the shortest prefix of a failing graph that fails as well, as text."""
-    graph = random_graph(job.seed, job.max_elements, job.level)
+    graph = random_graph(job.seed, job.max_elements, job.level, job.more)
     last = len(graph.mod["main"].body.blocks[0].bindings)
     jobs = [replace(job, bindings=bindings) for bindings in range(1, last + 1)]
     for attempt, result in zip(jobs, run_isolated(_work, jobs, 1, timeout, untrusted), strict=False):
@@ -159,8 +164,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--reduce", action="store_true", help="print the shortest prefix of failing graphs that fails"
     )
+    options.add_argument(
+        "--more", action="store_true", help="also the operators of relax_steps.py, some of which TVM lacks"
+    )
     args = options.parse_args(argv)
     jobs = jobs_of(_Job, args, StitchConfig(multiprocessors=args.multiprocessors))
+    jobs = [replace(job, more=args.more) for job in jobs]
     failed = long_run(_work, jobs, args.jobs, args.timeout, args.target)
     for job in jobs if args.reduce else []:
         if job.seed in failed:

@@ -146,6 +146,8 @@ class Bounds(Exact):
             low, high = low - bend, high + bend
         relative, absolute = self._rounding(rule.kind, dtype)
         absolute = max(absolute, _COARSE.get(operation.name, 0.0))
+        if operation.name == "ewise_fma":  # the product may be rounded, and be much larger than the sum
+            low, high = _apart(low, high, relative * np.abs(args[0].value * args[1].value))
         return _widen(value, low, high, relative, absolute)
 
     def _contraction(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:

@@ -293,6 +293,15 @@ def _gather_nd(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.n
     return x[(*places, *np.moveaxis(indices, -1, 0))]
 
 
+@_rule(Kind.MOVE, "nn.pixel_shuffle")
+def _pixel_shuffle(operation: Operation, x: np.ndarray) -> np.ndarray:
+    factor = int(operation.attrs.upscale_factor)
+    *outer, channels, height, width = x.shape
+    squares = x.reshape(*outer, channels // factor**2, factor, factor, height, width)
+    rows = np.moveaxis(squares, [-4, -3], [-3, -1])
+    return rows.reshape(*outer, channels // factor**2, height * factor, width * factor)
+
+
 @_rule(Kind.MOVE, "nn.pad")
 def _pad(operation: Operation, x: np.ndarray) -> np.ndarray:
     widths = _ints(operation.attrs.pad_width)
