@@ -24,7 +24,12 @@ class ConstantBatchNorm:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         found: list[Any] = []
-        rewritten = with_calls(mod, ("relax.nn.batch_norm",), partial(_scaled, found))
+        rewritten = with_calls(
+            mod,
+            ("relax.nn.batch_norm",),
+            partial(_scaled, found),
+            why="nothing fuses with TVM's function for a batch norm",
+        )
         if not found:
             return mod
         passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]

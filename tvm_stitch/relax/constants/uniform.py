@@ -78,7 +78,9 @@ def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
         gvar = builder.add_func(_reading(func, buffers), gvar.name_hint)
         return relax.Call(call.op, [gvar, relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args)
 
-    return with_bound_calls(mod, ("relax.call_tir",), narrowed)
+    return with_bound_calls(
+        mod, ("relax.call_tir",), narrowed, why="a kernel would read a tensor of equal elements from memory"
+    )
 
 
 def _single(array: Any) -> Any:

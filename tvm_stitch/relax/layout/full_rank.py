@@ -19,7 +19,9 @@ def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
     If the operands of an operator differ in rank, TVM's ``ConvertLayout`` keeps the operator's layout, and transposes
     before and behind it.
     """
-    return with_calls(mod, BROADCASTING, _with_full_ranks)
+    return with_calls(
+        mod, BROADCASTING, _with_full_ranks, why="TVM converts the layout of operands of equal rank only"
+    )
 
 
 def _with_full_ranks(builder: Any, call: Any) -> Any:

@@ -48,4 +48,5 @@ def converted_with_quantization(
         args = [call.args[0], *before.args[1:]]
         return relax.Call(before.op, args, before.attrs, before.ty_args, before.span)
 
-    return with_calls(convert(with_calls(mod, (QUANTIZE, DEQUANTIZE), cast)), ("relax.astype",), shown)
+    casts = with_calls(mod, (QUANTIZE, DEQUANTIZE), cast, why="TVM converts the layout of casts")
+    return with_calls(convert(casts), ("relax.astype",), shown, why="the layouts are converted")

@@ -50,7 +50,12 @@ class TransposedConvolutions:
         self.rewrites = rewrites
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, SPATIAL, partial(_rewritten, self.rewrites))
+        return with_calls(
+            mod,
+            SPATIAL,
+            partial(_rewritten, self.rewrites),
+            why="templates compute convolutions and matmuls, and TVM legalizes one pair of layouts",
+        )
 
 
 def _rewritten(rewrites: bool, builder: Any, call: Any) -> Any:

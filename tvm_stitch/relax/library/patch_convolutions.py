@@ -54,7 +54,12 @@ class PatchConvolutions:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, LAYOUTS) or not self.is_called():
             return mod
-        return with_bound_calls(mod, LAYOUTS, self._product_or_call)
+        return with_bound_calls(
+            mod,
+            LAYOUTS,
+            self._product_or_call,
+            why="a matmul of patches is faster than a convolution, and keeps channels last",
+        )
 
     def _product_or_call(self, builder: Any, call: Any, var: Any) -> Any:
         try:

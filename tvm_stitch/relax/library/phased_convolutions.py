@@ -56,7 +56,9 @@ class PhasedConvolutions(ChoosingPass):
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, SPATIAL) or not self.is_called():
             return mod
-        return with_bound_calls(mod, SPATIAL, self._phased_or_left)
+        return with_bound_calls(
+            mod, SPATIAL, self._phased_or_left, why="TVM has no schedule for a transposed convolution"
+        )
 
     def _phased_or_left(self, builder: Any, call: Any, var: Any) -> Any:
         try:

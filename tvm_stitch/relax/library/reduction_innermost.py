@@ -50,4 +50,6 @@ class DepthInnermost:
             weight = builder.emit(relax.op.permute_dims(turned[right], [1, 0]))
             return relax.op.matmul(left, weight, out_dtype=call.attrs.out_dtype)
 
-        return with_calls(mod, ("relax.matmul",), rewrite)
+        return with_calls(
+            mod, ("relax.matmul",), rewrite, why="tensor cores read a weight faster along its reduction axis"
+        )

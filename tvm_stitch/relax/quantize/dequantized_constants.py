@@ -24,7 +24,12 @@ class DequantizedConstants:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, (DEQUANTIZE,), lambda _builder, call: _folded(call))
+        return with_calls(
+            mod,
+            (DEQUANTIZE,),
+            lambda _builder, call: _folded(call),
+            why="templates and libraries take weights that are constants",
+        )
 
 
 def _folded(call: Any) -> Any:

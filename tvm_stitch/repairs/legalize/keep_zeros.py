@@ -28,7 +28,7 @@ class KeepZeros:
     """Bind the scalar zeros of float products, quotients and remainders. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, _FOLDED, _kept)
+        return with_calls(mod, _FOLDED, _kept, why="TVM folds x * 0 to 0, also where x is NaN")
 
 
 def _kept(builder: Any, call: Any) -> Any:

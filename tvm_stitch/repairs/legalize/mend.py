@@ -263,5 +263,7 @@ class MendImports:
             retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
             return made
 
-        made = with_calls(mod, MENDED, mended)
+        made = with_calls(
+            mod, MENDED, mended, why="TVM fails on the imported call, errs, or keeps its layout"
+        )
         return with_own_functions(made, with_result_inferred) if retyped else made

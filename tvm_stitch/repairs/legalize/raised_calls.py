@@ -50,7 +50,7 @@ class RaisedCalls:
                 known[gvar] = _is_of(operator, functions[gvar], [arg.ty for arg in args])
             return operator(*args) if known[gvar] else call
 
-        return with_calls(mod, ("relax.call_tir",), raised)
+        return with_calls(mod, ("relax.call_tir",), raised, why="passes know the operator, not the function")
 
 
 def _name(gvar: Any) -> str:

@@ -58,7 +58,10 @@ class LegalizeTakes:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_calls(
-            mod, TAKES, lambda builder, call: _take(builder, call) if _is_unchecked(call) else call
+            mod,
+            TAKES,
+            lambda builder, call: _take(builder, call) if _is_unchecked(call) else call,
+            why="TVM's legalization prints a warning",
         )
 
 

@@ -29,7 +29,7 @@ class WideOperators:
     """Cast the operands of these operators to float32, and their results back. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, WIDENED, _widened)
+        return with_calls(mod, WIDENED, _widened, why="TVM does not compile the operator for bfloat16")
 
 
 def _widened(builder: Any, call: Any) -> Any:
