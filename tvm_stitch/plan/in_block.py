@@ -95,7 +95,7 @@ def _plan_gpu(
         ((stage,),),
         Crossing(partials),
         scratch=tuple(scratch.values()),
-        place={partials[op]: s.name for op, s in scratch.items()},
+        scratch_of={partials[op]: s.name for op, s in scratch.items()},
     )
     return with_resident_inputs(plan)
 

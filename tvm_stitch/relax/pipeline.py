@@ -63,7 +63,7 @@ from .library.matmuls import LibraryMatmuls
 from .library.own_convolutions import OwnConvolutions
 from .library.patch_convolutions import PatchConvolutions
 from .library.phased_convolutions import PhasedConvolutions
-from .library.reduction_innermost import DepthInnermost
+from .library.reduction_innermost import ReductionInnermost
 from .lowering.embed_libraries import EmbedLibraries
 from .lowering.serial_tasks import SerialTasks
 from .phases import Condition, Phase, Row, numbers_of, passes_of, table
@@ -181,12 +181,12 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
 ))
 
 LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libraries and of hand-written kernels", (
-    Row("DepthInnermost", lambda c: DepthInnermost(has_cublaslt(c.config)),
+    Row("ReductionInnermost", lambda c: ReductionInnermost(has_cublaslt(c.config)),
         "Store constant weights of half types with the reduction dimension innermost.", CUDA),
     Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config), "Let cuBLASLt compute matmuls.",
         CUDA,
         after={"attention": "attention is recognised by its matmuls",
-               "DepthInnermost": "the library reads a weight through the transposition that is put there",
+               "ReductionInnermost": "the library reads a weight through the transposition that is put there",
                "SinkReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
                "PatchConvolutions": "it makes matmuls"}),
     Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config),
@@ -197,7 +197,7 @@ LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libr
                "ConvolutionLayouts.library": "the call fixes the layout"}),
     Row("ConstantViews.layouts", lambda c: ConstantViews(), "Fold the transpositions of constants that are left.",
         after={"layouts": "they transpose weights",
-               "DepthInnermost": "cuBLASLt does not take every matmul whose weight is transposed"}),
+               "ReductionInnermost": "cuBLASLt does not take every matmul whose weight is transposed"}),
 ))
 
 LEGALIZATION = Phase("legalization", "operators become calls of functions, in dataflow blocks", (

@@ -227,7 +227,7 @@ def matmul_of(k: int, weight: np.ndarray, **more: Any) -> tvm.IRModule:
         (
             quantized_matmul(3, integers("int8", 3, 2), 0, [0.1, 0.2, 0.3], [0, 0, 0], axis=0),
             AVX2,
-            "scales along the depth",
+            "scales along the reduction dimension",
         ),
         (matmul_of(4, integers("int8", 4, 3), dtype="int16"), AVX2, "templates take int8 and uint8"),
     ],

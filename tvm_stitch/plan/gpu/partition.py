@@ -82,7 +82,7 @@ class _Partitioner:
             if op.is_reduce:
                 self._reduce(op)
             else:
-                self._place(op, stored=True)
+                self._position(op, stored=True)
         drafts: dict[int, list[Draft]] = {}
         for draft in self.drafts:
             draft.settle(self.cut)
@@ -119,9 +119,9 @@ class _Partitioner:
     def _reduce(self, op: Operator) -> None:
         lies = orientation(op)
         if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.device)):
-            self._place(op, stored=op in self.outputs)
+            self._position(op, stored=op in self.outputs)
             return
-        draft = self._place(op, across=True)
+        draft = self._position(op, across=True)
         dtype = carried_dtype(op.output.dtype)
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
@@ -132,10 +132,10 @@ class _Partitioner:
             return
         final = final_reduce(op, partial)
         self.cut.producer[op.output] = final
-        self._place(final, stored=op in self.outputs)
+        self._position(final, stored=op in self.outputs)
 
     # -- placing ------------------------------------------------------------------------------------------------
-    def _place(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
+    def _position(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
         while True:
             draft = self._finishing(root)
             if draft is not None and not across and self._join(draft, root, across, stored):

@@ -22,21 +22,21 @@ def with_workspace(plan: KernelPlan) -> KernelPlan:
     A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
     tensor and the first writes of the next there is a barrier.
     """
-    lives, outputs, place = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
+    lives, outputs, scratch_of = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in lives if t not in outputs), key=lambda t: lives[t][0]):
         (first, last), size, wide = lives[tensor], int(tensor.size), compute_dtype(tensor.dtype)
         for i, (name, dtype, room, until) in enumerate(free):
             if dtype == wide and until < first:
                 free[i] = (name, dtype, max(room, size), last)
-                place[tensor] = name
+                scratch_of[tensor] = name
                 break
         else:
             name = f"scratch{len(free)}"
             free.append((name, wide, size, last))
-            place[tensor] = name
+            scratch_of[tensor] = name
     scratch = tuple(Scratch(name, (size,), dtype) for name, dtype, size, _ in free)
-    return replace(plan, scratch=scratch, place=place)
+    return replace(plan, scratch=scratch, scratch_of=scratch_of)
 
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:

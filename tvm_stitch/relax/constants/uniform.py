@@ -26,11 +26,11 @@ from ..rewriting.functions import own_functions
 from ..rewriting.values import bindings_of
 from ..stitch.dataflow import call_args, is_call_tir
 
-Places = Mapping[Any, Collection[int]]
+Positions = Mapping[Any, Collection[int]]
 """Positions among the arguments of calls, by the variable that a call is bound to."""
 
 
-def computed_of_scalars(mod: tvm.IRModule) -> Places:
+def computed_of_scalars(mod: tvm.IRModule) -> Positions:
     """Return the positions of arguments that are computed from constants of one element alone, or from nothing."""
     found: dict[Any, list[int]] = {}
     for _, func in own_functions(mod):
@@ -39,11 +39,11 @@ def computed_of_scalars(mod: tvm.IRModule) -> Places:
             if not is_call_tir(binding.value):
                 continue
             args, numbers = call_args(binding.value)
-            places = [i for i, arg in enumerate(args) if arg in scalars]
-            if len(places) == len([arg for arg in args if not _is_scalar(arg)]) and not numbers:
+            positions = [i for i, arg in enumerate(args) if arg in scalars]
+            if len(positions) == len([arg for arg in args if not _is_scalar(arg)]) and not numbers:
                 scalars.add(binding.var)
-            elif places:
-                found[binding.var] = places
+            elif positions:
+                found[binding.var] = positions
     return found
 
 
@@ -51,12 +51,12 @@ def _is_scalar(arg: Any) -> bool:
     return isinstance(arg, tvm.ir.GenericConst) and math.prod(arg.value.shape) == 1
 
 
-def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
+def with_single_values(mod: tvm.IRModule, positions: Positions) -> tvm.IRModule:
     """Return the module with one element for each constant of one value at the given positions.
 
     Only calls of memory-intensive functions change, behind ``AnnotateTIROpPattern``.
     """
-    if not places:
+    if not positions:
         return mod
     known: dict[Any, Any] = {}
 
@@ -64,7 +64,7 @@ def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
         gvar, args = call.args[:2]
         fields = list(args.fields) if isinstance(args, relax.Tuple) else [args]
         func, buffers = mod[gvar], dict[Any, Any]()
-        for i in places.get(var, ()):
+        for i in positions.get(var, ()):
             if not isinstance(fields[i], tvm.ir.GenericConst):
                 continue
             array = fields[i].value

@@ -22,7 +22,7 @@ from ...graph.extent import is_number
 from ...support.module_pass import module_pass
 from ..rewriting.calls import with_calls
 from ..rewriting.views import shape_of
-from .input_dilation import turned_weight
+from .input_dilation import flipped_weight
 
 SPATIAL = {f"relax.nn.conv{len(axes)}d_transpose": axes for axes in ("W", "HW", "DHW")}
 """For each operator, its spatial axes."""
@@ -142,10 +142,10 @@ def _is_convolution(weight: Any, attrs: Any) -> bool:
 def _convolution(name: str, data: Any, weight: Any, call: Any) -> Any:
     attrs, spatial = call.attrs, SPATIAL[name]
     groups, array = int(attrs.groups), weight.value.numpy()
-    turned = np.moveaxis(turned_weight(np.moveaxis(array, 0, -1), groups), -1, 1)
+    flipped = np.moveaxis(flipped_weight(np.moveaxis(array, 0, -1), groups), -1, 1)
     return CONVOLUTIONS[name](
         data,
-        relax.const(np.ascontiguousarray(turned), str(weight.ty.dtype)),
+        relax.const(np.ascontiguousarray(flipped), str(weight.ty.dtype)),
         strides=[1] * len(attrs.strides),
         padding=_borders(weight, attrs),
         dilation=list(attrs.dilation),

@@ -37,7 +37,7 @@ class OwnConvolution:
         data: <images, channels, extents...>, or with the first two exchanged if ``convolution.exchanged``.
         weight: <groups * outputs, inputs, window...>.
         inputs_first: the weight is <groups * inputs, outputs, window...> instead.
-        turned: the weight's window is read from the last element to the first.
+        flipped: the weight's window is read from the last element to the first.
         shape: the result's shape.
         title: words for the operator that it replaces, if that is no plain convolution.
     """
@@ -46,7 +46,7 @@ class OwnConvolution:
     data: Any
     weight: Any
     inputs_first: bool
-    turned: bool
+    flipped: bool
     shape: tuple[int, ...]
     title: str = ""
 

@@ -60,15 +60,15 @@ class OwnConvolutions(ComputePass):
 def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
     """Return a plan in words."""
     tile = plan.tile
-    words = [f"our kernel: tiles of {tile.rows} channels x {tile.places} places"]
+    words = [f"our kernel: tiles of {tile.rows} channels x {tile.positions} positions"]
     words += [f"{plan.splits} splits"] if plan.splits > 1 else []
     words += [found.title] if found.title else []
     return ", ".join(words)
 
 
-def lanes_of(places: Sequence[int], choices: Choices) -> int:
+def lanes_of(positions: Sequence[int], choices: Choices) -> int:
     """Return for how many neighbouring positions a thread evaluates an epilogue, or adds up splits, at once."""
-    return choices.epilogue_lanes if math.prod(places) % choices.epilogue_lanes == 0 else 1
+    return choices.epilogue_lanes if math.prod(positions) % choices.epilogue_lanes == 0 else 1
 
 
 def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:

@@ -184,7 +184,11 @@ class _Planner:
             return plan
         if name in ACTIVATIONS:
             return replace(plan, activation=ACTIVATIONS[name])
-        if name != "relax.add" or not isinstance(plan.layout.depth, int) or str(call.ty.dtype) != _dtype(at):
+        if (
+            name != "relax.add"
+            or not isinstance(plan.layout.reduction, int)
+            or str(call.ty.dtype) != _dtype(at)
+        ):
             return None  # the library takes no reduction (K) extent that may be 0
         (other,) = [a for a in call.args if not a.same_as(at)] or [None]
         extents, shape, own = (None if v is None else shape_of(v) for v in (other, call, at))
@@ -273,9 +277,11 @@ def product_axes(
     if any(is_number(e, 0) for e in (*left.extents, *right.extents)):
         raise Refusal("it has no elements")
     sides = [_as_matrices(left, 0), _as_matrices(right, 1)]
-    depth = [sides[0].extents[-1], sides[1].extents[-2]]
-    if not same(*depth):
-        raise Refusal(f"its depth is {depth[0]} on the left and {depth[1]} on the right")
+    reduction = [sides[0].extents[-1], sides[1].extents[-2]]
+    if not same(*reduction):
+        raise Refusal(
+            f"its reduction dimension is {reduction[0]} on the left and {reduction[1]} on the right"
+        )
     full = list(out)
     if len(left.extents) == 1:
         full.insert(len(full) - (len(right.extents) > 1), 1)
@@ -290,7 +296,7 @@ def product_axes(
     ]
     axes.append(Axis(full[-2], sides[0].strides[-2], 0, strides[-2]))
     axes.append(Axis(full[-1], 0, sides[1].strides[-1], strides[-1]))
-    axes.append(Axis(depth[0], sides[0].strides[-1], sides[1].strides[-2], 0))
+    axes.append(Axis(reduction[0], sides[0].strides[-1], sides[1].strides[-2], 0))
     return axes
 
 

@@ -93,16 +93,18 @@ def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definiti
         return None
     data, gradient = sides
     kernel = _extents(call)[2:] if cut is None else cut
-    extents, places = (_extents(side)[2:] for side in sides)
-    if math.prod(places) <= math.prod(kernel):
+    extents, positions = (_extents(side)[2:] for side in sides)
+    if math.prod(positions) <= math.prod(kernel):
         return None
     strides, padding, dilations = (
         [int(n) for n in a] for a in (attrs.dilation, attrs.padding, attrs.strides)
     )
     padding = padding[: len(strides)]
-    for extent, place, k, stride, p, dilation in zip(extents, places, kernel, strides, padding, dilations):
+    for extent, position, k, stride, p, dilation in zip(
+        extents, positions, kernel, strides, padding, dilations
+    ):
         rest = extent + 2 * p - dilation * (k - 1) - 1
-        if rest < 0 or rest // stride + 1 != place:
+        if rest < 0 or rest // stride + 1 != position:
             return None
     return WeightGradient(data, gradient, kernel, (1, *strides, *padding, *dilations))
 

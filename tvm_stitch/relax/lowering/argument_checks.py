@@ -249,11 +249,11 @@ def _without_branch(step: Any) -> Any:
     value = step.value
     if not compat.is_choice(value):
         return step
-    condition, moved, place = value.args
+    condition, moved, position = value.args
     if compat.kind(moved) != "Call" or compat.call_name(moved) != "handle_add_byte_offset":
         return step
     given, offset = moved.args
-    if not compat.structural_equal(given, place):
+    if not compat.structural_equal(given, position):
         return step
     offset = tirx.Select(condition, offset, compat.const(0, compat.dtype_of(offset)))
     return tirx.Bind(step.var, compat.remake_call(moved, [given, offset]))

@@ -95,7 +95,9 @@ class _Branches:
             for extent in (*var.shape, *(var.strides or ()), var.elem_offset):
                 scalars |= dict.fromkeys(undefined_vars(extent) if extent is not None else ())
         data = [tirx.Var(buffer.name, buffer.data.ty) for buffer in buffers]
-        declared = [tirx.DeclBuffer(buffer, data=place) for buffer, place in zip(buffers, data, strict=True)]
+        declared = [
+            tirx.DeclBuffer(buffer, data=position) for buffer, position in zip(buffers, data, strict=True)
+        ]
         passed = {var: self._passed(var) for var in scalars}
         bound = [
             tirx.Bind(var, tirx.Cast(var.ty, given)) for var, (given, _) in passed.items() if given is not var

@@ -153,8 +153,8 @@ class _Integers:
             if found is None:
                 return None
             order = permutation(call, found.integers.ndim)
-            turned = None if found.scale is None else found.scale.transpose(order)
-            return _Weight(found.integers.transpose(order), turned)
+            permuted = None if found.scale is None else found.scale.transpose(order)
+            return _Weight(found.integers.transpose(order), permuted)
         return None
 
     def _factors(self, call: relax.Call) -> tuple[_Data, _Weight] | None:
@@ -190,7 +190,7 @@ class _Integers:
         if weight.integers.ndim != 2:
             raise Refusal("its right side is no matrix")
         if weight.scale is not None and weight.scale.shape[0] != 1:
-            raise Refusal("its right side has scales along the depth, which is added up")
+            raise Refusal("its right side has scales along the reduction dimension, which is added up")
         if data.scale is None and str(call.ty.dtype) != "int32":
             return None
         split = _split(weight.integers, (0,))
@@ -220,10 +220,10 @@ class _Integers:
         if len(layout) != spatial + 2 or str(attrs.out_layout) not in ("", layout):
             return None
         channel = kernel.index("O")
-        depth = tuple(axis for axis in range(weight.integers.ndim) if axis != channel)
-        if weight.scale is None or any(weight.scale.shape[axis] != 1 for axis in depth):
-            raise Refusal("its weight has scales along the depth, which is added up")
-        split = _split(weight.integers, depth)
+        reduction = tuple(axis for axis in range(weight.integers.ndim) if axis != channel)
+        if weight.scale is None or any(weight.scale.shape[axis] != 1 for axis in reduction):
+            raise Refusal("its weight has scales along the reduction dimension, which is added up")
+        split = _split(weight.integers, reduction)
         if split.rest.any():
             raise Refusal("the zero points of its weight leave integers that are no signed bytes")
         if data.zero is not None and not is_constant(data.zero) and any(attrs.padding):
@@ -308,18 +308,18 @@ def _spatial(layout: str) -> str:
     return "".join(axis for axis in layout if axis not in "NC")
 
 
-def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:
+def _split(integers: np.ndarray, reduction: tuple[int, ...]) -> _Split:
     """Split a weight into bytes and a rest that is the same along the reduction axes.
 
     Raises:
         Refusal: if a column's integers differ by more than a byte, or sums may not fit into an int32.
     """
-    count = int(np.prod([integers.shape[axis] for axis in depth]))
-    shape = [1 if axis in depth else extent for axis, extent in enumerate(integers.shape)]
+    count = int(np.prod([integers.shape[axis] for axis in reduction]))
+    shape = [1 if axis in reduction else extent for axis, extent in enumerate(integers.shape)]
     if integers.size == 0:
         nothing = np.zeros(shape, "int32")
         return _Split(integers.astype("int8"), nothing, nothing)
-    low, high = integers.min(depth, keepdims=True), integers.max(depth, keepdims=True)
+    low, high = integers.min(reduction, keepdims=True), integers.max(reduction, keepdims=True)
     if (high - low).max() > LARGEST_BYTE:
         raise Refusal("the integers of a column of its weight differ by more than a byte")
     largest = max(abs(int(low.min())), abs(int(high.max())), SHIFT)
@@ -328,5 +328,5 @@ def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:
     fits = low.min() >= -SHIFT and high.max() < SHIFT
     rest = np.zeros_like(low) if fits else (high + low + 1) // 2
     found = integers - rest
-    sums = found.sum(depth, keepdims=True)
+    sums = found.sum(reduction, keepdims=True)
     return _Split(found.astype("int8"), rest.astype("int32"), sums.astype("int32"))

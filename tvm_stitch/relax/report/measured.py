@@ -150,14 +150,15 @@ def _matched(names: Sequence[str], turns: Sequence[Calls]) -> list[Spread | None
     A run may have other kernels, as when only one branch of a condition runs. A kernel is then found by its name, if
     it is called as often as the report lists it.
     """
-    by_turn = [_in_places(names, turn) for turn in turns]
+    by_turn = [_in_order(names, turn) for turn in turns]
     return [
         _spread([t for t in times if t is not None]) if all(t is not None for t in times) else None
         for times in zip(*by_turn)
     ]
 
 
-def _in_places(names: Sequence[str], calls: Calls) -> list[float | None]:
+def _in_order(names: Sequence[str], calls: Calls) -> list[float | None]:
+    """Return the seconds of the named kernels in the order of the names, None for a kernel that is not found."""
     if len(calls) == len(names) and all(name in ("", own) for own, (name, _) in zip(names, calls)):
         return [seconds for _, seconds in calls]
     times: dict[str, list[float]] = {}

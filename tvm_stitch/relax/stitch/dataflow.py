@@ -234,7 +234,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
     made = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
     nodes = tuple(
         FlowNode(
-            tuple(_told(view.named(v)) for v in node.outputs),
+            tuple(_name_of(view.named(v)) for v in node.outputs),
             node.name,
             node.kind.value,
             node.reason,
@@ -246,7 +246,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
     return Flow(nodes, refusals, dict(found.left))
 
 
-def _told(value: Any) -> str:
+def _name_of(value: Any) -> str:
     """Return a variable's name, or for one result of several without a name, the name of the whole and a number."""
     if isinstance(value, tuple):
         return f"{value[0].name}[{value[1]}]"

@@ -46,10 +46,10 @@ def parts_of_one_size(builder: Any, call: Any) -> Any:
     dtype, count = str(x.ty.dtype), np.ones([1] * len(pairs))
     for at, (old, new) in enumerate(pairs):
         begins, ends = np.arange(new) * old // new, -(-(np.arange(new) + 1) * old // new)
-        places = begins[:, None] + np.arange((ends - begins).max())
+        positions = begins[:, None] + np.arange((ends - begins).max())
         axis = 2 + 2 * at
-        x = emit(R.take(x, relax.const(np.minimum(places, old - 1)), axis, mode="fast"))
-        there = (places < ends[:, None]).reshape([*places.shape, *[1] * (len(x.ty.shape) - axis - 2)])
+        x = emit(R.take(x, relax.const(np.minimum(positions, old - 1)), axis, mode="fast"))
+        there = (positions < ends[:, None]).reshape([*positions.shape, *[1] * (len(x.ty.shape) - axis - 2)])
         if not there.all():
             x = emit(R.where(relax.const(there), x, relax.const(0, dtype)))
         count = count * (ends - begins).reshape([-1] + [1] * (len(pairs) - 1 - at))

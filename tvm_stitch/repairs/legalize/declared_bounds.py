@@ -100,7 +100,7 @@ class _Mutator(relax.PyExprMutator):
             if number is None:
                 return None
             extent = as_expr(shape[number])
-            first, last = (self._from_the_front(place, extent) for place in (first, last))
+            first, last = (self._from_the_front(position, extent) for position in (first, last))
             order = (as_expr(0) <= first, first <= last, last <= extent)
             if not all(self.analyzer.can_prove(each) for each in order):
                 return None
@@ -110,14 +110,14 @@ class _Mutator(relax.PyExprMutator):
             call.args[0], axes, relax.Tuple(firsts), relax.Tuple(lasts), *strides, assume_inbound=True
         )
 
-    def _from_the_front(self, place: Any, extent: Any) -> Any:
+    def _from_the_front(self, position: Any, extent: Any) -> Any:
         """Return an end of a slice, counted from the front if it is a number.
 
         A number below zero counts from the end, and one beyond the tensor is the tensor's end.
         """
-        number = compat.int_value(place)
+        number = compat.int_value(position)
         if number is None:
-            return place
+            return position
         if number < 0:
             return self.analyzer.simplify(extent + as_expr(number))
-        return extent if self.analyzer.can_prove(extent <= place) else place
+        return extent if self.analyzer.can_prove(extent <= position) else position

@@ -114,8 +114,8 @@ def _topk(builder: Any, call: Any) -> Any:
         value = extreme(x, axis, True)
         found.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
     if which in ("both", "indices"):
-        place = relax.op.argmax if attrs.largest else relax.op.argmin
-        index = builder.emit(place(x, axis, True))
+        position = relax.op.argmax if attrs.largest else relax.op.argmin
+        index = builder.emit(position(x, axis, True))
         dtype = str(attrs.dtype) if attrs.dtype is not None else "int32"
         found.append(index if str(index.ty.dtype) == dtype else relax.op.astype(index, dtype))
     return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
@@ -130,19 +130,20 @@ def _take(builder: Any, call: Any) -> Any:
     checked = call.attrs.axis is None or str(call.attrs.mode) != "fast"
     if checked or not isinstance(indices, tvm.ir.GenericConst):
         return call
-    shape, places = shape_of(x), indices.value.numpy()
-    if not shape or places.dtype.kind != "i" or not (places < 0).any():
+    shape, positions = shape_of(x), indices.value.numpy()
+    if not shape or positions.dtype.kind != "i" or not (positions < 0).any():
         return call
     axis = int(call.attrs.axis) % len(shape)
     extent = shape[axis]
     if isinstance(extent, int):
         counted = relax.const(
-            np.where(places < 0, places + extent, places).astype(places.dtype), str(indices.ty.dtype)
+            np.where(positions < 0, positions + extent, positions).astype(positions.dtype),
+            str(indices.ty.dtype),
         )
         return relax.op.take(x, counted, axis, "fast")
-    if places.ndim:
+    if positions.ndim:
         return call
-    first = extent + int(places)
+    first = extent + int(positions)
     part = builder.emit(relax.op.strided_slice(x, [axis], [first], [first + 1], assume_inbound=True))
     return relax.op.squeeze(part, [axis])
 
@@ -155,10 +156,10 @@ def _slice(_builder: Any, call: Any) -> Any:
     in TVM, and no legalization.
     """
     x, axes, *cuts = call.args
-    shape, places = shape_of(x), integers_of(axes)
-    if shape is None or places is None:
+    shape, positions = shape_of(x), integers_of(axes)
+    if shape is None or positions is None:
         return call
-    counted, inbound = [place % len(shape) for place in places], bool(call.attrs.assume_inbound)
+    counted, inbound = [position % len(shape) for position in positions], bool(call.attrs.assume_inbound)
     bounds = [list(getattr(cut, "fields", None) or getattr(cut, "values", None) or ()) for cut in cuts]
     if not inbound and all(len(part) == len(counted) for part in bounds):
         steps = bounds[2] if len(bounds) > 2 else [compat.const(1, "int64")] * len(counted)
@@ -167,7 +168,7 @@ def _slice(_builder: Any, call: Any) -> Any:
         kept = [_NOTHING if nothing else cut for nothing, cut in zip(empty, given)]
         if any(empty):
             return relax.op.strided_slice(x, counted, *map(list, zip(*kept)))
-    if counted == places:
+    if counted == positions:
         return call
     return relax.op.strided_slice(x, counted, *cuts, assume_inbound=inbound)
 
@@ -197,11 +198,11 @@ def _split(builder: Any, call: Any) -> Any:
     cuts, shape = call.attrs.indices_or_sections, shape_of(x)
     if isinstance(cuts, tvm.tirx.IntImm) or shape is None:
         return call
-    axis, places = int(call.attrs.axis) % len(shape), [0, *map(int, cuts)]
-    if all(first < last for first, last in pairwise(places)):
+    axis, positions = int(call.attrs.axis) % len(shape), [0, *map(int, cuts)]
+    if all(first < last for first, last in pairwise(positions)):
         return call
-    ends = [*places[1:], shape[axis]]
-    slices = (relax.op.strided_slice(x, [axis], [first], [last]) for first, last in zip(places, ends))
+    ends = [*positions[1:], shape[axis]]
+    slices = (relax.op.strided_slice(x, [axis], [first], [last]) for first, last in zip(positions, ends))
     return relax.Tuple([builder.emit(_slice(builder, part)) for part in slices])
 
 

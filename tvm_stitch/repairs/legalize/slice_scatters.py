@@ -48,8 +48,8 @@ def scattered(data: te.Tensor, source: te.Tensor, axis: int, start: int, end: in
         inside += [tirx.LE(first, at)] if start > 0 else []
         inside += [tirx.LT(at, last)] if end < int(data.shape[axis]) else []
         inside += [tirx.EQ(tirx.floormod(at - first, by), none)] if step > 1 else []
-        place = tirx.floordiv(at - first, by) if step > 1 else at - first
-        taken = source(*indices[:axis], place, *indices[axis + 1 :])
+        position = tirx.floordiv(at - first, by) if step > 1 else at - first
+        taken = source(*indices[:axis], position, *indices[axis + 1 :])
         return tirx.if_then_else(tirx.all(*inside), taken, data(*indices)) if inside else taken
 
     return te.compute(data.shape, element, name="slice_scatter", tag=tag.INJECTIVE)
