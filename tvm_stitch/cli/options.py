@@ -20,7 +20,7 @@ TARGET_HELP = (
 MOST_ELEMENTS = 2**47
 """Most elements of an input. No machine addresses more bytes."""
 MOST_REPEATS = 1_000_000
-LONGEST_PATH_TOLD = 60
+LONGEST_PATH_SHOWN = 60
 PRECISIONS = ("float32", "float16", "bfloat16")
 PRODUCTS = ("float32", "half")
 
@@ -33,7 +33,7 @@ def path_of(text: str) -> Path:
             raise argparse.ArgumentTypeError(f"{text} is no path: it has a null character")
         path.exists()
     except OSError as error:  # too long a name, or a folder that this user may not look into
-        shown = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
+        shown = text if len(text) <= LONGEST_PATH_SHOWN else f"{text[:LONGEST_PATH_SHOWN]}..."
         raise argparse.ArgumentTypeError(f"{shown} is no path: {error.strerror}") from None
     return path
 

@@ -212,7 +212,7 @@ def cluster_slots(stage: Stage) -> ClusterSlots | None:
     position = {op: i for i, op in enumerate(op for ops in levels for op in ops)}
     level = {op: i for i, ops in enumerate(levels) for op in ops}
     bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in position)
-    return ClusterSlots(m.turns, m.rows_per_block, m.row_splits, m.warps, bits, position, level)
+    return ClusterSlots(m.iterations, m.rows_per_block, m.row_splits, m.warps, bits, position, level)
 
 
 def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedBuffer]:

@@ -47,7 +47,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--device",
         choices=("cpu", "cuda"),
-        help="of a library without a manifest (default: cpu); else the manifest knows",
+        help="the device of a library without a manifest (default: cpu); a manifest names the device itself",
     )
     add_shape(command)
     add_timing(command)
@@ -234,7 +234,10 @@ def _device(manifest: dict[str, Any], asked: str | None) -> str:
     if asked and asked != device:
         raise UsageError(f"--device {asked}: the model was compiled for {device}")
     if not tvm.device(str(device), 0).exist:
-        raise Failure(f"no {device} device here, for which the model was compiled")
+        raise Failure(
+            f"no {device} device here, for which the model was compiled; run it on a machine with one, or "
+            "compile the model again without --target"
+        )
     return str(device)
 
 

@@ -93,10 +93,10 @@ def row_reduce(
     def part(op: Operator, warp: Expr) -> Expr:
         return convert(B.fetch(buffers[op], slot, warp), accumulator_dtype(op))
 
-    return fold_parts(ops, warps, threads, lane, part, most_in_order, rescaled, whole_rows)
+    return fold_partials(ops, warps, threads, lane, part, most_in_order, rescaled, whole_rows)
 
 
-def fold_parts(
+def fold_partials(
     ops: Sequence[Operator],
     count: int,
     threads: int,

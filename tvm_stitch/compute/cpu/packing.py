@@ -69,9 +69,7 @@ def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
 
 
 def _grouped(rows: np.ndarray, group: int) -> np.ndarray:
-    """Return <positions, reduction, columns> as <steps, columns, group>. The last step of each position is padded with
-    zeros.
-    """
+    """Return <positions, reduction, columns> as <steps, columns, group>, with zeros in each position's last step."""
     positions, reduction, columns = rows.shape
     steps = -(-reduction // group)
     filled = np.zeros((positions, steps * group, columns), rows.dtype)

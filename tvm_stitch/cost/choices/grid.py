@@ -71,7 +71,7 @@ class GridChoices:
     """Cost of each doubling of these warps."""
     idle_device_cost: float = 0.5
     """Cost of a stage whose blocks leave the whole device idle."""
-    turns_of_latency: int = 8
+    steps_of_latency: int = 8
     """Vectors that a thread takes one after the other in about the time that the first one takes to come."""
 
     # -- retention between phases --------------------------------------------------------------------------------------

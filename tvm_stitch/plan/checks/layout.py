@@ -104,8 +104,8 @@ def _slots(plan: KernelPlan, stage: Stage, slots: ClusterSlots) -> Iterator[str]
         yield "reductions share the slots of an exchange"
     if set(slots.level) != set(reduces) or set(slots.level.values()) != set(range(slots.levels)):
         yield "levels of reductions without a barrier"
-    if (slots.turns, slots.rows, slots.blocks) != (m.turns, m.rows_per_block, m.row_splits):
-        yield f"slots for {slots.turns} turns of {slots.rows} rows and {slots.blocks} blocks"
+    if (slots.iterations, slots.rows, slots.blocks) != (m.iterations, m.rows_per_block, m.row_splits):
+        yield f"slots for {slots.iterations} turns of {slots.rows} rows and {slots.blocks} blocks"
     if slots.warps * 32 < m.threads:
         yield f"slots for {slots.warps} warps of {m.threads} threads a row"
     if any(8 * item_bytes(carried_dtype(op.output.dtype)) > slots.bits for op in reduces):

@@ -348,8 +348,8 @@ class _Mapper:
         groups = -(-rows // max(1, self.threads // threads))
         if groups < self.device.sms:
             most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
-            turns, least = most / threads, most * rows / (self.device.sms * self.threads)
-            cost += idle_device_cost(groups / self.device.sms, turns, least, self.device.choices)
+            steps, least = most / threads, most * rows / (self.device.sms * self.threads)
+            cost += idle_device_cost(groups / self.device.sms, steps, least, self.device.choices)
         return cost
 
 

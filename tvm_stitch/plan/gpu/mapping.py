@@ -108,7 +108,7 @@ class RowMapping:
         }
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """The most groups of rows that a persistent block takes, 1 for blocks that end."""
         return self.tasks if self.workers else 1
 
@@ -131,8 +131,8 @@ class RowMapping:
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
             **({"loads": "copied in the background"} if self.async_copies else {}),
-            **({"turned in shared memory": transposed} if transposed else {}),
-            **({"workers that take rows in turn": self.workers} if self.workers else {}),
+            **({"transposed in shared memory": transposed} if transposed else {}),
+            **({"persistent workers": self.workers} if self.workers else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:

@@ -300,7 +300,7 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     levels = {p.level for p in sched.passes if p.reduces}
     parts = mapping.row_splits * mapping.warps
     slots = max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block
-    return mapping.turns * (slots + BARRIER_BYTES * len(levels))
+    return mapping.iterations * (slots + BARRIER_BYTES * len(levels))
 
 
 def settled(

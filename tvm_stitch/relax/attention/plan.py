@@ -23,7 +23,7 @@ from ..rewriting.operators import operator_name
 from ..rewriting.readers import only_reader_inside, readers_of
 from ..rewriting.views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
 from .operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, operand_of, three
-from .scores import NotAttention, Scores, Spelling
+from .scores import NotAttention, PatternReader, Scores
 
 _OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
 """Operators that read no element of their operand."""
@@ -66,13 +66,13 @@ class AttentionFinder:
     def __init__(self, func: Any):
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
-        self.spelling = Spelling(self.values)
-        self.operands = OperandReader(self.spelling)
+        self.reader = PatternReader(self.values)
+        self.operands = OperandReader(self.reader)
 
     def candidates(self) -> Iterator[Any]:
         """Yield the variables of matmuls whose left side is a softmax."""
         for var, call in self.values.items():
-            if operator_name(call) == "relax.matmul" and self.spelling.weights(call.args[0]) is not None:
+            if operator_name(call) == "relax.matmul" and self.reader.weights(call.args[0]) is not None:
                 yield var
 
     def planned(self, var: Any, permuted: bool = True) -> Planned:
@@ -87,10 +87,10 @@ class AttentionFinder:
             Refusal: if the kernel cannot read the operands as they lie in memory.
         """
         call = self.values[var]
-        weights = self.spelling.weights(call.args[0])
+        weights = self.reader.weights(call.args[0])
         if weights is None:
             raise NotAttention("the left side is no softmax")
-        scores = self.spelling.scores(weights.softmax.args[0])
+        scores = self.reader.scores(weights.softmax.args[0])
         out, of_scores = shape_of(call), shape_of(scores.product)
         if not out or not of_scores or min(len(out), len(of_scores)) < 2:
             raise Refusal("its shapes are not known")

@@ -24,7 +24,7 @@ _FILLS = ("relax.full", "relax.full_like")
 
 
 class NotAttention(Refusal):
-    """The matmuls around a softmax are no attention. A user would not look for them in a report of attention."""
+    """The matmuls around a softmax do not compute attention. Reports of attention leave them out."""
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Weights:
     Attributes:
         softmax: the softmax call.
         safe: rows of scores that are all -inf have weights of 0, not NaN.
-        members: the variables on the way.
-        shapes: the shapes of the weights on the way.
+        members: the variables of these operators.
+        shapes: the shapes of their results.
     """
 
     softmax: Any
@@ -46,17 +46,25 @@ class Weights:
 
 @dataclass
 class Scores:
-    """The operators between a softmax and the matmul of q and k."""
+    """The operators between a softmax and the matmul of q and k.
 
-    product: Any = None  # the call of R.matmul
+    Attributes:
+        product: the call of ``R.matmul``.
+        scale: the factor of the scores.
+        masks: the masks, each with the shape of the scores that it is added to.
+        shapes: the shapes of the operators' results.
+        members: the variables of these operators.
+    """
+
+    product: Any = None
     scale: float = 1.0
-    masks: list[tuple[Any, tuple[Extent, ...]]] = field(default_factory=list)  # with shapes they are added to
-    shapes: list[tuple[Extent, ...]] = field(default_factory=list)  # of the scores, on the way
-    members: list[Any] = field(default_factory=list)  # variables
+    masks: list[tuple[Any, tuple[Extent, ...]]] = field(default_factory=list)
+    shapes: list[tuple[Extent, ...]] = field(default_factory=list)
+    members: list[Any] = field(default_factory=list)
 
 
-class Spelling:
-    """Reads the values of a Relax function.
+class PatternReader:
+    """Recognises the patterns around attention in a Relax function.
 
     Args:
         values: the value that each variable is bound to.
@@ -90,7 +98,7 @@ class Spelling:
         return None
 
     def _all_masked(self, where: Any, members: list[Any]) -> Any:
-        """Return the scores, if a ``where`` gives 0 for rows whose scores are all -inf, else None.
+        """Return the scores if a ``where`` gives 0 for rows whose scores are all -inf, else None.
 
         PyTorch decomposes attention to ``where(not any(not (scores == -inf)), 0, softmax(scores))``.
         """
@@ -122,7 +130,7 @@ class Spelling:
         """Return the matmul that scores come from, and the operators in between.
 
         Raises:
-            NotAttention: if something else is computed on the way.
+            NotAttention: if another operator is between the softmax and the matmul.
         """
         found = Scores()
         while (call := self.definition(value)) is not None:
@@ -145,8 +153,8 @@ class Spelling:
             elif self._is_cast(call) or self.keeps_matrices(call):
                 value = call.args[0]
             else:
-                raise NotAttention(f"{name} is between its products")
-        raise NotAttention("what the softmax is of is no product")
+                raise NotAttention(f"{name} is between its matmuls")
+        raise NotAttention("the softmax's operand is not computed by a matmul")
 
     def _split_sum(self, call: Any, shape: tuple[Extent, ...]) -> tuple[Any, Any]:
         """Return the operands of an addition: first the operand that comes from a matmul, then the mask."""
@@ -197,7 +205,7 @@ class Spelling:
         return None
 
     def _scalar(self, value: Any) -> float | None:
-        """Return the number that all elements of a value equal, rounded by the casts on its way, else None."""
+        """Return the number that all elements of a value equal, rounded by the casts that it passes, else None."""
         types: list[str] = []
         while True:
             types.append(str(value.ty.dtype))
