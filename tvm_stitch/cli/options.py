@@ -30,11 +30,11 @@ def path_of(text: str) -> Path:
     path = Path(text)
     try:
         if "\0" in text:
-            raise argparse.ArgumentTypeError(f"{text} is no path: it has a null character")
+            raise argparse.ArgumentTypeError(f"{text} is not a path: it has a null character")
         path.exists()
     except OSError as error:  # too long a name, or a folder that this user may not look into
         shown = text if len(text) <= LONGEST_PATH_SHOWN else f"{text[:LONGEST_PATH_SHOWN]}..."
-        raise argparse.ArgumentTypeError(f"{shown} is no path: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"{shown} is not a path: {error.strerror}") from None
     return path
 
 

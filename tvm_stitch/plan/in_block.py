@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.dtype import carried_dtype
+from ..graph.dtype import exchanged_dtype
 from ..graph.extent import Extent
 from ..graph.ir import Operator, StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
@@ -133,5 +133,5 @@ def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[
     reduces = [op for p in sched.passes for op in p.reduces]
     shape = (rows, mapping.row_splits)
     return {
-        op: Scratch(f"partials_{i}", shape, carried_dtype(op.output.dtype)) for i, op in enumerate(reduces)
+        op: Scratch(f"partials_{i}", shape, exchanged_dtype(op.output.dtype)) for i, op in enumerate(reduces)
     }

@@ -120,7 +120,7 @@ class Report:
             second: another one.
 
         Raises:
-            TypeError: for names that are no strings.
+            TypeError: for names that are not strings.
             ValueError: if nothing has such a name.
         """
         for name in (first, second):
@@ -137,7 +137,7 @@ class Report:
             title: name of the model, any text.
 
         Raises:
-            TypeError: for a title that is no string.
+            TypeError: for a title that is not a string.
         """
         if not isinstance(title, str):
             raise TypeError(f"title must be a string, not {title!r}")

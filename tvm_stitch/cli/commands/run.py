@@ -125,7 +125,7 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         folder = path if path.suffix != ".so" else path.parent
         raise UsageError(f"no file {library}; tvm-stitch compile MODEL -o {folder} writes one")
     if not is_library(library):
-        raise UsageError(f"{library} is no compiled model; compile it first: tvm-stitch compile {library}")
+        raise UsageError(f"{library} is not a compiled model; compile it first: tvm-stitch compile {library}")
     if not is_whole(library):
         raise UsageError(f"{library} is cut off; compile the model again")
     return library, manifest_data
@@ -138,7 +138,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             return data
     except (OSError, ValueError):
         pass
-    raise UsageError(f"{path} is no manifest of tvm-stitch compile; compile the model again")
+    raise UsageError(f"{path} is not a manifest of tvm-stitch compile; compile the model again")
 
 
 def _input_path(word: str) -> Path:
@@ -158,7 +158,7 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
         name, equals, _ = word.rpartition("=")
         path = _input_path(word)
         if path.exists() and not path.is_file():
-            raise UsageError(f"--input: {path} is no regular file; give a .npy or .npz file")
+            raise UsageError(f"--input: {path} is not a regular file; give a .npy or .npz file")
         try:
             loaded = np.load(path, allow_pickle=False)
         except FileNotFoundError:
@@ -256,7 +256,7 @@ def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
         module["vm_load_executable"]
     except (AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].rpartition("is false: ")[2]
-        raise UsageError(f"{library} is no compiled model: {reason}") from None
+        raise UsageError(f"{library} is not a compiled model: {reason}") from None
     return Runner(module, tvm.target.Target("cuda" if device == "cuda" else "llvm"), inputs)
 
 

@@ -60,7 +60,7 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
 
 def _load(path: Path) -> ExportedProgram:
     if not zipfile.is_zipfile(path):
-        raise UsageError(f"{path} is no program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
+        raise UsageError(f"{path} is not a program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
     with _logged("torch.export") as reasons:
         try:
             return torch.export.load(path)
@@ -72,7 +72,7 @@ def _load(path: Path) -> ExportedProgram:
             f"{path}: the module takes or returns a {match[1]}, a type that PyTorch does not know when it reads the "
             "program; export a module around it that takes tensors and returns them"
         )
-    raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
+    raise UsageError(f"{path} is not a program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
 def _imported(path: Path, program: ExportedProgram, names: bool) -> tvm.IRModule:
@@ -99,11 +99,11 @@ def _imported(path: Path, program: ExportedProgram, names: bool) -> tvm.IRModule
 
 
 def _check_inputs(program: ExportedProgram) -> None:
-    """Raise a UsageError for an input that is no tensor, because TVM's importer accepts only tensors."""
+    """Raise a UsageError for an input that is not a tensor, because TVM's importer accepts only tensors."""
     for spec in program.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
             raise UsageError(
-                f"the program's input {spec.arg.name} is no tensor; export a module that takes tensors only"
+                f"the program's input {spec.arg.name} is not a tensor; export a module that takes tensors only"
             )
 
 

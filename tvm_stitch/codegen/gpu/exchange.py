@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.dtype import carried_dtype, item_bytes
+from ...graph.dtype import exchanged_dtype, item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.mapping import CrossBlockReduction
 from ...plan.kernel import Stage
@@ -179,12 +179,12 @@ class ClusterExchange:
         return tir.Cast("uint32", self.slot) * of_row + within
 
     def _to_word(self, op: Operator, value: Expr) -> Expr:
-        moved = carried_dtype(op.output.dtype)
+        moved = exchanged_dtype(op.output.dtype)
         word = compat.intrinsic(f"uint{8 * item_bytes(moved)}", "reinterpret", convert(value, moved))
         return convert(word, f"uint{self.bits}")
 
     def _from_word(self, word: Expr, op: Operator) -> Expr:
-        moved = carried_dtype(op.output.dtype)
+        moved = exchanged_dtype(op.output.dtype)
         bits = convert(word, f"uint{8 * item_bytes(moved)}")
         return convert(compat.intrinsic(moved, "reinterpret", bits), accumulator_dtype(op))
 

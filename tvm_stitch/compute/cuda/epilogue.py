@@ -111,7 +111,7 @@ def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
     operands: dict[Tensor, Axes] = {}
     for output in graph.outputs:
         if output.producer is None or len(output.shape) != len(whole):
-            raise Refusal(f"{output.name} is no element-wise function of the convolution's result")
+            raise Refusal(f"{output.name} is not an element-wise function of the convolution's result")
         if not all(map(same, output.shape, product.shape)) or output.dtype not in DTYPES:
             raise Refusal(f"{output.name} has another shape or dtype than an epilogue's results")
     for op, axes in _points(graph, whole):

@@ -20,7 +20,7 @@ class CrossBlockReduction(enum.Enum):
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The spread of a column space over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
+    """The distribution of a column space over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
 
     The formula gives the column itself, or its position in the block's segment if a row has several. Rows of symbolic
     length have as many steps as it takes, or one step that they are known to fit in.

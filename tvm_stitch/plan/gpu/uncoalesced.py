@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the bytes of uncoalesced accesses: neighbouring threads read or write elements that are far apart.
 
-Memory moves in sectors of 32 bytes. A transposition that no patch makes (:mod:`..strategies.transposed_loads`)
-moves one sector for every element.
+Memory moves in sectors of 32 bytes. A transposition without patches in shared memory
+(:mod:`..strategies.transposed_loads`) moves one sector for every element.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def excess_bytes(alignment: Alignment) -> int:
 
 
 def _accesses(alignment: Alignment) -> Iterator[Leaf]:
-    """Yield the tensors that about every point of the domain reads or writes at indices of its own, with the points."""
+    """Yield the tensors that about every point of the domain reads or writes at its own indices, with the points."""
     graph, rows = alignment.graph, alignment.domain.rows
     inputs, outputs = set(graph.inputs), set(graph.outputs)
     for (op, at), reads in alignment.reads.items():

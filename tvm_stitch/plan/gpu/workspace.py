@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out the scratch of a grid-wide plan: buffers in device memory for the values that cross between phases.
 
-Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree. Phases are a line,
-for which first and last use are enough.
+Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree. Phases follow
+each other, so the first and the last use of a value are enough.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..kernel import KernelPlan, Scratch
 
 
 def with_workspace(plan: KernelPlan) -> KernelPlan:
-    """Return the plan with a buffer for every global tensor that is no output.
+    """Return the plan with a buffer for every global tensor that is not an output.
 
     Tensors that are not live together share a buffer.
 

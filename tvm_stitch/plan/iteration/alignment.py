@@ -139,7 +139,7 @@ class _Aligner:
                 self._reduce_across(op)
             elif op.is_reduce:
                 self._reduce(op)
-        for op in found:  # Outputs come after the reductions, which may evaluate them on their way.
+        for op in found:  # Outputs come after the reductions, which may evaluate them first.
             if not op.is_reduce:
                 self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}

@@ -89,7 +89,7 @@ class AttentionFinder:
         call = self.values[var]
         weights = self.reader.weights(call.args[0])
         if weights is None:
-            raise NotAttention("the left side is no softmax")
+            raise NotAttention("the left side is not a softmax")
         scores = self.reader.scores(weights.softmax.args[0])
         out, of_scores = shape_of(call), shape_of(scores.product)
         if not out or not of_scores or min(len(out), len(of_scores)) < 2:

@@ -3,7 +3,7 @@
 
 TVM's ``FoldConstant`` makes a tensor of a scalar that is broadcast, or of a small mask that is filled. Functions
 would read it from memory, element by element. Values computed from a model's own tensors stay tensors. An untrained
-norm, for example, may have one value, but that is no property of the model.
+norm, for example, may have one value, but that is not a property of the model.
 """
 
 from __future__ import annotations

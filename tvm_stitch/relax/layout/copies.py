@@ -46,7 +46,7 @@ def _broadcasting(match: Match) -> relax.Expr | None:
 
 
 def _matrix(match: Match, operand: relax.Expr) -> relax.Expr | None:
-    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is no broadcast."""
+    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is not a broadcast."""
     made = match.definition(operand) if isinstance(operand, relax.Var) else operand
     if made is None or operator_name(made) != "relax.broadcast_to":
         return None

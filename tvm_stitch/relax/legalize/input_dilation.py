@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Legalize transposed convolutions of channels innermost as convolutions of stride 1 over dilated data.
 
-TVM legalizes them in no such layout. Templates compute the function written here, without its zeros
+TVM does not legalize them in this layout. Templates compute the function written here, without its zeros
 (:mod:`tvm_stitch.compute.cpu.residues`).
 """
 

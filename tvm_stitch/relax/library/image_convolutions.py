@@ -39,7 +39,7 @@ class OwnConvolution:
         inputs_first: the weight is <groups * inputs, outputs, window...> instead.
         flipped: the weight's window is read from the last element to the first.
         shape: the result's shape.
-        title: words for the operator that it replaces, if that is no plain convolution.
+        title: words for the operator that it replaces, if that is not a plain convolution.
     """
 
     convolution: ImageConvolution

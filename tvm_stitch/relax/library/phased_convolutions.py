@@ -140,7 +140,7 @@ def _phased(builder: Any, call: Any, choices: Choices) -> Any:
     spatial, groups = SPATIAL[name], int(attrs.groups)
     images, result = shape_of(data), shape_of(call)
     if str(attrs.data_layout) != f"NC{spatial}" or not isinstance(weight, tvm.ir.GenericConst):
-        raise Refusal("its weight is no constant")
+        raise Refusal("its weight is not a constant")
     if images is None or result is None or not is_static(images[1:]) or not is_static(result[1:]):
         raise Refusal("its images are of symbolic size")
     if 0 in images[1:] or 0 in result[1:] or any(int(d) != 1 for d in attrs.dilation):

@@ -147,7 +147,7 @@ class _HalfCalls(relax.PyExprMutator):
         return made if all(str(ty.dtype) == self.dtype for ty in types) else None
 
     def _half_operand(self, value: Any) -> Any:
-        """Return an operand that is half without a cast at run time, or that is no float32, or else None."""
+        """Return an operand that is half without a cast at run time, or that is not a float32, or else None."""
         if isinstance(value, relax.Tuple):
             fields = [self._half_operand(field) for field in value.fields]
             return None if any(field is None for field in fields) else relax.Tuple(fields)
@@ -218,7 +218,7 @@ def _follows(call: Any) -> bool:
 
 
 def _has_var(operand: Any) -> bool:
-    """Return True if an operand, or an element of a tuple, is no constant."""
+    """Return True if an operand, or an element of a tuple, is not a constant."""
     if isinstance(operand, relax.Tuple):
         return any(map(_has_var, operand.fields))
     return isinstance(operand, relax.Var)

@@ -109,7 +109,7 @@ class _Integers:
         self._definition, self._emit = partial(definition, match.values), match.emit
 
     def product(self) -> relax.Expr | None:
-        """Return the result, computed with integers, or None if its operands are no dequantized integers.
+        """Return the result, computed with integers, or None if its operands are not dequantized integers.
 
         Raises:
             Refusal: if they are, and no template takes them.
@@ -134,7 +134,7 @@ class _Integers:
         return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
 
     def _weight(self, value: relax.Expr) -> _Weight | None:
-        """Return the integers that a right factor represents, or None if it is no constant of integers."""
+        """Return the integers that a right factor represents, or None if it is not a constant of integers."""
         if is_constant(value):
             whole = str(value.ty.dtype) == "int32"
             return _Weight(array_of(value).astype("int64"), None) if whole else None
@@ -171,7 +171,7 @@ class _Integers:
         weight = self._weight(call.args[1])
         if weight is None:
             if data.scale is None or operator_name(self._definition(call.args[1])) == DEQUANTIZE:
-                raise Refusal("its right side is no constant")
+                raise Refusal("its right side is not a constant")
             return None
         if (data.scale is None) != (weight.scale is None):
             return None
@@ -188,7 +188,7 @@ class _Integers:
             return None
         data, weight = found
         if weight.integers.ndim != 2:
-            raise Refusal("its right side is no matrix")
+            raise Refusal("its right side is not a matrix")
         if weight.scale is not None and weight.scale.shape[0] != 1:
             raise Refusal("its right side has scales along the reduction dimension, which is added up")
         if data.scale is None and str(call.ty.dtype) != "int32":
@@ -225,9 +225,9 @@ class _Integers:
             raise Refusal("its weight has scales along the reduction dimension, which is added up")
         split = _split(weight.integers, reduction)
         if split.rest.any():
-            raise Refusal("the zero points of its weight leave integers that are no signed bytes")
+            raise Refusal("the zero points of its weight leave integers that are not signed bytes")
         if data.zero is not None and not is_constant(data.zero) and any(attrs.padding):
-            raise Refusal("its border would be of a zero point that is no constant")
+            raise Refusal("its border would be of a zero point that is not a constant")
         x, zero = self._bytes(data, "convolution")
         padding = [int(p) for p in attrs.padding]
         if zero is not None and any(padding):

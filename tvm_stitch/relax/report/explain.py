@@ -45,7 +45,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
     recorder, (sources, steps) = Recorder(), source_operators(mod)
     recorder.note_target(target)
     with target, watched():
-        # TVM runs the last pass in every pipeline: functions that only reshape are no kernels.
+        # TVM runs the last pass in every pipeline: functions that only reshape are not kernels.
         passes = [*planning_passes(target, config), relax.transform.RewriteDataflowReshape()]
         lowered = tvm.transform.Sequential(passes)(with_marked_names(mod))
     recorder.take(decisions_of(lowered))

@@ -30,7 +30,7 @@ class View:
     """A value, with extents and strides (in its elements) that describe another value in its memory.
 
     Broadcast axes, and those of extent 1, have the stride 0. ``offset`` is the position of the first element, which
-    is 0 for views that are no slices.
+    is 0 for views that are not slices.
     """
 
     value: Any
@@ -123,7 +123,7 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
 
 
 def through(step: Any, view: View) -> View | None:
-    """Return the view of a step's result, for a step on a view, or None if the result is no view.
+    """Return the view of a step's result, for a step on a view, or None if the result is not a view.
 
     A step is one of ``VIEWS``, a slice, or a part.
     """

@@ -150,7 +150,7 @@ class _Kernels:
                 dtype = tiles.packed_dtype(found.weight.dtype)
                 buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
-                raise Refusal("the weight of the convolution is no constant: bind it to the module")
+                raise Refusal("the weight of the convolution is not a constant: bind it to the module")
             made = emit_anchored(func, found, tiles, buffer, self.device, owner.config)
             if owner.check:
                 lowered(made, owner.target)

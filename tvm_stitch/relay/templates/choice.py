@@ -100,7 +100,7 @@ class Templates:
             raise Refusal("only float32 has a template")
         _check_positions(anchor, self.choices)
         if isinstance(anchor.product, Convolution) and not constant[graph.inputs.index(anchor.weight)]:
-            raise Refusal("the weight of the convolution is no constant: bind it by params")
+            raise Refusal("the weight of the convolution is not a constant: bind it by params")
         self.served.add(graph)
         return graph
 

@@ -4,7 +4,7 @@
 All slices are read in the greatest size, and elements beyond the end of a slice count as 0.
 
 Fault: TVM's adaptive average pool loops over as many elements as a slice has, which depends on the slice's
-    position. Such a loop nest is no reduction: neither TVM's schedules nor stitching take it for one.
+    position. Such a loop nest is not a reduction: neither TVM's schedules nor stitching take it for one.
 Seen in: TVM 0.27.0
 Input: ``R.nn.adaptive_avg_pool2d(x, (6, 4))`` of (2, 3, 9, 11) float32
 Upstream: none known

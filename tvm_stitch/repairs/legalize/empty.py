@@ -90,7 +90,7 @@ def _those_that_run(sequence: Any) -> Any:
 
 
 def _never_runs(stmt: Any) -> bool:
-    """Return True for a loop nest without iterations that is no reduction. A reduction of nothing has a result."""
+    """Return True for a loop nest without iterations that is not a reduction. A reduction of nothing has a result."""
     empty = False
     while isinstance(stmt, tirx.For):
         empty = empty or compat.int_value(stmt.extent) == 0

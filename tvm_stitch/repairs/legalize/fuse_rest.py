@@ -5,7 +5,7 @@ While ``FuseOps`` runs, elements of tuples that another kernel or the caller giv
 their own.
 
 ``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the tuples. After
-the fault, the function reads variables that are no parameters.
+the fault, the function reads variables that are not parameters.
 
 Fault: With two or more tuples, ``FuseOps`` may drop the wrong tuples from a kernel's parameters, depending on the
     order of a hash table. ``FuseTIR`` then fails.

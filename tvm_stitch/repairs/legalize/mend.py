@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MendImports: rewrite calls from importers that TVM does not compile, or compiles to the wrong thing.
+"""MendImports: rewrite calls from importers that TVM does not compile, or computes wrongly.
 
 ``MENDED`` holds a function for each operator, whose docstring says what it mends. Clips, leaky ReLUs and top-1 calls
 compile, but TVM's change of layouts stops at the first two, and the third sorts.
@@ -36,8 +36,8 @@ from . import adaptive_pools, boolean_arithmetic
 def _clip(builder: Any, call: Any) -> Any:
     """Return a clip as a maximum and a minimum, without bounds that are infinite.
 
-    TVM does not legalize a clip of integers with an infinite bound, as ``clamp(min=0)`` has. For every dtype this
-    gains more: TVM's change of layouts stops at a clip, but not at a maximum.
+    TVM does not legalize a clip of integers with an infinite bound, and ``clamp(min=0)`` is imported as one. Clips of
+    other dtypes gain too: TVM's change of layouts stops at a clip, but not at a maximum.
     """
     x, *bounds = call.args
     dtype = str(call.ty.dtype)
@@ -122,7 +122,7 @@ def _topk(builder: Any, call: Any) -> Any:
 
 
 def _take(builder: Any, call: Any) -> Any:
-    """Return a take at constant indices with negative ones counted from the start.
+    """Return a take at constant indices with negative indices replaced by the positions that they mean.
 
     TVM's take reads in front of the tensor. ``x[:, -1]`` is imported so, in the mode that does not check indices.
     """
