@@ -321,7 +321,9 @@ def _dlight_rules() -> list[Any]:
     return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
 
 
-def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:
+def pipeline(
+    target: tvm.target.Target | str, config: StitchConfig | None = None, recorder: Recorder | None = None
+) -> tvm.transform.Pass:
     """Return a pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     A scope is left to TVM if TVM compiles the module without it, but not with it. Each kernel is lowered once, so
@@ -362,11 +364,11 @@ def lowered(mod: tvm.IRModule, context: CompileContext) -> tvm.IRModule:
         return tvm.transform.Sequential(_passes((LINKING,), context))(made)
 
 
-def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
+def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[tvm.transform.Pass]:
     return passes_of(phases, context, asked_dump(numbers_of(PHASES)))
 
 
-def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
+def stitch_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.transform.Pass]:
     """Return the passes from operators to scheduled stitch ops, and TVM's fusion of the other operators.
 
     Args:
@@ -376,7 +378,7 @@ def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
     return _passes(STITCH, CompileContext(target, config))
 
 
-def planning_passes(target: Any, config: StitchConfig) -> list[Any]:
+def planning_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.transform.Pass]:
     """Return the passes from an imported model to kernels and functions that TVM schedules.
 
     Args:
@@ -386,12 +388,12 @@ def planning_passes(target: Any, config: StitchConfig) -> list[Any]:
     return _passes(PLANNING, CompileContext(target, config))
 
 
-def default_schedules(target: Any) -> list[Any]:
+def default_schedules(target: tvm.target.Target) -> list[tvm.transform.Pass]:
     """Return the passes that schedule functions that are not stitched. On CPUs they only repair them."""
     return _passes((SCHEDULES,), CompileContext(target))
 
 
-def passes_table(target: Any = None, config: StitchConfig | None = None) -> str:
+def passes_table(target: tvm.target.Target | str | None = None, config: StitchConfig | None = None) -> str:
     """Return the table of the pipeline's passes as text.
 
     Args:

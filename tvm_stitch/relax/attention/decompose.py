@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 from tvm.relax import op as R
@@ -31,7 +29,7 @@ class DecomposeAttention:
         )
 
 
-def _decomposed(builder: Any, call: Any) -> Any:
+def _decomposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     try:
         attention = attention_of(call)
     except Refusal:

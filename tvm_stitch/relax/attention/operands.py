@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+from tvm import relax
+
 from ...compute.attention import Operand
 from ...graph.extent import Extent, is_number, product, same, same_shape
 from ...support.failures import Refusal
@@ -41,7 +43,7 @@ class OperandReader:
 
     def rows(
         self,
-        value: Any,
+        value: relax.Expr,
         extents: tuple[Extent, ...],
         repeats: bool,
         transposed: bool = False,
@@ -70,7 +72,7 @@ class OperandReader:
 
         return _earliest(((seen(view), f) for view, f in self._views(start, extents[:-2])), factors)
 
-    def heads(self, value: Any, factors: bool = True) -> tuple[View, float]:
+    def heads(self, value: relax.Expr, factors: bool = True) -> tuple[View, float]:
         """Return the same for a value <batch, row, head, element>, as a view <batch, head, row, element>.
 
         Raises:
@@ -81,7 +83,7 @@ class OperandReader:
             raise Refusal("its shapes are not known")
         return _earliest(((reordered(view, (0, 2, 1, 3)), f) for view, f in self._views(value)), factors)
 
-    def shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
+    def shapes(self, value: relax.Expr, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
         """Return the shapes of the values that views and scales make an operand of, as far as they hold its matrices.
 
         Args:
@@ -103,7 +105,9 @@ class OperandReader:
                 break
         return found
 
-    def _views(self, value: Any, leading: tuple[Extent, ...] | None = None) -> Iterator[tuple[View, float]]:
+    def _views(
+        self, value: relax.Expr, leading: tuple[Extent, ...] | None = None
+    ) -> Iterator[tuple[View, float]]:
         """Yield a value as views of ever earlier values that it is computed from, each with its factor.
 
         Args:
@@ -137,7 +141,9 @@ class OperandReader:
             if view is not None and str(value.ty.dtype) == dtype:
                 yield view, factor
 
-    def _through(self, step: Any, view: View, leading: tuple[Extent, ...] | None) -> View | None:
+    def _through(
+        self, step: relax.Call | Part, view: View, leading: tuple[Extent, ...] | None
+    ) -> View | None:
         """Return the view behind one more step. Leading axes that are separate already stay separate."""
         before = shape_of((step.call if isinstance(step, Part) else step).args[0])
         if before is None:
@@ -175,7 +181,7 @@ def _transposed(view: View) -> View:
     return reordered(view, [*range(len(view.extents) - 2), -1, -2])
 
 
-def _is_transposition(call: Any) -> bool:
+def _is_transposition(call: relax.Call) -> bool:
     """Return whether a call exchanges the rows and columns of matrices, and nothing else."""
     if operator_name(call) != "relax.permute_dims":
         return False
@@ -188,7 +194,7 @@ def as_operand(view: View) -> Operand:
     return operand_of(view.value, of_rows(view.strides), view.offset)
 
 
-def operand_of(value: Any, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
+def operand_of(value: relax.Expr, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
     """Return a tensor as an operand with the given strides and offset, in elements."""
     return Operand(tuple(shape_of(value) or ()), str(value.ty.dtype), offset, strides)
 

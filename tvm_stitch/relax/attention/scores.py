@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
@@ -38,9 +38,9 @@ class Weights:
         shapes: the shapes of their results.
     """
 
-    softmax: Any
+    softmax: relax.Call
     safe: bool
-    members: list[Any]
+    members: list[relax.Expr]
     shapes: list[tuple[Extent, ...]]
 
 
@@ -49,18 +49,18 @@ class Scores:
     """The operators between a softmax and the matmul of q and k.
 
     Attributes:
-        product: the call of ``R.matmul``.
+        product: the call of ``R.matmul``, found last.
         scale: the factor of the scores.
         masks: the masks, each with the shape of the scores that it is added to.
         shapes: the shapes of the operators' results.
         members: the variables of these operators.
     """
 
-    product: Any = None
+    product: relax.Call = None
     scale: float = 1.0
-    masks: list[tuple[Any, tuple[Extent, ...]]] = field(default_factory=list)
+    masks: list[tuple[relax.Expr, tuple[Extent, ...]]] = field(default_factory=list)
     shapes: list[tuple[Extent, ...]] = field(default_factory=list)
-    members: list[Any] = field(default_factory=list)
+    members: list[relax.Expr] = field(default_factory=list)
 
 
 class PatternReader:
@@ -70,13 +70,13 @@ class PatternReader:
         values: the value that each variable is bound to.
     """
 
-    def __init__(self, values: dict[Any, Any]):
+    def __init__(self, values: Mapping[relax.Var, relax.Expr]):
         self.values = values
         self.definition = partial(definition, values)
 
-    def weights(self, value: Any) -> Weights | None:
+    def weights(self, value: relax.Expr) -> Weights | None:
         """Return the softmax behind a value, and the operators in between, or None if there is no softmax."""
-        members: list[Any] = []
+        members: list[relax.Expr] = []
         shapes: list[tuple[Extent, ...]] = []
         while (call := self.definition(value)) is not None:
             members.append(value)
@@ -97,7 +97,7 @@ class PatternReader:
             value = call.args[0]
         return None
 
-    def _all_masked(self, where: Any, members: list[Any]) -> Any:
+    def _all_masked(self, where: relax.Call, members: list[relax.Expr]) -> relax.Expr | None:
         """Return the scores if a ``where`` gives 0 for rows whose scores are all -inf, else None.
 
         PyTorch decomposes attention to ``where(not any(not (scores == -inf)), 0, softmax(scores))``.
@@ -119,14 +119,14 @@ class PatternReader:
             return None
         return self._without_casts(last.args[0], members)
 
-    def _without_casts(self, value: Any, passed: list[Any]) -> Any:
+    def _without_casts(self, value: relax.Expr, passed: list[relax.Expr]) -> relax.Expr:
         """Return the value before casts, and append the casts to ``passed``."""
-        while operator_name(call := self.definition(value)) == "relax.astype":
+        while (call := self.definition(value)) is not None and operator_name(call) == "relax.astype":
             passed.append(value)
             value = call.args[0]
         return value
 
-    def scores(self, value: Any) -> Scores:
+    def scores(self, value: relax.Expr) -> Scores:
         """Return the matmul that scores come from, and the operators in between.
 
         Raises:
@@ -156,7 +156,7 @@ class PatternReader:
                 raise NotAttention(f"{name} is between its matmuls")
         raise NotAttention("the softmax's operand is not computed by a matmul")
 
-    def _split_sum(self, call: Any, shape: tuple[Extent, ...]) -> tuple[Any, Any]:
+    def _split_sum(self, call: relax.Call, shape: tuple[Extent, ...]) -> tuple[relax.Expr, relax.Expr]:
         """Return the operands of an addition: first the operand that comes from a matmul, then the mask."""
         for value, other in (call.args, reversed(call.args)):
             own = shape_of(value)
@@ -164,7 +164,7 @@ class PatternReader:
                 return value, other
         raise NotAttention("a sum of scores and a mask is not recognized")
 
-    def _leads_to_product(self, value: Any) -> bool:
+    def _leads_to_product(self, value: relax.Expr) -> bool:
         while (call := self.definition(value)) is not None:
             name = operator_name(call)
             if name == "relax.matmul":
@@ -177,13 +177,13 @@ class PatternReader:
             value = scaled[0] if scaled is not None else call.args[0]
         return False
 
-    def _is_cast(self, call: Any) -> bool:
+    def _is_cast(self, call: relax.Call) -> bool:
         """Return whether a call casts between floating-point types."""
         return operator_name(call) == "relax.astype" and all(
             str(v.ty.dtype) in _FLOATS for v in (call, call.args[0])
         )
 
-    def keeps_matrices(self, call: Any) -> bool:
+    def keeps_matrices(self, call: relax.Call) -> bool:
         """Return whether a call changes only the axes before rows and columns."""
         if operator_name(call) not in (*RESHAPES, "relax.broadcast_to"):
             return False
@@ -192,7 +192,7 @@ class PatternReader:
             return False
         return same_shape(before[-2:], after[-2:]) and same(product(before), product(after))
 
-    def scaled(self, call: Any) -> tuple[Any, float] | None:
+    def scaled(self, call: relax.Call) -> tuple[relax.Expr, float] | None:
         """Return the value that a call multiplies by a number, and the number, or None for any other call."""
         name = operator_name(call)
         if name not in ("relax.multiply", "relax.divide"):
@@ -204,7 +204,7 @@ class PatternReader:
                 return value, 1.0 / factor if name == "relax.divide" and factor else factor
         return None
 
-    def _scalar(self, value: Any) -> float | None:
+    def _scalar(self, value: relax.Expr) -> float | None:
         """Return the number that all elements of a value equal, rounded by the casts that it passes, else None."""
         types: list[str] = []
         while True:
@@ -229,7 +229,7 @@ class PatternReader:
                 number = np.asarray(number).astype(dtype)
         return float(number)
 
-    def part(self, value: Any) -> Part | None:
+    def part(self, value: relax.Expr) -> Part | None:
         """Return the slice that a variable is bound to, if ``R.split`` makes it, else None."""
         found = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
         if not isinstance(found, relax.TupleGetItem):
@@ -238,7 +238,7 @@ class PatternReader:
         return Part(call, int(found.index)) if operator_name(call) == "relax.split" else None
 
 
-def _is_of_rows(reduction: Any) -> bool:
+def _is_of_rows(reduction: relax.Call) -> bool:
     """Return whether a reduction is over the last axis alone, which it keeps with one element."""
     axes = [int(axis) for axis in reduction.attrs.axis or ()]
     rank = len(shape_of(reduction) or ())

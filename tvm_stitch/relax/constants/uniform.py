@@ -47,7 +47,7 @@ def computed_of_scalars(mod: tvm.IRModule) -> Positions:
     return found
 
 
-def _is_scalar(arg: Any) -> bool:
+def _is_scalar(arg: relax.Expr) -> bool:
     return isinstance(arg, tvm.ir.GenericConst) and math.prod(arg.value.shape) == 1
 
 
@@ -60,7 +60,7 @@ def with_single_values(mod: tvm.IRModule, positions: Positions) -> tvm.IRModule:
         return mod
     known: dict[Any, Any] = {}
 
-    def narrowed(builder: Any, call: Any, var: Any) -> Any:
+    def narrowed(builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         gvar, args = call.args[:2]
         fields = list(args.fields) if isinstance(args, relax.Tuple) else [args]
         func, buffers = mod[gvar], dict[Any, Any]()
@@ -83,7 +83,7 @@ def with_single_values(mod: tvm.IRModule, positions: Positions) -> tvm.IRModule:
     )
 
 
-def _single(array: Any) -> Any:
+def _single(array: tvm.runtime.Tensor) -> relax.Expr | None:
     """Return the value that all elements equal, bit for bit, as a constant. None if they differ or there is one."""
     if math.prod(array.shape) < 2:
         return None
@@ -92,7 +92,7 @@ def _single(array: Any) -> Any:
     return relax.const(held[0].reshape(()), str(array.dtype)) if (bits == bits[0]).all() else None
 
 
-def _may_be_given(func: Any) -> bool:
+def _may_be_given(func: tirx.PrimFunc) -> bool:
     """Return whether a function reads tensors only in blocks that a stitch kernel may have."""
     if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are above
         return False
@@ -103,14 +103,14 @@ def _may_be_given(func: Any) -> bool:
     return True
 
 
-def _reading(func: Any, buffers: dict[Any, Any]) -> Any:
+def _reading(func: tirx.PrimFunc, buffers: Mapping[tirx.Buffer, tirx.Buffer]) -> tirx.PrimFunc:
     """Return the function with buffers of one element in place of some parameters."""
 
-    def loaded(load: Any) -> Any:
+    def loaded(load: tvm.ir.TensorLoad) -> tvm.ir.Expr:
         source = compat.load_buffer(load)
         return compat.load(buffers[source], []) if source in buffers else load
 
-    def region(read: Any) -> Any:
+    def region(read: tvm.ir.TensorRegion) -> tvm.ir.TensorRegion:
         return tirx.BufferRegion(buffers[read.source], []) if read.source in buffers else read
 
     changes = [(tvm.ir.TensorLoad, loaded), (tvm.ir.TensorRegion, region)]

@@ -30,7 +30,7 @@ integer type are left to ``FoldConstants``.
 Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
 
-def _cast(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
+def _cast(array: np.ndarray, call: relax.Call, _shape: tuple[Any, ...]) -> np.ndarray:
     with np.errstate(over="ignore"):  # to an infinity, as in kernels
         return array.astype(str(call.ty.dtype))
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -24,7 +22,7 @@ def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
     )
 
 
-def _with_full_ranks(builder: Any, call: Any) -> Any:
+def _with_full_ranks(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     shape = shape_of(call)
     if shape is None:
         return call
@@ -34,7 +32,7 @@ def _with_full_ranks(builder: Any, call: Any) -> Any:
     return relax.Call(call.op, args, call.attrs, call.ty_args)
 
 
-def _widened(builder: Any, operand: Any, rank: int) -> Any:
+def _widened(builder: relax.BlockBuilder, operand: relax.Expr, rank: int) -> relax.Expr:
     own = shape_of(operand)
     if not own or len(own) == rank:
         return operand

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
 from ...graph.extent import as_extent, is_number, product
 from ..rewriting.views import shape_of
@@ -18,7 +18,7 @@ from ..rewriting.views import shape_of
 LARGEST_INT32 = 2**31 - 1
 
 
-def _legalized(builder: Any, call: Any, largest: bool) -> Any:
+def _legalized(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
     shape = shape_of(call.args[0])
     axis = call.attrs.axis
     if shape is None or not shape or str(call.args[0].ty.dtype) == "bool":

@@ -22,7 +22,7 @@ LAYOUTS = {
 """The layouts of data and weight that are legalized here."""
 
 
-def _legalized(builder: Any, call: Any) -> Any:
+def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs, (data, weight) = call.attrs, call.args
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != LAYOUTS[call.op.name]:
         return call.op.get_attr("FLegalize")(builder, call)

@@ -44,7 +44,7 @@ class ShortScans:
         )
 
 
-def _as_reduction(longest: int, builder: Any, call: Any) -> Any:
+def _as_reduction(longest: int, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
     if shape is None or not shape or dtype == "bool":
         return call

@@ -163,7 +163,7 @@ class _Finder:
                     found[binding.var] = fused
         return found
 
-    def _fused(self, call: Any, convolved: dict[Any, Convolved]) -> Fused | None:
+    def _fused(self, call: relax.Call, convolved: dict[Any, Convolved]) -> Fused | None:
         """Return how convolution kernels compute all results of a stitch op, or None if they cannot."""
         args, scalars = call_args(call)
         order = {var: number for number, var in enumerate(convolved)}
@@ -208,7 +208,7 @@ class _Finder:
             return Part(convolution, epilogue, outputs, positions)
         raise refused
 
-    def _graph(self, gvar: Any) -> StitchGraph | None:
+    def _graph(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
         """Return the graph of a stitch op, or None for other functions."""
         if gvar not in self.graphs:
             func = self.mod[gvar]

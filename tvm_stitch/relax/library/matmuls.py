@@ -74,7 +74,7 @@ class LibraryMatmuls(ComputePass):
         return found
 
 
-def check_dtypes(target: Any, call: Any) -> None:
+def check_dtypes(target: tvm.target.Target, call: relax.Call) -> None:
     """Raise a Refusal unless the library has matmuls of these dtypes."""
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)

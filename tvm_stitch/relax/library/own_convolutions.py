@@ -100,7 +100,7 @@ class _Rewriter:
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
-    def replaced(self, builder: Any, call: Any, var: Any) -> Any:
+    def replaced(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         """Return the replacement of a convolution that is bound to ``var``, or the call if another pass takes it."""
         try:
             check_kernel(call)
@@ -125,7 +125,9 @@ class _Rewriter:
         config = self.owner.config
         return config.compute_of("convolution") == "auto" and library.why_not(library.CUDNN, config) is None
 
-    def _gradient(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+    def _gradient(
+        self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var
+    ) -> WeightGradient | None:
         """Return the weight's gradient that a call computes, if it is one, else None."""
         if operator_name(call) in SPATIAL or isinstance(call.args[1], tvm.ir.GenericConst):
             return None

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from tvm import relax
 from tvm.relax import op as R
 
 from ...compute.cuda.convolution_plan import DEPTH, ConvolutionPlan
 from .image_convolutions import OwnConvolution
 
 
-def packed(builder: Any, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
+def packed(builder: relax.BlockBuilder, found: OwnConvolution, plan: ConvolutionPlan) -> relax.Expr:
     """Emit the weight of a convolution in the kernel's layout. ``packed_weight`` does the same for constants."""
     c, taps = found.convolution, math.prod(found.convolution.window)
     channels = (c.inputs, c.outputs) if found.inputs_first else (c.outputs, c.inputs)

@@ -61,7 +61,7 @@ class PatchConvolutions:
             why="a matmul of patches is faster than a convolution, and keeps channels last",
         )
 
-    def _product_or_call(self, builder: Any, call: Any, var: Any) -> Any:
+    def _product_or_call(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         try:
             patches = patches_of(call)
         except Refusal:
@@ -100,7 +100,7 @@ class Patches:
     extents: tuple[int, ...]
 
 
-def patches_of(call: Any) -> Patches:
+def patches_of(call: relax.Call) -> Patches:
     """Return the patches of a convolution.
 
     Raises:
@@ -129,7 +129,7 @@ def patches_of(call: Any) -> Patches:
     return Patches(images, channels, int(results), tuple(window), tuple(positions), tuple(extents))
 
 
-def _channels_last(builder: Any, data: Any) -> Any:
+def _channels_last(builder: relax.BlockBuilder, data: relax.Expr) -> relax.Expr | None:
     """Return the data with channels last, if ``data`` is its transposition, else None.
 
     Operators of one operand may be between the two.
@@ -149,7 +149,9 @@ def _channels_last(builder: Any, data: Any) -> Any:
     return value.args[0] if permutation(value, rank) == [0, rank - 1, *range(1, rank - 1)] else None
 
 
-def _product(builder: Any, call: Any, patches: Patches, source: Any, name: str) -> Any:
+def _product(
+    builder: relax.BlockBuilder, call: relax.Call, patches: Patches, source: relax.Expr | None, name: str
+) -> relax.Expr:
     """Return the matmul, named as the convolution, with the convolution's result layout: channels second.
 
     ``source`` is the data with channels last, if that exists. Channels are then last in a patch, else in the weight's

@@ -60,7 +60,7 @@ class PhasedConvolutions(ChoosingPass):
             mod, SPATIAL, self._phased_or_left, why="TVM has no schedule for a transposed convolution"
         )
 
-    def _phased_or_left(self, builder: Any, call: Any, var: Any) -> Any:
+    def _phased_or_left(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         try:
             return _phased(builder, call, self.choices)
         except Refusal as refusal:
@@ -130,7 +130,7 @@ def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarr
     return np.ascontiguousarray(parts.transpose(order)).reshape(shape)
 
 
-def _phased(builder: Any, call: Any, choices: Choices) -> Any:
+def _phased(builder: relax.BlockBuilder, call: relax.Call, choices: Choices) -> relax.Expr:
     """Return the convolution with more channels, with its results in their positions.
 
     Raises:
@@ -170,7 +170,9 @@ def _phased(builder: Any, call: Any, choices: Choices) -> Any:
     return _in_positions(builder, made, axes, call.ty.shape.values[0], int(result[1]))
 
 
-def _in_positions(builder: Any, made: Any, axes: list[Axis], images: Any, channels: int) -> Any:
+def _in_positions(
+    builder: relax.BlockBuilder, made: relax.Expr, axes: list[Axis], images: Any, channels: int
+) -> relax.Expr:
     """Return the phases' results in their positions."""
     emit, count = builder.emit, len(axes)
     parted = [images, channels, *(axis.stride for axis in axes), *(axis.positions for axis in axes)]

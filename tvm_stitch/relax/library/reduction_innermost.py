@@ -38,7 +38,7 @@ class ReductionInnermost:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         transposed: dict[Any, Any] = {}
 
-        def rewrite(builder: Any, call: Any) -> Any:
+        def rewrite(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             left, right = call.args
             if not isinstance(right, tvm.ir.GenericConst) or str(right.ty.dtype) not in HALF:
                 return call

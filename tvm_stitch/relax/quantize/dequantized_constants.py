@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
 import tvm
@@ -32,7 +30,7 @@ class DequantizedConstants:
         )
 
 
-def _folded(call: Any) -> Any:
+def _folded(call: relax.Call) -> relax.Expr:
     parts = constant_parts(call)
     if parts is None:
         return call

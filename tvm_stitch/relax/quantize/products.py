@@ -121,17 +121,20 @@ class _Integers:
     def _data(self, value: relax.Expr) -> _Data | None:
         """Return the activations that a left factor is computed from. None if it is computed from something else."""
         call = self._definition(value)
+        if call is None:
+            return None
         if operator_name(call) == DEQUANTIZE:
             source, scale, zero = call.args
             if is_per_tensor(call) and str(call.ty.dtype) == "float32":
                 return _Data(source, None if is_zero(zero) else zero, scale)
             return None
-        zero = None
+        shift: relax.Expr | None = None
         if operator_name(call) == "relax.subtract":
-            call, zero = self._definition(call.args[0]), call.args[1]
-        if operator_name(call) != "relax.astype" or str(call.ty.dtype) != "int32":
+            first, shift = call.args
+            call = self._definition(first)
+        if call is None or operator_name(call) != "relax.astype" or str(call.ty.dtype) != "int32":
             return None
-        return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
+        return _Data(call.args[0], None if shift is None or is_zero(shift) else shift, None)
 
     def _weight(self, value: relax.Expr) -> _Weight | None:
         """Return the integers that a right factor represents, or None if it is not a constant of integers."""
@@ -139,7 +142,9 @@ class _Integers:
             whole = str(value.ty.dtype) == "int32"
             return _Weight(array_of(value).astype("int64"), None) if whole else None
         call = self._definition(value)
-        parts = constant_parts(call) if call is not None else None
+        if call is None:
+            return None
+        parts = constant_parts(call)
         if parts is not None:
             array, scale, zero = parts
             return _Weight(array.astype("int64") - zero.astype("int64"), scale.astype("float32"))

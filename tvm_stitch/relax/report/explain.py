@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -29,7 +28,9 @@ from .source_operators import source_operators
 logger = logging.getLogger(__name__)
 
 
-def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
+def explain(
+    mod: tvm.IRModule, target: tvm.target.Target | str = "native", config: StitchConfig | None = None
+) -> Report:
     """Report how ``mod`` is stitched for ``target``. Nothing is compiled to machine code.
 
     Args:

@@ -7,7 +7,7 @@ import dataclasses
 import platform
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 
@@ -34,7 +34,7 @@ Calls = list[tuple[str, float]]
 def measured(
     report: ModelReport,
     mod: tvm.IRModule,
-    target: Any,
+    target: tvm.target.Target,
     config: StitchConfig,
     inputs: Sequence[np.ndarray] | None,
     repeats: int,
@@ -131,7 +131,7 @@ def with_times(
     return dataclasses.replace(found, stock=totals, stock_kernels=each)
 
 
-def check_runs_here(target: Any) -> None:
+def check_runs_here(target: tvm.target.Target) -> None:
     """Raise RuntimeError if code for a target does not run on this machine."""
     if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
         raise RuntimeError(
@@ -176,6 +176,6 @@ def _spread(seconds: Sequence[float]) -> Spread:
     return Spread(statistics.median(seconds), *times.middle)
 
 
-def _name(device: Any) -> str:
+def _name(device: tvm.runtime.Device) -> str:
     is_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
     return "this CPU" if is_cpu else str(device.device_name)

@@ -43,7 +43,7 @@ def model_report(
     plans: Mapping[str, Any],
     computed: Mapping[str, str],
     left: Mapping[str, str],
-    target: Any,
+    target: tvm.target.Target,
     device: DeviceModel,
 ) -> ModelReport:
     """Return the report of a module that went through the planning passes.

@@ -42,7 +42,7 @@ class ComputeTemplates(ComputePass):
 
     def __init__(
         self,
-        target: Any,
+        target: tvm.target.Target,
         config: StitchConfig | None = None,
         check: bool = True,
     ):
@@ -63,7 +63,7 @@ class ComputeTemplates(ComputePass):
         made = apply_rules(mod, [Rule("a template is faster", kernels.call, ("relax.call_tir",))])
         return tvm.transform.Sequential([relax.transform.DeadCodeElimination(), LiftWorkspace()])(made)
 
-    def _product(self, name: str, func: Any) -> Anchored | None:
+    def _product(self, name: str, func: tirx.PrimFunc) -> Anchored | None:
         contracts = any(word in name for word in CONTRACTIONS)
         try:
             graph = read(func, name)

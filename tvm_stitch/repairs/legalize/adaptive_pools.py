@@ -12,8 +12,6 @@ Upstream: none known
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from tvm import relax
 from tvm.relax import op as R
@@ -28,7 +26,7 @@ LAYOUTS = {
 """The operators that are rewritten, with the layout that each is rewritten in."""
 
 
-def parts_of_one_size(builder: Any, call: Any) -> Any:
+def parts_of_one_size(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the average as sums over slices of one size, or the call itself if all slices already have one size.
 
     Each pooled axis gets an axis of its own for the elements of its slices.

@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import te, topi
+from tvm import relax, te, topi
 
 
-def _instance_norm(builder: Any, call: Any) -> Any:
+def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x, gamma, beta = call.args
     rank = len(x.ty.shape)
     channel = int(call.attrs.channel_axis) % rank
@@ -36,7 +36,7 @@ def _instance_norm(builder: Any, call: Any) -> Any:
     )
 
 
-def _group_norm(builder: Any, call: Any) -> Any:
+def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x, gamma, beta = call.args
     shape = list(x.ty.shape)
     channel = int(call.attrs.channel_axis) % len(shape)

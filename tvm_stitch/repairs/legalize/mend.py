@@ -33,7 +33,7 @@ from ...support.module_pass import module_pass
 from . import adaptive_pools, boolean_arithmetic
 
 
-def _clip(builder: Any, call: Any) -> Any:
+def _clip(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a clip as a maximum and a minimum, without bounds that are infinite.
 
     TVM does not legalize a clip of integers with an infinite bound, and ``clamp(min=0)`` is imported as one. Clips of
@@ -62,7 +62,7 @@ def _is_exact(value: float, dtype: str) -> bool:
     return math.isinf(value) or (value == int(value) and held.min <= value <= held.max)
 
 
-def _full(_builder: Any, call: Any) -> Any:
+def _full(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a tensor of one infinite or NaN value as a broadcast.
 
     TVM's legalization raises for such a value.
@@ -79,7 +79,7 @@ def _full(_builder: Any, call: Any) -> Any:
     return relax.op.broadcast_to(relax.const(number.astype("float64").astype(dtype), dtype), shape)
 
 
-def _count(_builder: Any, call: Any) -> Any:
+def _count(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a running sum of booleans as one of int64, as PyTorch defines it. TVM's importer keeps them boolean.
 
     LLVM refuses to add booleans, and TVM's kernel for a GPU reads them out of alignment.
@@ -92,7 +92,7 @@ def _count(_builder: Any, call: Any) -> Any:
     return scan(relax.op.astype(x, "int64"), axis, "int64", bool(call.attrs.exclusive))
 
 
-def _topk(builder: Any, call: Any) -> Any:
+def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the greatest or least element with its index by reductions.
 
     ``max(dim)`` is imported as a top-1, which sorts.
@@ -121,7 +121,7 @@ def _topk(builder: Any, call: Any) -> Any:
     return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
 
 
-def _take(builder: Any, call: Any) -> Any:
+def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a take at constant indices with negative indices replaced by the positions that they mean.
 
     TVM's take reads in front of the tensor. ``x[:, -1]`` is imported so, in the mode that does not check indices.
@@ -148,7 +148,7 @@ def _take(builder: Any, call: Any) -> Any:
     return relax.op.squeeze(part, [axis])
 
 
-def _slice(_builder: Any, call: Any) -> Any:
+def _slice(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a slice with its axes counted from the front, and from 0 to 0 along axes where nothing is left.
 
     TVM legalizes no other slice of a tensor with a symbolic extent. PyTorch's ``diff`` is imported so, and
@@ -187,7 +187,7 @@ def _is_nothing(extent: Any, begin: Any, end: Any, step: Any) -> bool:
     return by > 0 and last <= first and (first < 0) == (last < 0)
 
 
-def _split(builder: Any, call: Any) -> Any:
+def _split(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a split into one part as its operand, and parts without elements as slices.
 
     TVM gives a split into one part the type of a tensor. Its legalization raises for positions that repeat or fall.
@@ -206,7 +206,7 @@ def _split(builder: Any, call: Any) -> Any:
     return relax.Tuple([builder.emit(_slice(builder, part)) for part in slices])
 
 
-def _concat(_builder: Any, call: Any) -> Any:
+def _concat(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a concatenation without operands that have no elements.
 
     Rotary embeddings of whole heads have them: the rest of a head of 64 numbers is ``x[..., 64:]``. Such an operand
@@ -221,7 +221,7 @@ def _concat(_builder: Any, call: Any) -> Any:
     return some[0] if len(some) == 1 else relax.op.concat(some, call.attrs.axis)
 
 
-def _leaky_relu(builder: Any, call: Any) -> Any:
+def _leaky_relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the maximum of an element and its multiple, or the minimum for a factor above 1.
 
     TVM's change of layouts stops at a leaky ReLU, but not at a maximum.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.topi import tag
 
 from ...compat import int_value
@@ -20,7 +20,7 @@ from ...graph.extent import is_static
 from ...relax.rewriting.views import shape_of
 
 
-def _slice_scatter(builder: Any, call: Any) -> Any:
+def _slice_scatter(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, source, *numbers = call.args
     shape, length, axis = shape_of(data), shape_of(source), int(call.attrs.axis)
     start, end, step = (int_value(getattr(number, "value", number)) for number in numbers)
