@@ -227,7 +227,7 @@ def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tup
 
 
 def _read_in(
-    var: relax.Var, group: Group, values: dict[relax.Var, relax.Expr], readers: Readers
+    var: relax.Expr, group: Group, values: dict[relax.Var, relax.Expr], readers: Readers
 ) -> set[Axes]:
     """Return the orders in which a result is read outside its group."""
     rank = len(_shape(var))
