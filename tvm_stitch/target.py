@@ -64,7 +64,7 @@ _OTHER_NAMES = {
 """Architectures in a triple that LLVM's targets name differently."""
 
 
-def resolve_target(target: Any) -> Any:
+def resolve_target(target: tvm.target.Target | str | dict[str, Any]) -> tvm.target.Target:
     """Return a TVM Target with a host, from a Target or a description of one.
 
     Besides the values that ``tvm.target.Target`` takes, ``target`` may be:
@@ -158,7 +158,7 @@ def _option(word: str) -> tuple[str, Any]:
     return key, int(value) if re.fullmatch(r"-?\d+", value) else value
 
 
-def _made(spec: Any) -> Any:
+def _made(spec: Any) -> tvm.target.Target:
     if not isinstance(spec, (str, dict)):
         raise ValueError(
             f"a target is a text, a dictionary or a tvm.target.Target, not {type(spec).__name__}; give native, llvm, "
@@ -203,7 +203,7 @@ def _without_internals(text: str) -> str:
     )
 
 
-def arch_of(device: Any) -> str:
+def arch_of(device: tvm.runtime.Device) -> str:
     """Return the architecture of a CUDA device that is present, such as ``"sm_90"``."""
     return "sm_" + "".join(str(device.compute_version).split(".")[:2])
 

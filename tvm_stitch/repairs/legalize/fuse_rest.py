@@ -45,7 +45,7 @@ class FuseRest:
         return with_own_functions(fused, lambda func: _Shown().visit_expr(func))
 
 
-def _left_alone(_name: str, func: Any) -> Any:
+def _left_alone(_name: str, func: compat.PrimFunc) -> compat.PrimFunc | None:
     """Return a function with an extent that ``FuseOps`` cannot copy marked, so that nothing is fused into it."""
     shapes = [buffer.shape for _param, buffer in compat.prim_func_params(func) if buffer is not None]
     if not any(is_unusual(extent) for shape in shapes for extent in shape):
