@@ -34,7 +34,7 @@ def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
         (["explain", "{model}", "--target", "nonsense"], "bad target 'nonsense'"),
         (["explain", "{model}", "--target", "cuda -arhc=sm_90"], "arhc"),
         (["explain", "{model}", "--target", "cuda sm_90"], "-key=value"),
-        (["explain", "{model}", "--target", "cuda -arch=sm_xx"], "'sm_xx' is no CUDA architecture"),
+        (["explain", "{model}", "--target", "cuda -arch=sm_xx"], "'sm_xx' is not a CUDA architecture"),
         (
             ["compile", "{model}", "--target", "llvm -mcpu=hasswell"],
             "no CPU 'hasswell'; did you mean haswell",

@@ -185,5 +185,7 @@ def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if math.prod(shape) > MOST_ELEMENTS or max(shape, default=0) > MOST_ELEMENTS:
             raise UsageError(f"--shape {pair}: no tensor has more than {MOST_ELEMENTS} elements")
         if shapes.setdefault(name, shape) != shape:
-            raise UsageError(f"--shape gives {name} two shapes, {list(shapes[name])} and {list(shape)}")
+            raise UsageError(
+                f"--shape gives {name} two shapes, {list(shapes[name])} and {list(shape)}; give one"
+            )
     return shapes

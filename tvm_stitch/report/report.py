@@ -127,7 +127,7 @@ class Report:
             if not isinstance(name, str):
                 raise TypeError(f"a name must be a string, not {name!r}")
             if not name:
-                raise ValueError("a name is empty")
+                raise ValueError("a name is empty; give the name of an operator or a kernel")
         return why(self._model(), first, second)
 
     def to_html(self, title: str = "Model") -> str:

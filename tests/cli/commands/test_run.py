@@ -95,7 +95,7 @@ def test_a_model_for_a_device_that_is_not_here(
         (["--shape", "x=2,17"], "does not fit the input x: float32[batch, 16]"),
         (["--shape", "z=2,16"], "no input 'z'; its inputs are x: float32[batch, 16]"),
         (["-i", "no.npy"], "no file no.npy"),
-        (["-i", "text"], "text is no .npy or .npz file"),
+        (["-i", "text"], "text is not a .npy or .npz file"),
         (["-i", "z=x.npy"], "no input 'z'"),
         (["-i", "x=arrays.npz"], "arrays.npz names its arrays itself; leave x= out"),
         (["-i", "x.npy", "-i", "x=x.npy"], "x is given twice"),

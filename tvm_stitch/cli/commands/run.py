@@ -162,9 +162,9 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
         try:
             loaded = np.load(path, allow_pickle=False)
         except FileNotFoundError:
-            raise UsageError(f"--input: no file {path}") from None
+            raise UsageError(f"--input: no file {path}; give a .npy or .npz file") from None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"--input: {path} is no .npy or .npz file of NumPy's ({error})") from None
+            raise UsageError(f"--input: {path} is not a .npy or .npz file of NumPy's ({error})") from None
         arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else None
         if arrays is None:
             free = [each for each in known if each not in given]
@@ -173,7 +173,7 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
             raise UsageError(f"--input: {path} names its arrays itself; leave {name}= out")
         for each in arrays:
             if each in given:
-                raise UsageError(f"--input: {each} is given twice")
+                raise UsageError(f"--input: {each} is given twice; give it once")
         given |= arrays
     return given
 
@@ -232,7 +232,7 @@ def _device(manifest: dict[str, Any], asked: str | None) -> str:
     kind = manifest.get("target", {}).get("kind")
     device = {"llvm": "cpu", "c": "cpu", None: asked or "cpu"}.get(kind, kind)
     if asked and asked != device:
-        raise UsageError(f"--device {asked}: the model was compiled for {device}")
+        raise UsageError(f"--device {asked}: the model was compiled for {device}; leave --device out")
     if not tvm.device(str(device), 0).exist:
         raise Failure(
             f"no {device} device here, for which the model was compiled; run it on a machine with one, or "

@@ -140,7 +140,9 @@ def _with_shapes(
             raise UsageError(f"shape {list(shape)} does not fit the input {known[name]}")
         for dim, size in zip(known[name].shape, shape):
             if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
-                raise UsageError(f"{dim} is {sizes[dim]} and {size} in the shapes that are given")
+                raise UsageError(
+                    f"{dim} is {sizes[dim]} and {size} in the shapes that are given; give it one size"
+                )
     return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
 
 
