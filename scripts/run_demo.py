@@ -33,7 +33,7 @@ from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.execution import tensors, timing  # noqa: E402
 from tvm_stitch.execution.runner import Runner  # noqa: E402
 from tvm_stitch.importers.onnx import compare  # noqa: E402
-from tvm_stitch.relax.report.measured import Calls, kernel_turns, with_times  # noqa: E402
+from tvm_stitch.relax.report.measured import Calls, kernel_rounds, with_times  # noqa: E402
 from tvm_stitch.repairs.legalize.take import stock_pipeline  # noqa: E402
 from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
 from tvm_stitch.report.words import bytes_in_words  # noqa: E402
@@ -149,7 +149,7 @@ def _on_cpu(
     _verdict(screen, times)
     turns = min(repeats, 3)  # stock TVM's products take a while
     with screen.step(f"timing every kernel in {turns} calls"):
-        kernels = kernel_turns(report, [runners["stitched"], runners["stock TVM"]], turns)
+        kernels = kernel_rounds(report, [runners["stitched"], runners["stock TVM"]], turns)
     own = dict(zip(("stitched", "stock TVM"), _between_products(report, kernels)))
     screen.line(
         "  Stock TVM has no schedule for products on a CPU, and spends most of its time in them. In kernels"

@@ -72,8 +72,8 @@ def test_other_machines() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"kind": "cuda", "arch": "sm_xx"}, "'sm_xx' is no CUDA architecture; give one such as sm_90"),
-        ({"kind": "cuda", "arch": "sm_9.0"}, "'sm_9.0' is no CUDA architecture"),
+        ({"kind": "cuda", "arch": "sm_xx"}, "'sm_xx' is not a CUDA architecture; give one such as sm_90"),
+        ({"kind": "cuda", "arch": "sm_9.0"}, "'sm_9.0' is not a CUDA architecture"),
         ({"kind": "cuda", "arch": "sm_77"}, "NVIDIA has no architecture 'sm_77'; did you mean sm_75"),
         ({"kind": "cuda", "arch": "sm_77x"}, "NVIDIA has no architecture 'sm_77x'; did you mean sm_75"),
         ({"kind": "cuda", "arch": "sm_80a"}, "NVIDIA has no architecture 'sm_80a'; did you mean sm_80"),

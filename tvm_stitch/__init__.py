@@ -13,6 +13,11 @@ from .config import StitchConfig
 from .support import old_paths
 
 if TYPE_CHECKING:
+    import os
+
+    import tvm
+    from tvm.target import Target
+
     from .report.report import Report
 
 old_paths.install()
@@ -21,7 +26,9 @@ __version__ = "0.1.0"
 __all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]
 
 
-def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None, **options: Any) -> Any:
+def compile(
+    mod: tvm.IRModule, target: Target | str = "native", config: StitchConfig | None = None, **options: Any
+) -> tvm.relax.VMExecutable:
     """Compile a Relax module with stitching.
 
     Args:
@@ -34,7 +41,7 @@ def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None
         TVM's executable, for ``relax.VirtualMachine``.
 
     Raises:
-        TypeError: if ``mod`` is no IRModule.
+        TypeError: if ``mod`` is not an IRModule.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
         StitchError: under ``StitchConfig(strict=True)``, if an operator is left to TVM.
         KeyboardInterrupt: on an interrupt, or the exception of the program's handler.
@@ -44,7 +51,7 @@ def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None
     return build(mod, target, config, **options).executable
 
 
-def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
+def explain(mod: tvm.IRModule, target: Target | str = "native", config: StitchConfig | None = None) -> Report:
     """Report how a Relax module is stitched for a target. No machine code is generated.
 
     Args:
@@ -56,7 +63,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
         The report. It prints as a summary, shows as a page in a notebook, and writes pages and timelines.
 
     Raises:
-        TypeError: if ``mod`` is no IRModule.
+        TypeError: if ``mod`` is not an IRModule.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
     """
     from .relax.report.explain import explain as report_on
@@ -64,7 +71,12 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
     return report_on(mod, target, config)
 
 
-def export_library(executable: Any, path: Any, target: Any = "native", **options: Any) -> None:
+def export_library(
+    executable: tvm.relax.VMExecutable,
+    path: str | os.PathLike[str],
+    target: Target | str = "native",
+    **options: Any,
+) -> None:
     """Write the library of a compiled model, with CUDA kernels as machine code. It runs without Python.
 
     For targets without CUDA kernels this is ``executable.export_library(path)``.
@@ -78,7 +90,7 @@ def export_library(executable: Any, path: Any, target: Any = "native", **options
     Raises:
         TypeError: if ``executable`` is not a compiled model.
         OSError: if the path's folder does not exist, or cannot be written to.
-        ValueError: if there are CUDA kernels, and the target is no CUDA device.
+        ValueError: if there are CUDA kernels, and the target is not a CUDA device.
         RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or the compiler rejects them.
     """
     from .deploy.export import export_library as export

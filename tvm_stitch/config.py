@@ -140,8 +140,8 @@ def _choices(text: Any) -> tuple[str, dict[str, str]]:
         known = kind in _KINDS if "=" in part else True
         if choice not in _COMPUTE or not known or kind in said:
             raise ValueError(
-                f"option 'compute' must be one of {', '.join(map(repr, _COMPUTE))}, and may say more of "
-                f"{', '.join(_KINDS)}, once each, as in 'auto, attention=tvm'; not {text!r}"
+                f"option 'compute' must be one of {', '.join(map(repr, _COMPUTE))}, and may be followed by "
+                f"words for {', '.join(_KINDS)}, once each, as in 'auto, attention=tvm'; not {text!r}"
             )
         said.add(kind)
         if kind:

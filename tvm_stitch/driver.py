@@ -8,7 +8,6 @@ its operators: dlight would schedule the merged function as one, slowly or not a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tvm
 
@@ -22,13 +21,15 @@ EMITTED = ("cuda", "llvm")
 """Kinds of target that stitch ops are emitted for. Models for other kinds compile as without stitching."""
 
 
-def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[Any]) -> tvm.IRModule:
+def stitch_module(
+    mod: tvm.IRModule, context: CompileContext, passes: Sequence[tvm.transform.Pass]
+) -> tvm.IRModule:
     """Return the module with its stitch ops scheduled, except for scopes that fail. Its decisions have the reasons.
 
     Args:
-        mod: as the passes take it. Scopes that its decisions exclude are left to TVM.
+        mod: the module that the passes take. Scopes that its decisions exclude are left to TVM.
         context: the target and the options.
-        passes: from operators to scheduled stitch ops. The first one outlines the scopes.
+        passes: the passes from operators to scheduled stitch ops. The first one outlines the scopes.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, from the error of the first scope that fails.
@@ -60,7 +61,7 @@ def stitch_module(mod: tvm.IRModule, context: CompileContext, passes: Sequence[A
     )
 
 
-def scopes_after(passes: Sequence[Any], mod: tvm.IRModule) -> dict[str, str]:
+def scopes_after(passes: Sequence[tvm.transform.Pass], mod: tvm.IRModule) -> dict[str, str]:
     """Return the scopes that passes outline, with the names of their functions, or an empty dict if the passes fail.
 
     Instruments of the pass context do not see these passes: they have seen them in the step that failed.

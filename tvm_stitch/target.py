@@ -64,7 +64,7 @@ _OTHER_NAMES = {
 """Architectures in a triple that LLVM's targets name differently."""
 
 
-def resolve_target(target: Any) -> Any:
+def resolve_target(target: tvm.target.Target | str | dict[str, Any]) -> tvm.target.Target:
     """Return a TVM Target with a host, from a Target or a description of one.
 
     Besides the values that ``tvm.target.Target`` takes, ``target`` may be:
@@ -132,7 +132,7 @@ def _spec_of(text: str) -> Any:
     text = text.strip()
     words = text.split()
     if not words:
-        raise ValueError("no target is given")
+        raise ValueError("no target is given; give native, llvm, cuda, or one of TVM's")
     if text == "native":
         return {**this_cpu(), "num-cores": processors()}
     if words[0] == "native":
@@ -158,7 +158,7 @@ def _option(word: str) -> tuple[str, Any]:
     return key, int(value) if re.fullmatch(r"-?\d+", value) else value
 
 
-def _made(spec: Any) -> Any:
+def _made(spec: Any) -> tvm.target.Target:
     if not isinstance(spec, (str, dict)):
         raise ValueError(
             f"a target is a text, a dictionary or a tvm.target.Target, not {type(spec).__name__}; give native, llvm, "
@@ -203,7 +203,7 @@ def _without_internals(text: str) -> str:
     )
 
 
-def arch_of(device: Any) -> str:
+def arch_of(device: tvm.runtime.Device) -> str:
     """Return the architecture of a CUDA device that is present, such as ``"sm_90"``."""
     return "sm_" + "".join(str(device.compute_version).split(".")[:2])
 
@@ -263,7 +263,9 @@ def _check_features(features: list[str], triple: str) -> None:
     known = features_of(tvm.target.Target(spec | ({"mtriple": triple} if triple else {})))
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"LLVM knows no feature {unknown[0]!r} of {triple or 'this kind of CPU'}")
+        raise ValueError(
+            f"LLVM knows no feature {unknown[0]!r} of {triple or 'this kind of CPU'}; leave it out of -mattr"
+        )
 
 
 def _check_architecture(arch: str) -> None:
@@ -272,7 +274,7 @@ def _check_architecture(arch: str) -> None:
     """
     match = _ARCHITECTURE.fullmatch(arch)
     if match is None:
-        raise ValueError(f"{arch!r} is no CUDA architecture; give one such as {DEFAULT_ARCH}")
+        raise ValueError(f"{arch!r} is not a CUDA architecture; give one such as {DEFAULT_ARCH}")
     number, least = int(match[1]), _LEAST_WITH_SUFFIX.get(match[2])
     if number in _CAPABILITIES and least is not None and number >= least:
         return

@@ -30,7 +30,7 @@ def batched(
 def test_axes_stand_for_batches_rows_columns_and_depth() -> None:
     found = anchored(read(batched, "batched"))
     p = found.product
-    assert (p.batch, p.rows, p.columns, p.depth, p.transposed) == (2, 12, 5, 8, True)
+    assert (p.batch, p.rows, p.columns, p.reduction, p.transposed) == (2, 12, 5, 8, True)
     assert (p.left.name, p.right.name, found.epilogue) == ("x", "w", None)
 
 
@@ -102,7 +102,7 @@ def of_one_matrix(
 
 def test_axes_of_one_element_are_none() -> None:
     p = anchored(read(of_one_matrix, "f")).product
-    assert (p.batch, p.rows, p.columns, p.depth, p.transposed) == (1, 12, 5, 8, True)
+    assert (p.batch, p.rows, p.columns, p.reduction, p.transposed) == (1, 12, 5, 8, True)
 
 
 @T.prim_func(s_tir=True)
@@ -146,7 +146,7 @@ def of_permuted_columns(
 
 def test_a_left_side_stored_by_columns_has_rows_of_one_axis() -> None:
     p = anchored(read(of_columns, "f")).product
-    assert (p.batch, p.rows, p.columns, p.depth) == (3, 4, 5, 8)
+    assert (p.batch, p.rows, p.columns, p.reduction) == (3, 4, 5, 8)
     assert (p.left_transposed, p.transposed, p.shared, p.has_weight) == (True, False, True, True)
 
 
@@ -154,7 +154,7 @@ def test_permutations_are_followed_to_what_is_in_memory() -> None:
     found = anchored(read(of_permuted_columns, "f"))
     p = found.product
     assert (p.left.name, p.right.name, found.epilogue) == ("x", "w", None)
-    assert (p.batch, p.rows, p.columns, p.depth) == (1, 12, 5, 8)
+    assert (p.batch, p.rows, p.columns, p.reduction) == (1, 12, 5, 8)
     assert (p.left_transposed, p.transposed, p.shared) == (False, True, False)
 
 

@@ -41,7 +41,7 @@ def test_windows_strides_and_borders() -> None:
     assert (conv.batch, conv.groups, conv.inputs, conv.outputs) == (2, 1, 6, 10)
     assert conv.data.before == (0, 1, 0, 0) and conv.data.inner == (2, 9, 8, 6)
     assert conv.data.shape == (2, 12, 11, 6) and not conv.data.is_plain
-    assert conv.weight_order == (0, 1, 2, 3) and conv.depth == 36 and conv.rows == 90
+    assert conv.weight_order == (0, 1, 2, 3) and conv.reduction == 36 and conv.rows == 90
 
 
 def test_groups_of_channels() -> None:
@@ -55,7 +55,7 @@ def test_groups_of_channels() -> None:
 def test_one_that_is_a_matrix_product() -> None:
     product = found(legalized((2, 5, 5, 6), (12, 1, 1, 6))).product
     assert isinstance(product, Contraction)
-    assert (product.rows, product.columns, product.depth, product.transposed) == (50, 12, 6, True)
+    assert (product.rows, product.columns, product.reduction, product.transposed) == (50, 12, 6, True)
 
 
 def test_strides_make_it_none() -> None:

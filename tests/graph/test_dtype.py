@@ -3,7 +3,7 @@
 
 import pytest
 
-from tvm_stitch.graph.dtype import carried_dtype, compute_dtype, item_bytes
+from tvm_stitch.graph.dtype import compute_dtype, exchanged_dtype, item_bytes
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_half_types_are_computed_in_float32(dtype: str, wide: str) -> None:
 
 
 def test_small_types_travel_as_words() -> None:
-    assert {carried_dtype(d) for d in ("bool", "int8", "int16", "uint8", "uint16")} == {"int32"}
-    assert carried_dtype("float16") == carried_dtype("bfloat16") == "float32"
+    assert {exchanged_dtype(d) for d in ("bool", "int8", "int16", "uint8", "uint16")} == {"int32"}
+    assert exchanged_dtype("float16") == exchanged_dtype("bfloat16") == "float32"
     for dtype in ("float32", "int32", "int64", "float64"):
-        assert carried_dtype(dtype) == dtype
+        assert exchanged_dtype(dtype) == dtype

@@ -108,7 +108,7 @@ def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
 
     rows, columns = 65536, 256
     plan = grid_plan(stitch_graph(build(body, ((rows, columns), "float16"))), H200, barriers=False)
-    half = [t for t in plan.place if t.dtype == "float16"]
+    half = [t for t in plan.scratch_of if t.dtype == "float16"]
     assert half and all(t.size == columns for t in half)
     (last,) = plan.phases[-1]
     assert stage_traffic(plan, last).read == rows * columns * 2 + len(half) * columns * 4

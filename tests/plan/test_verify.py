@@ -63,8 +63,8 @@ def twice(plan: KernelPlan) -> KernelPlan:
 
 def shared(plan: KernelPlan) -> KernelPlan:
     """Two values of one phase in one buffer."""
-    a, *_, b = plan.place
-    return replace(plan, place={**plan.place, a: plan.place[b]})
+    a, *_, b = plan.scratch_of
+    return replace(plan, scratch_of={**plan.scratch_of, a: plan.scratch_of[b]})
 
 
 def tight(plan: KernelPlan) -> KernelPlan:
@@ -104,7 +104,7 @@ def unfinished(plan: KernelPlan) -> KernelPlan:
 
 def out_of_turn(plan: KernelPlan) -> KernelPlan:
     """Parts that every block evaluates, before what they read."""
-    made = next(t for t in plan.place if any(t in part.slice.tensors for part in plan.phases[1]))
+    made = next(t for t in plan.scratch_of if any(t in part.slice.tensors for part in plan.phases[1]))
     return replace(plan, crossing=replace(plan.crossing, shared={**plan.crossing.shared, made: 1}))
 
 

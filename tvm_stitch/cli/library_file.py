@@ -34,12 +34,12 @@ def is_whole(path: Path) -> bool:
     return path.stat().st_size >= int(sections_at) + int(entry) * int(count)
 
 
-def is_manifest(said: Any) -> bool:
+def is_manifest(data: Any) -> bool:
     """Return whether JSON data has the fields of a manifest that are read, with the right types."""
-    if not isinstance(said, dict):
+    if not isinstance(data, dict):
         return False
-    specs = [said.get("inputs", []), said.get("outputs", [])]
-    target, library, flags = said.get("target", {}), said.get("library", ""), said.get("cpu_flags", [])
+    specs = [data.get("inputs", []), data.get("outputs", [])]
+    target, library, flags = data.get("target", {}), data.get("library", ""), data.get("cpu_flags", [])
     return (
         all(isinstance(each, list) and all(map(_is_spec, each)) for each in specs)
         and all(
@@ -53,12 +53,12 @@ def is_manifest(said: Any) -> bool:
     )
 
 
-def _is_spec(said: Any) -> bool:
-    if not isinstance(said, dict) or not all(isinstance(said.get(key), str) for key in ("name", "dtype")):
+def _is_spec(data: Any) -> bool:
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("name", "dtype")):
         return False
-    shape = said.get("shape")
+    shape = data.get("shape")
     return isinstance(shape, list) and all(map(_is_dim, shape))
 
 
-def _is_dim(said: Any) -> bool:
-    return isinstance(said, str) or (type(said) is int and said >= 0)
+def _is_dim(data: Any) -> bool:
+    return isinstance(data, str) or (type(data) is int and data >= 0)

@@ -20,7 +20,7 @@ TARGET_HELP = (
 MOST_ELEMENTS = 2**47
 """Most elements of an input. No machine addresses more bytes."""
 MOST_REPEATS = 1_000_000
-LONGEST_PATH_TOLD = 60
+LONGEST_PATH_SHOWN = 60
 PRECISIONS = ("float32", "float16", "bfloat16")
 PRODUCTS = ("float32", "half")
 
@@ -30,11 +30,11 @@ def path_of(text: str) -> Path:
     path = Path(text)
     try:
         if "\0" in text:
-            raise argparse.ArgumentTypeError(f"{text} is no path: it has a null character")
+            raise argparse.ArgumentTypeError(f"{text} is not a path: it has a null character")
         path.exists()
     except OSError as error:  # too long a name, or a folder that this user may not look into
-        shown = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
-        raise argparse.ArgumentTypeError(f"{shown} is no path: {error.strerror}") from None
+        shown = text if len(text) <= LONGEST_PATH_SHOWN else f"{text[:LONGEST_PATH_SHOWN]}..."
+        raise argparse.ArgumentTypeError(f"{shown} is not a path: {error.strerror}") from None
     return path
 
 
@@ -185,5 +185,7 @@ def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if math.prod(shape) > MOST_ELEMENTS or max(shape, default=0) > MOST_ELEMENTS:
             raise UsageError(f"--shape {pair}: no tensor has more than {MOST_ELEMENTS} elements")
         if shapes.setdefault(name, shape) != shape:
-            raise UsageError(f"--shape gives {name} two shapes, {list(shapes[name])} and {list(shape)}")
+            raise UsageError(
+                f"--shape gives {name} two shapes, {list(shapes[name])} and {list(shape)}; give one"
+            )
     return shapes

@@ -20,7 +20,7 @@ def written_to(output: Path, option: str) -> Iterator[Path]:
     from ..support.written_whole import written_whole
 
     if output.exists() and not output.is_dir():
-        raise UsageError(f"cannot write to {output}: it is no folder; give another place with {option}")
+        raise UsageError(f"cannot write to {output}: it is not a folder; give another place with {option}")
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(written_whole(output))
@@ -48,7 +48,7 @@ def check_files(outputs: Mapping[str, Path | None], inputs: Collection[Path] = (
         if path.is_dir() or not path.name:
             raise UsageError(f"{option}: {path} is a folder; give the path of a file")
         if path.exists() and not path.is_file():
-            raise UsageError(f"{option}: {path} is no regular file; give another path")
+            raise UsageError(f"{option}: {path} is not a regular file; give another path")
         if path.resolve() in read:
             raise UsageError(f"{option}: {path} is read by this command; give another path")
         other = option_of.setdefault(path.resolve(), option)

@@ -96,7 +96,7 @@ def _no_warnings() -> Iterator[None]:
 def _print(text: str) -> int:
     """Print the result to stdout, with escapes for characters that its encoding lacks. Return the exit code.
 
-    The reader may have gone away, and a disk may be full.
+    The process that reads stdout may have ended, and a disk may be full.
     """
     encoding = sys.stdout.encoding or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)

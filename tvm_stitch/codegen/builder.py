@@ -187,14 +187,17 @@ def number_of(value: Extent, name: str, sizes: Iterable[Extent]) -> Extent:
 
 
 class Binder:
-    """Names values so that each is computed once. Small light expressions stay expressions, others become cells."""
+    """Names values so that each is computed once.
+
+    Small expressions without a costly function (``is_heavy``) stay expressions, others become cells.
+    """
 
     def __init__(self, most: int, scope: str = "local"):
-        """Bind light expressions of more than ``most`` nodes to buffers of a scope."""
+        """Bind expressions of more than ``most`` nodes to buffers of a scope."""
         self.most, self.scope = most, scope
 
     def bind(self, value: Expr, name: str) -> Expr:
-        """Return the value itself if it is small and light, else the load of a cell that holds it."""
+        """Return the value itself if it is small and cheap to compute, else the load of a cell that holds it."""
         if self._weigh(value) <= self.most and not is_heavy(value):
             return value
         return cell(value, name, self.scope)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..compat import PrimFunc
 from ..plan.kernel import KernelPlan
 from ..repairs.relay import repaired, repaired_on_cpu
 from ..repairs.tir.exact_constants import exact_constants
@@ -13,7 +12,7 @@ from ..repairs.tir.zero_divisors import without_zero_divisors
 from .gpu.kernel import emit_gpu
 
 
-def emit(func: Any, plan: KernelPlan) -> Any:
+def emit(func: PrimFunc, plan: KernelPlan) -> PrimFunc:
     """Return the scheduled PrimFunc for ``func`` under ``plan``."""
     if plan.device.is_gpu:
         return exact_constants(_guarded(emit_gpu(func, plan)))
@@ -22,11 +21,11 @@ def emit(func: Any, plan: KernelPlan) -> Any:
     return sound_for_cpu(emit_cpu(func, plan))
 
 
-def sound_for_cpu(func: Any) -> Any:
+def sound_for_cpu(func: PrimFunc) -> PrimFunc:
     """Rewrite a scheduled PrimFunc for a CPU into forms that TVM and the machine compute correctly."""
     return repaired_on_cpu(_guarded(without_zero_divisors(func)))
 
 
-def _guarded(func: Any) -> Any:
+def _guarded(func: PrimFunc) -> PrimFunc:
     """Rewrite the conditions and extents of a scheduled PrimFunc into forms that TVM reads correctly."""
     return sound_extents(repaired(func))

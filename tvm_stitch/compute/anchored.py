@@ -56,7 +56,7 @@ class Anchored:
             return False
         if isinstance(p, Convolution):
             return True
-        return isinstance(p.columns, int) and isinstance(p.depth, int) and p.has_weight
+        return isinstance(p.columns, int) and isinstance(p.reduction, int) and p.has_weight
 
     @property
     def rows(self) -> Extent:

@@ -17,15 +17,15 @@ from .cpu.padding import padded
 
 @dataclass(frozen=True)
 class Contraction:
-    """``output[batch, rows, columns] = sum over depth of left[batch, rows, depth] * right[batch, depth, columns]``.
+    """``output[batch, row, column] = sum over k of left[batch, row, k] * right[batch, k, column]``.
 
-    ``depth`` is the reduction (K) dimension. Factors of a half type are multiplied and summed in float32, bytes in
-    int32. All tensors are compact and row-major. ``batch`` and ``rows`` each combine several axes. ``batch`` is 1
-    for a weight whose only axis in the output is the columns, if the left side is not transposed.
+    ``reduction`` is the extent of ``k``, the reduction dimension. Factors of a half type are multiplied and summed in
+    float32, bytes in int32. All tensors are compact and row-major. ``batch`` and ``rows`` each combine several axes.
+    ``batch`` is 1 for a weight whose only axis in the output is the columns, if the left side is not transposed.
 
     Attributes:
-        transposed: the right side is stored as ``[batch, columns, depth]``.
-        left_transposed: the left side is stored as ``[batch, depth, rows]``.
+        transposed: the right side is stored as ``[batch, columns, reduction]``.
+        left_transposed: the left side is stored as ``[batch, reduction, rows]``.
         shared: the right side is the same for the whole batch.
         left_shared: the left side is the same for the whole batch.
     """
@@ -36,7 +36,7 @@ class Contraction:
     batch: Extent
     rows: Extent
     columns: Extent
-    depth: Extent
+    reduction: Extent
     transposed: bool
     left_transposed: bool = False
     shared: bool = False
@@ -62,7 +62,7 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
     if not op.contraction or op.combiner != "sum" or len(op.reduce) != 1 or not op.spatial:
         raise Refusal("no matrix product")
     left, right = _factors(op)
-    depth, columns = op.reduce[0], op.spatial[-1]
+    reduction, columns = op.reduce[0], op.spatial[-1]
     outer = [axis for axis in op.spatial[:-1] if not _is_unit(axis)]
     leading = [axis.var for axis in outer]
     if columns.var in left.axes and columns.var not in right.axes:
@@ -70,18 +70,18 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
     shared = right.axes[:-2]
     if shared != leading[: len(shared)] or len(right.axes) < 2:
         raise Refusal(f"{right.tensor.name} is not read matrix by matrix")
-    if right.axes[-2:] not in ([depth.var, columns.var], [columns.var, depth.var]):
+    if right.axes[-2:] not in ([reduction.var, columns.var], [columns.var, reduction.var]):
         raise Refusal(f"{right.tensor.name} is not read as a matrix")
     count = len(shared)
     left_shared = count > 0 and not set(left.axes) & set(shared)
     rows = leading[count:] if left_shared else leading
-    left_transposed = bool(rows) and left.axes == [*rows[:-1], depth.var, rows[-1]]
+    left_transposed = bool(rows) and left.axes == [*rows[:-1], reduction.var, rows[-1]]
     if left_transposed:
         # Only the last axis of rows has adjacent elements.
         count, before = len(leading) - 1, count
         if before not in ((count,) if left_shared else (0, count)):
             raise Refusal(f"{left.tensor.name} is not read matrix by matrix")
-    elif left.axes != [*rows, depth.var]:
+    elif left.axes != [*rows, reduction.var]:
         raise Refusal(f"{left.tensor.name} is not read row by row")
     contraction = Contraction(
         left.tensor,
@@ -90,8 +90,8 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
         _product(outer[:count]),
         _product(outer[count:]),
         columns.extent,
-        depth.extent,
-        right.axes[-1].same_as(depth.var),
+        reduction.extent,
+        right.axes[-1].same_as(reduction.var),
         left_transposed,
         not shared and count > 0,
         left_shared,

@@ -70,12 +70,12 @@ class Convolution:
         return product((self.batch, *self.residues.lengths))
 
     @property
-    def depth(self) -> int:
+    def reduction(self) -> int:
         """Products per sum, summed over one output of each residue class."""
-        return sum(self.depths)
+        return sum(self.reductions)
 
     @property
-    def depths(self) -> list[int]:
+    def reductions(self) -> list[int]:
         """Products per sum, by residue class."""
         return [self.inputs * math.prod(taps.kernel for taps in residue) for residue in self.residues.each]
 
@@ -139,9 +139,9 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
     return convolution, operators
 
 
-def _window(index: Expr, place: Axis, op: Operator) -> tuple[Window, Axis | None]:
+def _window(index: Expr, position: Axis, op: Operator) -> tuple[Window, Axis | None]:
     """Return the window that a spatial axis reads, and the window's reduced axis."""
-    variables = [place.var, *(a.var for a in op.reduce)]
+    variables = [position.var, *(a.var for a in op.reduce)]
     factors = [compat.int_value(f) for f in compat.arith.detect_linear_equation(index, variables)]
     if not factors or None in factors or factors[-1] != 0:
         raise Refusal("its windows are not evenly spaced")
@@ -153,7 +153,7 @@ def _window(index: Expr, place: Axis, op: Operator) -> tuple[Window, Axis | None
     assert factors[0] is not None and dilation is not None
     if dilation < 1:
         raise Refusal("its windows are read backwards")
-    return Window(_static(place.extent), kernel, factors[0], dilation), axis
+    return Window(_static(position.extent), kernel, factors[0], dilation), axis
 
 
 def _static(extent: Extent) -> int:

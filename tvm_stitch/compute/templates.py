@@ -59,7 +59,7 @@ def tiles_of(target: Target, choices: Choices, product: Contraction | Convolutio
         tiles = tiles_for_convolution(target, choices, product)
         left, right = product.data.source, product.weight
     else:
-        tiles = tiles_for(target, choices, product.batch, product.rows, product.columns, product.depth)
+        tiles = tiles_for(target, choices, product.batch, product.rows, product.columns, product.reduction)
         left, right = product.left, product.right
     instruction = dot_instruction(target, (left.dtype, right.dtype), min(tiles.lanes, tiles.columns))
     if instruction is None or not _has_groups(product, instruction.group):
@@ -70,7 +70,7 @@ def tiles_of(target: Target, choices: Choices, product: Contraction | Convolutio
 def _has_groups(product: Contraction | Convolution, group: int) -> bool:
     """Return whether groups of neighbours in the reduction dimension can be multiplied at once."""
     if not isinstance(product, Convolution):
-        return isinstance(product.depth, int)
+        return isinstance(product.reduction, int)
     # The last channels of a convolution's group are neighbours of another group's.
     return not product.is_depthwise and (product.groups == 1 or product.inputs % group == 0)
 

@@ -14,7 +14,7 @@ class TiledSums:
 
     Attributes:
         tile: channels and positions of a block's results, and slices of threads that add up different products.
-        depth: products of each sum in a step of a slice.
+        reduction: products of each sum in a step of a slice.
         tiles: the number of tiles.
         rounds: steps of a slice in a split.
         resident: blocks that share a multiprocessor.
@@ -24,7 +24,7 @@ class TiledSums:
     """
 
     tile: tuple[int, int, int]
-    depth: int
+    reduction: int
     tiles: int
     rounds: int
     resident: int
@@ -39,7 +39,7 @@ def tiled_sum_cycles(work: TiledSums, device: DeviceModel) -> float:
     rows, positions, slices = work.tile
     measured = {tuple(shape): share for *shape, share in choices.convolution_efficiency}
     efficiency = measured.get(work.tile, choices.convolution_usual_efficiency)
-    step = slices * rows * positions * work.depth / choices.convolution_lanes / efficiency
+    step = slices * rows * positions * work.reduction / choices.convolution_lanes / efficiency
     full, rest = divmod(-(-work.tiles * work.splits // device.sms), work.resident)
 
     def wave(blocks: int) -> float:

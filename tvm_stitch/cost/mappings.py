@@ -46,13 +46,13 @@ def reduction_cost(warps: int, choices: Choices) -> float:
     return choices.block_reduction_cost + choices.warp_reduction_cost * warps.bit_length()
 
 
-def idle_device_cost(busy: float, turns: float, least: float, choices: Choices) -> float:
+def idle_device_cost(busy: float, steps: float, least: float, choices: Choices) -> float:
     """Return the cost of a stage with fewer groups of rows than multiprocessors.
 
     Args:
         busy: the fraction of multiprocessors with a group.
-        turns: vectors that a thread takes one after the other.
+        steps: vectors that a thread takes one after the other.
         least: the same if all of the device shared the stage.
     """
-    longer = (max(1.0, turns) + choices.turns_of_latency) / (max(1.0, least) + choices.turns_of_latency) - 1.0
+    longer = (max(1.0, steps) + choices.steps_of_latency) / (max(1.0, least) + choices.steps_of_latency) - 1.0
     return max((1.0 - busy) * choices.idle_device_cost, longer)

@@ -9,12 +9,23 @@ from .choices import Choices
 
 
 def step_cost(tile: int, rows: int, vectors: int, choices: Choices) -> int:
-    """Return the cost of a step of the reduction, over all tiles of ``rows`` rows. The last tile may overlap."""
+    """Return the cost of one step of the reduction for ``rows`` rows, in multiplications of vectors.
+
+    The last tile may overlap the tile before it.
+
+    Args:
+        tile: rows of a tile.
+        rows: rows to compute.
+        vectors: vectors of sums in a row of a tile.
+        choices: the device's constants of choice.
+    """
     return -(-rows // tile) * (max(tile * vectors, choices.sum_vectors_in_flight) + choices.step_overhead)
 
 
 def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
-    """Return the time of tasks times the number of cores that compute them: the mean over numbers of cores.
+    """Return the core time of tasks: the elapsed time times the number of cores that compute them.
+
+    The unit is that of ``cost``. The result is the mean over the given numbers of cores.
 
     Args:
         tasks: number of tasks.
@@ -22,6 +33,6 @@ def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float
         busy: average work of a task, as a share of a whole one.
         cores: numbers of cores.
     """
-    # A single core has no whole rounds to fill.
+    # With several cores, the last round of tasks takes as long as the others, even if some cores have no task in it.
     rounds = [-(-tasks // number) * number if number > 1 else 0 for number in cores]
     return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)

@@ -65,5 +65,5 @@ def linking(path: Path) -> Iterator[None]:
         ]
         command = next((line for line in lines if line.startswith("Command line:")), "")
         compiler = (command.removeprefix("Command line:").split() or ["the C++ compiler"])[0]
-        said = (errors or messages or ["it says nothing"])[0]
+        said = (errors or messages or ["no message"])[0]
         raise LinkError(f"{path.name} cannot be linked by {compiler} (CXX names another): {said}") from error

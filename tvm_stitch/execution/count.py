@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tvm
@@ -94,7 +94,7 @@ def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
 
         tvm_ffi.structural_walk(block.body, (tirx.Mul, visit_product), order="post")
 
-    def visit_call(call: Any) -> None:
+    def visit_call(call: tvm.ir.Call) -> None:
         nonlocal is_contraction
         op = getattr(call.op, "name", "")
         is_contraction |= "mma" in op.replace("_", ".").split(".")
@@ -105,11 +105,11 @@ def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
     return is_contraction
 
 
-def _index_vars(expr: Any) -> set[tirx.Var]:
+def _index_vars(expr: tvm.ir.Expr) -> set[tirx.Var]:
     """Return the variables in the indices of all loads under a scalar expression."""
     variables: set[tirx.Var] = set()
 
-    def visit_load(load: Any) -> None:
+    def visit_load(load: tvm.ir.TensorLoad) -> None:
         for index in load.indices:
             tvm_ffi.structural_walk(index, (tirx.Var, variables.add), order="post")
 
@@ -126,12 +126,12 @@ def _calls(mod: tvm.IRModule, entry: str, stack: tuple[str, ...]) -> list[tvm.ir
         names = sorted(g.name_hint for g in mod.get_global_vars() if isinstance(mod[g], relax.Function))
         raise ValueError(f"no Relax function '{entry}' in the module; it has {', '.join(names)}")
 
-    def block_calls(body: Any) -> list[tvm.ir.GlobalVar | str]:
+    def block_calls(body: relax.Expr) -> list[tvm.ir.GlobalVar | str]:
         if not isinstance(body, relax.SeqExpr):
             return value_calls(body)
         return [c for block in body.blocks for binding in block.bindings for c in value_calls(binding.value)]
 
-    def value_calls(value: Any) -> list[tvm.ir.GlobalVar | str]:
+    def value_calls(value: relax.Expr) -> list[tvm.ir.GlobalVar | str]:
         if isinstance(value, relax.If):
             return max(block_calls(value.true_branch), block_calls(value.false_branch), key=len)
         if isinstance(value, relax.SeqExpr):
@@ -157,7 +157,7 @@ def _calls(mod: tvm.IRModule, entry: str, stack: tuple[str, ...]) -> list[tvm.ir
     return block_calls(mod[entry].body)
 
 
-def _global_vars(args: Any) -> Iterator[tvm.ir.GlobalVar]:
+def _global_vars(args: Iterable[relax.Expr]) -> Iterator[tvm.ir.GlobalVar]:
     for arg in args:
         if isinstance(arg, tvm.ir.GlobalVar):
             yield arg
@@ -176,7 +176,7 @@ def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[
     return own | {g.name_hint: _launches(f.body, kernels) for g, f in host.functions.items()}
 
 
-def _launches(stmt: Any, kernels: set[str]) -> list[str]:
+def _launches(stmt: tirx.Stmt, kernels: set[str]) -> list[str]:
     """Return the kernels that a host statement launches, in order. The kernels of a loop are repeated.
 
     Loops that run at most once are alternatives, because only one of a stitched kernel's variants is launched.
@@ -184,7 +184,7 @@ def _launches(stmt: Any, kernels: set[str]) -> list[str]:
     launched: list[str] = []
     alternatives: list[list[str]] = []
 
-    def visit_call(call: Any) -> None:
+    def visit_call(call: tvm.ir.Call) -> None:
         first = call.args[0] if len(call.args) else None
         if isinstance(first, tvm.ir.StringImm) and str(first.value) in kernels:
             launched.append(str(first.value))

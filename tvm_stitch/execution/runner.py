@@ -21,7 +21,11 @@ class Runner:
     """A compiled module on a device, with its inputs there, ready for repeated calls."""
 
     def __init__(
-        self, executable: Any, target: Target, inputs: Sequence[np.ndarray], entry: str = "main"
+        self,
+        executable: relax.VMExecutable | tvm.runtime.Module,
+        target: Target,
+        inputs: Sequence[np.ndarray],
+        entry: str = "main",
     ) -> None:
         self.device = tvm.device(target.kind.name if "gpu" in target.keys else "cpu", 0)
         self.vm = relax.VirtualMachine(executable, self.device)

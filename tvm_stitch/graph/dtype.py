@@ -27,7 +27,7 @@ def compute_dtype(dtype: str) -> str:
     return "float32" if dtype in HALF else dtype
 
 
-def carried_dtype(dtype: str) -> str:
+def exchanged_dtype(dtype: str) -> str:
     """Return the dtype in which threads and blocks exchange a value of ``dtype``: 4 or 8 bytes."""
     computed = compute_dtype(dtype)
     return computed if item_bytes(computed) >= 4 else "int32"

@@ -45,7 +45,8 @@ def roots(graph: StitchGraph) -> Iterator[Operator]:
 
 
 def costly_broadcasts(graph: StitchGraph) -> list[Operator]:
-    """Return the operators whose value takes a heavy operator and is broadcast along rows, in order of reading."""
+    """Return the operators with a value that takes a heavy operator and is broadcast along rows, in order of
+    reading."""
     found: dict[Operator, None] = {}
     heavy_below: dict[Tensor, bool] = {}
     for op in graph.operators:

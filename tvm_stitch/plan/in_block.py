@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.dtype import carried_dtype
+from ..graph.dtype import exchanged_dtype
 from ..graph.extent import Extent
 from ..graph.ir import Operator, StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
@@ -95,7 +95,7 @@ def _plan_gpu(
         ((stage,),),
         Crossing(partials),
         scratch=tuple(scratch.values()),
-        place={partials[op]: s.name for op, s in scratch.items()},
+        scratch_of={partials[op]: s.name for op, s in scratch.items()},
     )
     return with_resident_inputs(plan)
 
@@ -133,5 +133,5 @@ def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[
     reduces = [op for p in sched.passes for op in p.reduces]
     shape = (rows, mapping.row_splits)
     return {
-        op: Scratch(f"partials_{i}", shape, carried_dtype(op.output.dtype)) for i, op in enumerate(reduces)
+        op: Scratch(f"partials_{i}", shape, exchanged_dtype(op.output.dtype)) for i, op in enumerate(reduces)
     }

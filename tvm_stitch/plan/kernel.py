@@ -237,11 +237,11 @@ class Grid:
 class KernelPlan:
     """A stitch op: its phases of stages, the values that cross between them, the launch and the scratch.
 
-    ``grid`` is None for a plan of a single stage, whose mapping says how many blocks rows take. ``place`` gives the
-    scratch buffer of each value that crosses in device memory and is no output. ``variants`` of the only stage are
-    for some lengths of its rows, which are known at launch. The first variant that serves is taken, and the stage if
-    none does. ``schemes`` gives the scheme of every operator of the graph. ``shared`` is the size of a block's shared
-    memory, filled once the plan is complete.
+    ``grid`` is None for a plan of a single stage, whose mapping says how many blocks rows take. ``scratch_of`` gives
+    the scratch buffer of each value that crosses in device memory and is not an output. ``variants`` of the only stage
+    are for some lengths of its rows, which are known at launch. The first variant that serves is taken, and the stage
+    if none does. ``schemes`` gives the scheme of every operator of the graph. ``shared`` is the size of a block's
+    shared memory, filled once the plan is complete.
     """
 
     graph: StitchGraph
@@ -250,7 +250,7 @@ class KernelPlan:
     crossing: Crossing = field(default_factory=Crossing)
     grid: Grid | None = None
     scratch: tuple[Scratch, ...] = ()
-    place: Mapping[Tensor, str] = field(default_factory=dict)
+    scratch_of: Mapping[Tensor, str] = field(default_factory=dict)
     retention: InterPhaseReuse | None = None
     variants: tuple[Variant, ...] = ()
     shared: SharedMemory = SharedMemory()

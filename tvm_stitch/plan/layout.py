@@ -96,12 +96,12 @@ class CopiedPatch:
 class ClusterSlots:
     """Shared memory of each block of a cluster, into which the blocks write partial results of a row.
 
-    Every group of rows (``turn``) of a block, row, reduction, block of the cluster and warp has a slot of ``bits``
+    Every group of rows (``iteration``) of a block, row, reduction, block of the cluster and warp has a slot of ``bits``
     bits. Every turn and level has a barrier of 64 bits. ``position`` numbers the reductions, ``level`` gives the
     level of each.
     """
 
-    turns: int
+    iterations: int
     rows: int
     blocks: int
     warps: int
@@ -130,19 +130,19 @@ class ClusterSlots:
         return len(self.position) * self.reduction_bytes
 
     @property
-    def turn_bytes(self) -> int:
+    def iteration_bytes(self) -> int:
         """Bytes of the slots of one turn."""
         return self.rows * self.row_bytes
 
     @property
     def barrier_count(self) -> int:
         """Barriers of all turns."""
-        return self.turns * self.levels
+        return self.iterations * self.levels
 
     @property
     def bytes(self) -> int:
         """Bytes of all slots and barriers."""
-        return self.turns * self.turn_bytes + 8 * self.barrier_count
+        return self.iterations * self.iteration_bytes + 8 * self.barrier_count
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
     count once, since they stay in the caches.
     """
     whole = {copy: t for t, copy in stage.slice.tensors.items()}
-    totals, places = _totals(plan, stage), _places_read(stage)
-    elements = {t: _elements_read(stage, t, places.get(t, ())) for t in stage.graph.inputs if t not in totals}
+    totals, points = _totals(plan, stage), _points_read(stage)
+    elements = {t: _elements_read(stage, t, points.get(t, ())) for t in stage.graph.inputs if t not in totals}
     sizes = {t: _item(plan, whole[t]) for t in elements}
     read = sum(n * sizes[t] for t, n in elements.items())
     once = sum(_least(n, size_of(t.size)) * sizes[t] for t, n in elements.items())
@@ -103,7 +103,7 @@ def finished_bytes(plan: KernelPlan, phase: int) -> Size:
 
 def _item(plan: KernelPlan, tensor: Tensor) -> int:
     """Return the bytes of an element in memory. Scratch is as wide as the dtype of computation."""
-    return item_bytes(compute_dtype(tensor.dtype) if tensor in plan.place else tensor.dtype)
+    return item_bytes(compute_dtype(tensor.dtype) if tensor in plan.scratch_of else tensor.dtype)
 
 
 def _totals(plan: KernelPlan, stage: Stage) -> set[Tensor]:
@@ -112,7 +112,7 @@ def _totals(plan: KernelPlan, stage: Stage) -> set[Tensor]:
     return {tensors[op.output] for op in plan.crossing.scalars if op.output in tensors}
 
 
-def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]:
+def _points_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]:
     """Return, by tensor, the points at which operators read it, each with the operator's own."""
     found: dict[Tensor, list[tuple[Point, Point | None]]] = {}
     for (op, at), points in stage.alignment.reads.items():
@@ -121,7 +121,7 @@ def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]
     return found
 
 
-def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, Point | None]]) -> Size:
+def _elements_read(stage: Stage, tensor: Tensor, points: Iterable[tuple[Point, Point | None]]) -> Size:
     """Return the elements of an input that a stage reads from device memory.
 
     Inputs of symbolic size count whole, as often as they are read.
@@ -136,7 +136,7 @@ def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, P
             if not kept or not any(leaf in q.loads for q in sched.passes[:i]):
                 streamed[leaf] = streamed.get(leaf, 0) + 1
     others: dict[Point, None] = {}
-    for at, point in places:
+    for at, point in points:
         if (tensor, point) not in streamed:
             others[at if point is None else point] = None
     again = [times * _points(stage, tensor, point) for (_, point), times in streamed.items()]

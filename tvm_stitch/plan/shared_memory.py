@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..device import DeviceModel
-from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
+from ..graph.dtype import compute_dtype, exchanged_dtype, item_bytes
 from ..graph.extent import static_extent
 from ..graph.ir import Operator
 from ..graph.names import short_name
@@ -83,7 +83,7 @@ def _slots_bytes(stage: Stage) -> int:
 
 
 def _words(ops: Sequence[Operator]) -> int:
-    return sum(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
+    return sum(item_bytes(exchanged_dtype(op.output.dtype)) for op in ops)
 
 
 # -- buffers -----------------------------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ def cluster_slots(stage: Stage) -> ClusterSlots | None:
     levels = [ops for together in stage.levels if (ops := [op for p in together for op in p.reduces])]
     position = {op: i for i, op in enumerate(op for ops in levels for op in ops)}
     level = {op: i for i, ops in enumerate(levels) for op in ops}
-    bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in position)
-    return ClusterSlots(m.turns, m.rows_per_block, m.row_splits, m.warps, bits, position, level)
+    bits = 8 * max(item_bytes(exchanged_dtype(op.output.dtype)) for op in position)
+    return ClusterSlots(m.iterations, m.rows_per_block, m.row_splits, m.warps, bits, position, level)
 
 
 def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedBuffer]:
@@ -229,7 +229,7 @@ def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedB
     for extent, ops in stage.column_reductions.items():
         elements = m.block * m.of(extent).vector
         for i, op in enumerate(ops):
-            dtype = carried_dtype(op.output.dtype)
+            dtype = exchanged_dtype(op.output.dtype)
             found[op] = SharedBuffer(f"slots_{name}_{extent}_{i}", elements, dtype, 0 if i else unused)
     return found
 

@@ -117,8 +117,8 @@ def _outputs(plan: KernelPlan) -> Iterator[str]:
     for t, phases in writes.items():
         if len(phases) > 1:
             yield f"{t!r} is written in phases {phases}"
-        if t not in plan.graph.outputs and t not in plan.place:
-            yield f"{t!r} is written and has no place"
+        if t not in plan.graph.outputs and t not in plan.scratch_of:
+            yield f"{t!r} is written and has no scratch buffer"
 
 
 def _loops(plan: KernelPlan) -> Iterator[str]:
@@ -194,7 +194,7 @@ def _scratch(plan: KernelPlan) -> Iterator[str]:
     if len(buffers) != len(plan.scratch):
         yield "two scratch buffers have one name"
     held: dict[str, list[Tensor]] = {}
-    for t, name in plan.place.items():
+    for t, name in plan.scratch_of.items():
         if name not in buffers:
             yield f"{t!r} is in {name}, which is not there"
             continue
@@ -202,7 +202,7 @@ def _scratch(plan: KernelPlan) -> Iterator[str]:
         if int(t.size) > size or compute_dtype(t.dtype) != buffers[name].dtype:
             yield f"{t!r} does not fit {name} of {size} {buffers[name].dtype}"
         if t not in lives:
-            yield f"{t!r} has a place and is never written"
+            yield f"{t!r} has a scratch buffer and is never written"
             continue
         for other in held.setdefault(name, []):
             (first, last), (start, end) = lives[t], lives[other]

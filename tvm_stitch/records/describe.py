@@ -199,8 +199,8 @@ def _retained(plan: KernelPlan, stage: Stage, loads: bool) -> list[str]:
     if kept is None or stage not in kept.stages or (stage is kept.stages[0]) != loads:
         return []
     of = -(-stage.tasks // stage.stride)
-    places = f"{kept.shared} in shared memory, {kept.registers} in registers, of {of} tasks a block"
-    return [f"{t.name} ({places})" for t in kept.tensors]
+    positions = f"{kept.shared} in shared memory, {kept.registers} in registers, of {of} tasks a block"
+    return [f"{t.name} ({positions})" for t in kept.tensors]
 
 
 def _finishes(plan: KernelPlan, op: Operator) -> bool:
@@ -213,7 +213,7 @@ def _scratch(plan: KernelPlan) -> list[dict[str, Any]]:
     owner = {op.output: op.name for op in plan.graph.operators}
     owner |= {t: f"{op.name}'s partials" for op, t in plan.crossing.partials.items()}
     holds: dict[str, list[str]] = {}
-    for tensor, name in plan.place.items():
+    for tensor, name in plan.scratch_of.items():
         holds.setdefault(name, []).append(owner[tensor])
     return [_buffer(s, holds.get(s.name, [])) for s in plan.scratch]
 

@@ -13,7 +13,7 @@ from ..repairs.legalize.take import LegalizeTakes
 from ..support.pass_context import CUDA_GRAPH, changed
 
 
-def check_build(target: Any) -> None:
+def check_build(target: tvm.target.Target) -> None:
     """Raise ValueError if the enclosing build is for another kind of device than the pass."""
     building = tvm.target.Target.current(allow_none=True)
     if building is not None and building.kind.name != target.kind.name:
@@ -23,7 +23,7 @@ def check_build(target: Any) -> None:
         )
 
 
-def with_graphs(passes: Sequence[Any], config: StitchConfig) -> list[Any]:
+def with_graphs(passes: Sequence[tvm.transform.Pass], config: StitchConfig) -> list[tvm.transform.Pass]:
     """Return TVM's passes. The pass that makes CUDA graphs runs under its option if graphs are asked for."""
     return [
         _with_graphs(each) if config.cuda_graph and each.info.name == "RewriteCUDAGraph" else each
@@ -31,7 +31,7 @@ def with_graphs(passes: Sequence[Any], config: StitchConfig) -> list[Any]:
     ]
 
 
-def _with_graphs(each: Any) -> Any:
+def _with_graphs(each: tvm.transform.Pass) -> tvm.transform.Pass:
     @tvm.transform.module_pass(opt_level=0, name="WithCUDAGraphs")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         with changed([], {CUDA_GRAPH: True}):  # instruments that take part twice would lose their notes
@@ -40,7 +40,7 @@ def _with_graphs(each: Any) -> Any:
     return run
 
 
-def backend_of(target: Any) -> Any:
+def backend_of(target: tvm.target.Target) -> Any:
     """Return TVM's own pipeline for a target, a module that names the passes of its phases."""
     kind = target.kind.name
     if kind == "cuda":

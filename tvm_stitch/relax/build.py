@@ -48,7 +48,10 @@ class Built:
 
 
 def build(
-    mod: tvm.IRModule, target: Any = "native", config: StitchConfig | None = None, **options: Any
+    mod: tvm.IRModule,
+    target: tvm.target.Target | str = "native",
+    config: StitchConfig | None = None,
+    **options: Any,
 ) -> Built:
     """Compile a Relax module with stitching.
 

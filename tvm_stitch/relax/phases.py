@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
+
 from ..context import CompileContext
 from ..support.module_pass import named
 from .dump import Dump
@@ -78,7 +80,9 @@ class Phase:
         return [row for row in self.rows if row.when.holds(context)]
 
 
-def passes_of(phases: Sequence[Phase], context: CompileContext, dump: Dump | None = None) -> list[Any]:
+def passes_of(
+    phases: Sequence[Phase], context: CompileContext, dump: Dump | None = None
+) -> list[tvm.transform.Pass]:
     """Return the passes of phases for a target and its options.
 
     Args:
@@ -92,7 +96,7 @@ def passes_of(phases: Sequence[Phase], context: CompileContext, dump: Dump | Non
     return passes
 
 
-def _passes_of_phase(phase: Phase, context: CompileContext, dump: Dump | None) -> list[Any]:
+def _passes_of_phase(phase: Phase, context: CompileContext, dump: Dump | None) -> list[tvm.transform.Pass]:
     passes: list[Any] = []
     for row in phase.running(context):
         passes.append(named(row.make(context), row.name))

@@ -63,7 +63,7 @@ from .library.matmuls import LibraryMatmuls
 from .library.own_convolutions import OwnConvolutions
 from .library.patch_convolutions import PatchConvolutions
 from .library.phased_convolutions import PhasedConvolutions
-from .library.reduction_innermost import DepthInnermost
+from .library.reduction_innermost import ReductionInnermost
 from .lowering.embed_libraries import EmbedLibraries
 from .lowering.serial_tasks import SerialTasks
 from .phases import Condition, Phase, Row, numbers_of, passes_of, table
@@ -181,12 +181,12 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
 ))
 
 LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libraries and of hand-written kernels", (
-    Row("DepthInnermost", lambda c: DepthInnermost(has_cublaslt(c.config)),
+    Row("ReductionInnermost", lambda c: ReductionInnermost(has_cublaslt(c.config)),
         "Store constant weights of half types with the reduction dimension innermost.", CUDA),
     Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config), "Let cuBLASLt compute matmuls.",
         CUDA,
         after={"attention": "attention is recognised by its matmuls",
-               "DepthInnermost": "the library reads a weight through the transposition that is put there",
+               "ReductionInnermost": "the library reads a weight through the transposition that is put there",
                "SinkReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
                "PatchConvolutions": "it makes matmuls"}),
     Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config),
@@ -197,7 +197,7 @@ LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libr
                "ConvolutionLayouts.library": "the call fixes the layout"}),
     Row("ConstantViews.layouts", lambda c: ConstantViews(), "Fold the transpositions of constants that are left.",
         after={"layouts": "they transpose weights",
-               "DepthInnermost": "cuBLASLt does not take every matmul whose weight is transposed"}),
+               "ReductionInnermost": "cuBLASLt does not take every matmul whose weight is transposed"}),
 ))
 
 LEGALIZATION = Phase("legalization", "operators become calls of functions, in dataflow blocks", (
@@ -321,7 +321,9 @@ def _dlight_rules() -> list[Any]:
     return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
 
 
-def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:
+def pipeline(
+    target: tvm.target.Target | str, config: StitchConfig | None = None, recorder: Recorder | None = None
+) -> tvm.transform.Pass:
     """Return a pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     A scope is left to TVM if TVM compiles the module without it, but not with it. Each kernel is lowered once, so
@@ -362,11 +364,11 @@ def lowered(mod: tvm.IRModule, context: CompileContext) -> tvm.IRModule:
         return tvm.transform.Sequential(_passes((LINKING,), context))(made)
 
 
-def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[Any]:
+def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[tvm.transform.Pass]:
     return passes_of(phases, context, asked_dump(numbers_of(PHASES)))
 
 
-def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
+def stitch_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.transform.Pass]:
     """Return the passes from operators to scheduled stitch ops, and TVM's fusion of the other operators.
 
     Args:
@@ -376,7 +378,7 @@ def stitch_passes(target: Any, config: StitchConfig) -> list[Any]:
     return _passes(STITCH, CompileContext(target, config))
 
 
-def planning_passes(target: Any, config: StitchConfig) -> list[Any]:
+def planning_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.transform.Pass]:
     """Return the passes from an imported model to kernels and functions that TVM schedules.
 
     Args:
@@ -386,12 +388,12 @@ def planning_passes(target: Any, config: StitchConfig) -> list[Any]:
     return _passes(PLANNING, CompileContext(target, config))
 
 
-def default_schedules(target: Any) -> list[Any]:
+def default_schedules(target: tvm.target.Target) -> list[tvm.transform.Pass]:
     """Return the passes that schedule functions that are not stitched. On CPUs they only repair them."""
     return _passes((SCHEDULES,), CompileContext(target))
 
 
-def passes_table(target: Any = None, config: StitchConfig | None = None) -> str:
+def passes_table(target: tvm.target.Target | str | None = None, config: StitchConfig | None = None) -> str:
     """Return the table of the pipeline's passes as text.
 
     Args:

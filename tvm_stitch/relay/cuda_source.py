@@ -53,9 +53,8 @@ def fix_source(code: str, target: Any = None) -> str:
     - Functions on float16 that the code defines because CUDA lacked them (``htanh``, which newer headers have) are
       renamed, with their calls.
     - A kernel's note on how many of its blocks fit a multiprocessor (``RESIDENT_BLOCKS``) becomes the second number
-      of its
-      ``__launch_bounds__``.
-    - A constant written as its bits, whose address the code takes, becomes one without an address.
+      of its ``__launch_bounds__``.
+    - A constant that is written as its bits, and whose address the code takes, is written without taking the address.
     - Arrays in shared memory and registers are aligned like the vectors that read them.
     - Maxima and minima that keep NaN are defined if kernels call them (``tvm_stitch.repairs.tir.nan_extrema``).
     - Functions of float32 are defined if kernels call them (``tvm_stitch.repairs.tir.device_math``).

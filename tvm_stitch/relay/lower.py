@@ -40,7 +40,7 @@ def read_function(func: Any, target: tvm.target.Target, name: str) -> tuple[Any,
 
     Args:
         func: a function of tensors (tuples are flattened). Scalar constants in it become blocks without inputs.
-        target: selects the definition of an operator if there are several. If that is no tensor expression (a
+        target: selects the definition of an operator if there are several. If that is not a tensor expression (a
             library's function, a loop nest written by hand), the plain definition is used.
         name: name of the graph.
 
@@ -101,7 +101,7 @@ def tensor_types(ty: Any) -> list[Any]:
     if isinstance(ty, relay.TupleType):
         return [t for field in ty.fields for t in tensor_types(field)]
     if not isinstance(ty, relay.TensorType):
-        raise Unreadable("an argument is no tensor")
+        raise Unreadable("an argument is not a tensor")
     return [ty]
 
 

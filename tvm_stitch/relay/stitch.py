@@ -54,7 +54,7 @@ def stitch(
 
 
 def _with_refused_templates(found: Decisions) -> Decisions:
-    """Return decisions in which a scope that no template computes after all is TVM's, as other matmuls are."""
+    """Return the decisions with the scopes that no template could compute recorded as TVM's, like other matmuls."""
     excluded: dict[str, Reasons] = {}
     computed = dict(found.computed)
     for scope, reasons in found.excluded.items():

@@ -120,14 +120,14 @@ class Report:
             second: another one.
 
         Raises:
-            TypeError: for names that are no strings.
+            TypeError: for names that are not strings.
             ValueError: if nothing has such a name.
         """
         for name in (first, second):
             if not isinstance(name, str):
                 raise TypeError(f"a name must be a string, not {name!r}")
             if not name:
-                raise ValueError("a name is empty")
+                raise ValueError("a name is empty; give the name of an operator or a kernel")
         return why(self._model(), first, second)
 
     def to_html(self, title: str = "Model") -> str:
@@ -137,7 +137,7 @@ class Report:
             title: name of the model, any text.
 
         Raises:
-            TypeError: for a title that is no string.
+            TypeError: for a title that is not a string.
         """
         if not isinstance(title, str):
             raise TypeError(f"title must be a string, not {title!r}")

@@ -103,10 +103,10 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
     calls: dict[_Equal, list[KernelCall]] = {}
     for kernel in report.kernels:
         if kernel.kind == kind:
-            calls.setdefault((kernel.function, kernel.note, _told(report, kernel)), []).append(kernel)
+            calls.setdefault((kernel.function, kernel.note, _described(report, kernel)), []).append(kernel)
     lines, notes = [], {note for _, note, _ in calls}
     for name, note, same in _alike(report, calls):
-        lines.append(_cut(f"  {len(same):3} x {name}: {_told(report, same[0])}{time_of(same)}"))
+        lines.append(_cut(f"  {len(same):3} x {name}: {_described(report, same[0])}{time_of(same)}"))
         if sources := _sources(report, same):
             lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
         if note and len(notes) > 1:
@@ -139,7 +139,7 @@ def _alike(
     return merged
 
 
-def _told(report: ModelReport, kernel: KernelCall) -> str:
+def _described(report: ModelReport, kernel: KernelCall) -> str:
     plan = report.plans.get(kernel.function)
     if plan is None:
         return bytes_in_words(kernel.bytes_least)

@@ -3,8 +3,8 @@
 
 An epilogue is a region of element-wise nodes that starts at a compute-intensive node's result and leaves through
 one value. Besides the region's values it reads vectors, and tensors that are in memory anyway. By default it is
-taken if it saves a kernel or a round trip through memory. If stitch ops alone use its result, they might as well
-compute it.
+taken if it saves a kernel or a round trip through memory. If stitch ops alone use its result, they could
+compute it themselves.
 
 A residual that would have to be written for this, or that the stitch op behind the region reads too, is stitched
 instead. On a CPU heavy operators stay only if a template of this package computes the matmul. TVM computes exp or
@@ -129,7 +129,7 @@ class _Finder:
         others = other_tensors(node, region.values)
         if others is None:
             return False
-        makers = {v: self._made_as_read(v, user, region) for v in others}
+        makers = {v: self._computed_on_read(v, user, region) for v in others}
         if not all(maker is not None or self._is_stored(v, user, region) for v, maker in makers.items()):
             return False
         taken = [maker for maker in makers.values() if maker is not None]
@@ -138,7 +138,7 @@ class _Finder:
         region.others |= {v if m is None else self._read_by(m) for v, m in makers.items()}
         return True
 
-    def _made_as_read(self, value: Value, user: int, region: _Region) -> int | None:
+    def _computed_on_read(self, value: Value, user: int, region: _Region) -> int | None:
         """Return the node that computes ``value`` from a stored tensor for ``user`` alone, else None.
 
         A template's kernel computes such a node while it reads the tensor.
@@ -192,7 +192,7 @@ class _Finder:
         return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, result))
 
     def _pays(self, end: int) -> bool:
-        """Return whether the region's result has other readers than stitch ops, which might as well compute it."""
+        """Return whether the region's result has other readers than stitch ops, which could compute it themselves."""
         readers, escapes = self._readers(self.nodes[end].outputs[0])
         return escapes or not all(self.free[r] for r in readers)
 

@@ -14,7 +14,7 @@ from ..plan.iteration.index_space import IndexSpaces
 from ..support.resilient import Reasons, resilient
 from .epilogue import EpilogueRules, no_template
 from .estimate import KernelEstimate, estimate_kernel, in_block
-from .identify import Excluded, Identified, identify, nothing
+from .identify import Excluded, Identified, identify, none_excluded
 from .node import Node, NodeKind
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def identify_for(
     target: Target | None,
     config: StitchConfig,
     topi: bool = False,
-    excluded: Excluded = nothing,
+    excluded: Excluded = none_excluded,
     template: Callable[[StitchGraph], bool] = no_template,
     permuted: Callable[[StitchGraph], bool] = no_template,
 ) -> Identified:

@@ -29,8 +29,8 @@ from .weigh import MORE_KERNELS, Weigher
 Excluded = Callable[[Sequence[Node], StitchGraph], bool]
 
 
-def nothing(_nodes: Sequence[Node], _graph: StitchGraph) -> bool:
-    """Return False: TVM is to have no scope."""
+def none_excluded(_nodes: Sequence[Node], _graph: StitchGraph) -> bool:
+    """Return False for every scope: none is left to TVM."""
     return False
 
 
@@ -106,7 +106,7 @@ def identify(
     choices: Choices,
     rules: EpilogueRules = RULES,
     estimate: Estimator | None = None,
-    excluded: Excluded = nothing,
+    excluded: Excluded = none_excluded,
     views: bool = True,
 ) -> Identified:
     """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes.
@@ -118,7 +118,7 @@ def identify(
         rules: the operators that an epilogue may hold, and when it is taken (if ``config`` permits epilogues).
         estimate: returns the estimate of a graph as one kernel. It raises Misaligned, with the reason, if there is
             none. By default it asks for one row domain.
-        excluded: returns whether TVM is to have a scope, from the scope's nodes and graph.
+        excluded: returns whether a scope is left to TVM, from the scope's nodes and graph.
         views: whether reshapes outside of scopes are views, which TVM does not fuse with anything.
     """
     if estimate is None:
@@ -253,7 +253,7 @@ class _Identifier:
                 waiting = [*((q, p) for q in self.quotient.producers[p]), *waiting]
 
     def _join_late(self) -> None:
-        """Join casts that could not be joined with their readers with their producers."""
+        """Join casts with their producers if they could not be joined with their readers."""
         late, self.late = self.late, set()
         for i in sorted(late):
             if len(self.quotient.members[self.quotient.scope_of[i]]) == 1:

@@ -22,7 +22,7 @@ def written_whole(output: Path) -> Iterator[Path]:
     An interrupt during the move is delayed until all files are moved.
 
     Raises:
-        OSError: if ``output`` is no folder that can be created or written to.
+        OSError: if ``output`` is not a folder that can be created or written to.
     """
     created = _made(output)
     temporary = None

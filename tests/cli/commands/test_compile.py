@@ -178,5 +178,5 @@ def test_a_missing_linker_is_told_before_the_work(
 def test_a_file_where_the_folder_goes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").write_text("kept")
     code, _, stderr = run(capfd, "compile", model, "-o", tmp_path / "out", "-q")
-    assert code == 2 and "out: it is no folder; give another place with -o" in stderr
+    assert code == 2 and "out: it is not a folder; give another place with -o" in stderr
     assert (tmp_path / "out").read_text() == "kept"

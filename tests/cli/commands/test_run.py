@@ -95,7 +95,7 @@ def test_a_model_for_a_device_that_is_not_here(
         (["--shape", "x=2,17"], "does not fit the input x: float32[batch, 16]"),
         (["--shape", "z=2,16"], "no input 'z'; its inputs are x: float32[batch, 16]"),
         (["-i", "no.npy"], "no file no.npy"),
-        (["-i", "text"], "text is no .npy or .npz file"),
+        (["-i", "text"], "text is not a .npy or .npz file"),
         (["-i", "z=x.npy"], "no input 'z'"),
         (["-i", "x=arrays.npz"], "arrays.npz names its arrays itself; leave x= out"),
         (["-i", "x.npy", "-i", "x=x.npy"], "x is given twice"),
@@ -103,7 +103,7 @@ def test_a_model_for_a_device_that_is_not_here(
         (["-i", "wide.npy"], "is given as float32[5, 17]"),
         (["-i", "x.npy", "-o", "."], "is a folder"),
         (["-i", "x.npy", "--device", "cuda"], "--device cuda: the model was compiled for cpu"),
-        (["-i", "pipe"], "pipe is no regular file; give a .npy or .npz file"),
+        (["-i", "pipe"], "pipe is not a regular file; give a .npy or .npz file"),
         (["-i", "x.npy", "-o", "x.npy"], "x.npy is read by this command; give another path"),
         (["-i", "x.npy", "--shape", "x=6,16"], "gives x the shape [6, 16], its --input has [5, 16]"),
         (["--repeats", "0"], "--repeats must be at least 1"),
@@ -153,7 +153,7 @@ def test_a_manifest_that_is_none(
     shutil.copytree(compiled, tmp_path / "out")
     (tmp_path / "out" / "manifest.json").write_text(said)
     code, _, stderr = run(capfd, "run", tmp_path / "out", "--shape", "x=2,16")
-    assert code == 2 and "is no manifest of tvm-stitch compile; compile the model again" in stderr
+    assert code == 2 and "is not a manifest of tvm-stitch compile; compile the model again" in stderr
 
 
 def test_a_model_for_a_newer_cpu(compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -203,4 +203,4 @@ def test_a_manifest_of_a_target_that_is_none(
     for kind in ("zzz", ["llvm"]):
         (tmp_path / "odd" / "manifest.json").write_text(json.dumps(manifest | {"target": {"kind": kind}}))
         code, _, stderr = run(capfd, "run", tmp_path / "odd", "-q")
-        assert code == 2 and "is no manifest of tvm-stitch compile" in stderr
+        assert code == 2 and "is not a manifest of tvm-stitch compile" in stderr

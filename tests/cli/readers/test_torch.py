@@ -100,7 +100,7 @@ def test_what_is_no_program(content: bytes, tmp_path: Path, capfd: pytest.Captur
     (path := tmp_path / "model.pt2").write_bytes(content)
     assert cli.main(["explain", str(path), "-q"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert "model.pt2 is no program of torch.export" in line and "torch.export.save(" in line
+    assert "model.pt2 is not a program of torch.export" in line and "torch.export.save(" in line
 
 
 def test_inputs_that_are_no_tensors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -111,13 +111,13 @@ def test_inputs_that_are_no_tensors(tmp_path: Path, capfd: pytest.CaptureFixture
     path = tmp_path / "scaled.pt2"
     torch.export.save(torch.export.export(Scaled(), (torch.ones(3), 2.0)), path)
     code, _, stderr = run(capfd, "explain", path, "-q")
-    assert code == 2 and "the program's input scale is no tensor; export a module that" in stderr
+    assert code == 2 and "the program's input scale is not a tensor; export a module that" in stderr
 
 
 def test_weights_are_no_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.save({"weight": torch.ones(3)}, tmp_path / "weights.pt")
     code, _, stderr = run(capfd, "explain", tmp_path / "weights.pt", "-q")
-    assert code == 2 and len(stderr.splitlines()) == 1 and "is no program of torch.export" in stderr
+    assert code == 2 and len(stderr.splitlines()) == 1 and "is not a program of torch.export" in stderr
 
 
 def test_results_of_a_type_that_is_not_registered_here(

@@ -14,7 +14,7 @@ from tvm_stitch.compute.anchored import anchored
 from tvm_stitch.compute.convolution import Convolution
 from tvm_stitch.compute.cpu.residues import Taps, Window
 from tvm_stitch.graph.reader import read
-from tvm_stitch.relax.legalize.input_dilation import over_spread_data
+from tvm_stitch.relax.legalize.input_dilation import over_dilated_input
 from tvm_stitch.support.failures import Refusal
 
 
@@ -22,7 +22,7 @@ def convolution(places: int, kernel: int, stride: int, padding: int, dilation: i
     """A transposed convolution of one axis, two channels read and three written."""
     wide = [[tvm.tirx.IntImm("int64", n) for n in shape] for shape in ((1, places, 2), (3, kernel, 2))]
     data, weight = (te.placeholder(shape, "float32", name) for shape, name in zip(wide, "xw"))
-    made = over_spread_data(data, weight, [stride], [padding] * 2, [dilation], 1, [more], "float32")
+    made = over_dilated_input(data, weight, [stride], [padding] * 2, [dilation], 1, [more], "float32")
     found = anchored(read(te.create_prim_func([data, weight, made]), "f")).product
     assert isinstance(found, Convolution) and found.divided is not None
     return found
@@ -37,7 +37,7 @@ def test_the_residues_of_a_stride_of_two() -> None:
         Taps(1, 2, 5, 2, 1, 1, range(1, 4, 2)),
     ]
     assert conv.data.before == (0, 0, 1, 0) and conv.data.shape == (1, 1, 7, 2)
-    assert conv.depths == [4, 4] and conv.depth == 8 and conv.rows == 10 and not conv.is_pointwise
+    assert conv.reductions == [4, 4] and conv.reduction == 8 and conv.rows == 10 and not conv.is_pointwise
 
 
 def test_data_without_a_border_is_read_as_it_lies() -> None:

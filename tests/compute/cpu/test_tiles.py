@@ -112,7 +112,7 @@ def convolution(lines: int, places: int, inputs: int, outputs: int, kernel: tupl
 
 def test_long_lines_are_divided() -> None:
     tiles = tiles_for_convolution(target("haswell"), CHOICES, convolution(1, 2998, 8, 16, (1, 3)))
-    assert tiles.task_places < 300 and tiles.task_places % tiles.rows == 0 and not tiles.across_lines
+    assert tiles.task_positions < 300 and tiles.task_positions % tiles.rows == 0 and not tiles.across_lines
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512"])

@@ -30,7 +30,7 @@ def resnet(images: int, channels: int, size: int) -> ImageConvolution:
 def test_one_image_fills_the_device(channels: int, size: int) -> None:
     c = resnet(1, channels, size)
     plan = convolution_plan(c, H100)
-    tiles = -(-channels // plan.tile.rows) * -(-(size**2) // plan.tile.places)
+    tiles = -(-channels // plan.tile.rows) * -(-(size**2) // plan.tile.positions)
     assert 0.7 * H100.sms <= tiles * plan.splits <= plan.resident * H100.sms
 
 
@@ -39,7 +39,7 @@ def test_one_image_fills_the_device(channels: int, size: int) -> None:
 def test_splits_run_at_once(images: int, channels: int, size: int, name: str) -> None:
     """More blocks than a device holds come of sums that are not divided."""
     plan = convolution_plan(resnet(images, channels, size), GPUS[name])
-    tiles = -(-channels // plan.tile.rows) * -(-(images * size**2) // plan.tile.places)
+    tiles = -(-channels // plan.tile.rows) * -(-(images * size**2) // plan.tile.positions)
     assert plan.splits == 1 or tiles * plan.splits <= plan.resident * GPUS[name].sms
 
 
@@ -72,7 +72,7 @@ def test_what_is_exchanged_is_gathered() -> None:
     gradient = replace(convolution(64, 32, 128, (56, 56), (28, 28), dilation=(2, 2)), exchanged=True)
     plan = convolution_plan(gradient, H100)
     assert plan.gathered and plan.splits > 1
-    assert plan.tile.shared_bytes(True) - plan.tile.shared_bytes(False) == 16 * plan.tile.places
+    assert plan.tile.shared_bytes(True) - plan.tile.shared_bytes(False) == 16 * plan.tile.positions
 
 
 @pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx4090", "h100", "b200"])
@@ -116,7 +116,7 @@ def test_depthwise_is_left_to_the_library() -> None:
 
 def test_what_needs_more_than_32_bits_is_left() -> None:
     c = resnet(2**20, 64, 56)
-    assert c.images * math.prod(c.places) > 2**31
+    assert c.images * math.prod(c.positions) > 2**31
     with pytest.raises(Refusal, match="32-bit"):
         convolution_plan(c, H100)
 

@@ -78,7 +78,7 @@ def test_scratch_is_used_again_after_a_barrier() -> None:
     """Three totals in a row: the first one's partial results make room for the third one's."""
     plan = planned(grid_cases.standardize_by_max(64, 512))
     partials = list(plan.crossing.partials.values())
-    assert {plan.place[t] for t in partials} == {s.name for s in plan.scratch}
+    assert {plan.scratch_of[t] for t in partials} == {s.name for s in plan.scratch}
     assert len(plan.scratch) < len(partials)
 
 

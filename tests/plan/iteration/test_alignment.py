@@ -146,7 +146,7 @@ def test_reads_at_ever_new_places_end() -> None:
     try:
         align(composed(body, ((64,), F32)), CHOICES)
     except Misaligned as err:
-        assert "too many different places" in str(err)
+        assert "too many different points" in str(err)
 
 
 def test_outputs_along_another_order_than_their_own() -> None:

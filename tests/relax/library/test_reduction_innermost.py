@@ -17,7 +17,7 @@ from tests.relax import cublaslt_stand_in
 from tests.relax.library.test_matmuls import calls, mode
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.relax.library.reduction_innermost import DepthInnermost
+from tvm_stitch.relax.library.reduction_innermost import ReductionInnermost
 from tvm_stitch.relax.pipeline import planning_passes
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
@@ -28,7 +28,7 @@ def draw(*shape: int, dtype: str = "float16") -> np.ndarray:
 
 
 def turned(mod: tvm.IRModule) -> tvm.IRModule:
-    return DepthInnermost(lambda: True)(mod)
+    return ReductionInnermost(lambda: True)(mod)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -69,7 +69,7 @@ def test_others_stay(name: str) -> None:
 
 def test_without_the_library_weights_stay() -> None:
     mod = build(lambda emit, x: [R.matmul(x, relax.const(draw(8, 5)))], ((4, 8), "float16"))
-    tvm.ir.assert_structural_equal(DepthInnermost(lambda: False)(mod), mod)
+    tvm.ir.assert_structural_equal(ReductionInnermost(lambda: False)(mod), mod)
 
 
 def test_in_the_pipeline_the_library_reads_it_transposed(monkeypatch: pytest.MonkeyPatch) -> None:

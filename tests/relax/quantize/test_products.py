@@ -227,7 +227,7 @@ def matmul_of(k: int, weight: np.ndarray, **more: Any) -> tvm.IRModule:
         (
             quantized_matmul(3, integers("int8", 3, 2), 0, [0.1, 0.2, 0.3], [0, 0, 0], axis=0),
             AVX2,
-            "scales along the depth",
+            "scales along the reduction dimension",
         ),
         (matmul_of(4, integers("int8", 4, 3), dtype="int16"), AVX2, "templates take int8 and uint8"),
     ],
@@ -255,7 +255,7 @@ def test_a_right_side_that_is_no_constant() -> None:
     mod = build(body, ((4, 5), "int8"), ((5, 6), "int8"))
     made, computed = after(mod)
     tvm.ir.assert_structural_equal(made, mod)
-    assert list(computed.values()) == ["multiplied as float32: its right side is no constant"]
+    assert list(computed.values()) == ["multiplied as float32: its right side is not a constant"]
     x, y = integers("int8", 4, 5), integers("int8", 5, 6)
     exact = x.astype("int64") @ y.astype("int64") * np.float64(SCALE) ** 2
     np.testing.assert_allclose(run(mod, x, y)[0], exact, rtol=1e-5, atol=1e-4)

@@ -16,7 +16,7 @@ import tvm_stitch
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax.report import measured as measured_report
-from tvm_stitch.relax.report.measured import _in_places, check_runs_here
+from tvm_stitch.relax.report.measured import _in_order, check_runs_here
 from tvm_stitch.target import resolve_target
 
 F32 = "float32"
@@ -70,13 +70,13 @@ def test_inputs_of_another_shape_or_type(first: Any, told: str) -> None:
 
 
 def test_a_kernel_is_found_by_its_place() -> None:
-    assert _in_places(["a", "b", "a"], [("a", 1.0), ("b", 2.0), ("a", 3.0)]) == [1, 2, 3]
-    assert _in_places(["a", "b"], [("", 1.0), ("b", 2.0)]) == [1, 2], "called with symbolic sizes"
+    assert _in_order(["a", "b", "a"], [("a", 1.0), ("b", 2.0), ("a", 3.0)]) == [1, 2, 3]
+    assert _in_order(["a", "b"], [("", 1.0), ("b", 2.0)]) == [1, 2], "called with symbolic sizes"
 
 
 def test_where_a_branch_does_not_run_its_kernels_have_no_time() -> None:
-    assert _in_places(["a", "b", "c", "a"], [("a", 1.0), ("c", 2.0), ("a", 3.0)]) == [1, None, 2, 3]
-    assert _in_places(["a", "a"], [("a", 1.0)]) == [None, None], "which of the two is not known"
+    assert _in_order(["a", "b", "c", "a"], [("a", 1.0), ("c", 2.0), ("a", 3.0)]) == [1, None, 2, 3]
+    assert _in_order(["a", "a"], [("a", 1.0)]) == [None, None], "which of the two is not known"
 
 
 def test_functions_of_the_model_count_once() -> None:

@@ -25,12 +25,14 @@ def test_calls_are_rewritten_with_operands_first() -> None:
         inner = emit(R.multiply(emit(R.exp(emit(R.negative(x)))), two))
         return [R.multiply(emit(R.exp(inner)), two)]
 
-    tvm.ir.assert_structural_equal(with_calls(mod, ("relax.exp",), doubled), build(body, ((4,), "float32")))
+    tvm.ir.assert_structural_equal(
+        with_calls(mod, ("relax.exp",), doubled, why="a test"), build(body, ((4,), "float32"))
+    )
 
 
 def test_a_module_without_such_calls_stays_itself() -> None:
     mod = build(lambda emit, x: [R.negative(x)], ((4,), "float32"))
-    assert with_calls(mod, ("relax.exp",), doubled).same_as(mod)
+    assert with_calls(mod, ("relax.exp",), doubled, why="a test").same_as(mod)
 
 
 def test_a_rewriting_may_be_given_the_variable_that_a_call_is_bound_to() -> None:
@@ -41,6 +43,6 @@ def test_a_rewriting_may_be_given_the_variable_that_a_call_is_bound_to() -> None
         seen.append(var)
         return call
 
-    with_bound_calls(mod, ("relax.exp",), noted)
+    with_bound_calls(mod, ("relax.exp",), noted, why="a test")
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     assert seen == [binding.var for binding in bindings if str(binding.value.op.name) == "relax.exp"]

@@ -56,7 +56,7 @@ def test_few_places_of_a_large_weight_are_tvms(size: int, channels: int, served:
     x, w = relay.var("x", shape=(1, size, size, channels)), relay.var("w", shape=(3, 3, channels, channels))
     y = relay.nn.conv2d(x, w, padding=(1, 1), data_layout="NHWC", kernel_layout="HWIO")
     templates = Templates(LLVM, StitchConfig())
-    with nullcontext() if served else pytest.raises(Refusal, match="a weight of 4608 x 512 for 49 places"):
+    with nullcontext() if served else pytest.raises(Refusal, match="a weight of 4608 x 512 for 49 positions"):
         graph = templates.of_function(relay.Function([x, w], y), "conv2d", [False, True])
         assert templates.serves(graph)
 

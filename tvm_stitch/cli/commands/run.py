@@ -47,7 +47,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--device",
         choices=("cpu", "cuda"),
-        help="of a library without a manifest (default: cpu); else the manifest knows",
+        help="the device of a library without a manifest (default: cpu); a manifest names the device itself",
     )
     add_shape(command)
     add_timing(command)
@@ -125,7 +125,7 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         folder = path if path.suffix != ".so" else path.parent
         raise UsageError(f"no file {library}; tvm-stitch compile MODEL -o {folder} writes one")
     if not is_library(library):
-        raise UsageError(f"{library} is no compiled model; compile it first: tvm-stitch compile {library}")
+        raise UsageError(f"{library} is not a compiled model; compile it first: tvm-stitch compile {library}")
     if not is_whole(library):
         raise UsageError(f"{library} is cut off; compile the model again")
     return library, manifest_data
@@ -138,7 +138,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             return data
     except (OSError, ValueError):
         pass
-    raise UsageError(f"{path} is no manifest of tvm-stitch compile; compile the model again")
+    raise UsageError(f"{path} is not a manifest of tvm-stitch compile; compile the model again")
 
 
 def _input_path(word: str) -> Path:
@@ -158,13 +158,13 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
         name, equals, _ = word.rpartition("=")
         path = _input_path(word)
         if path.exists() and not path.is_file():
-            raise UsageError(f"--input: {path} is no regular file; give a .npy or .npz file")
+            raise UsageError(f"--input: {path} is not a regular file; give a .npy or .npz file")
         try:
             loaded = np.load(path, allow_pickle=False)
         except FileNotFoundError:
-            raise UsageError(f"--input: no file {path}") from None
+            raise UsageError(f"--input: no file {path}; give a .npy or .npz file") from None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"--input: {path} is no .npy or .npz file of NumPy's ({error})") from None
+            raise UsageError(f"--input: {path} is not a .npy or .npz file of NumPy's ({error})") from None
         arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else None
         if arrays is None:
             free = [each for each in known if each not in given]
@@ -173,7 +173,7 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
             raise UsageError(f"--input: {path} names its arrays itself; leave {name}= out")
         for each in arrays:
             if each in given:
-                raise UsageError(f"--input: {each} is given twice")
+                raise UsageError(f"--input: {each} is given twice; give it once")
         given |= arrays
     return given
 
@@ -232,9 +232,12 @@ def _device(manifest: dict[str, Any], asked: str | None) -> str:
     kind = manifest.get("target", {}).get("kind")
     device = {"llvm": "cpu", "c": "cpu", None: asked or "cpu"}.get(kind, kind)
     if asked and asked != device:
-        raise UsageError(f"--device {asked}: the model was compiled for {device}")
+        raise UsageError(f"--device {asked}: the model was compiled for {device}; leave --device out")
     if not tvm.device(str(device), 0).exist:
-        raise Failure(f"no {device} device here, for which the model was compiled")
+        raise Failure(
+            f"no {device} device here, for which the model was compiled; run it on a machine with one, or "
+            "compile the model again without --target"
+        )
     return str(device)
 
 
@@ -253,7 +256,7 @@ def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
         module["vm_load_executable"]
     except (AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].rpartition("is false: ")[2]
-        raise UsageError(f"{library} is no compiled model: {reason}") from None
+        raise UsageError(f"{library} is not a compiled model: {reason}") from None
     return Runner(module, tvm.target.Target("cuda" if device == "cuda" else "llvm"), inputs)
 
 

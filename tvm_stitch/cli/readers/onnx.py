@@ -53,10 +53,10 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
         proto = with_symbolic_dims(onnx.load(str(path)))
         check_model(proto)
     except InvalidModel as error:
-        raise UsageError(f"{path} is no valid ONNX model: {error}") from None
+        raise UsageError(f"{path} is not a valid ONNX model: {error}") from None
     except Exception as error:  # protobuf raises its own kinds, and external data may be missing
         reraise_fatal(error)
-        raise UsageError(f"{path} is no valid ONNX model: {error_text(error)}") from None
+        raise UsageError(f"{path} is not a valid ONNX model: {error_text(error)}") from None
     _check_types(proto)
     try:
         check_shapes(proto, shapes)
@@ -80,7 +80,7 @@ def _check_read(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
-    """Raise a UsageError for inputs and outputs that are no tensors of numbers."""
+    """Raise a UsageError for inputs and outputs that are not tensors of numbers."""
     filled = {tensor.name for tensor in proto.graph.initializer}
     for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
@@ -105,7 +105,7 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are no identifiers
+            warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are not identifiers
             return load_onnx(proto, shapes, names=names)
     except Exception as error:
         reraise_fatal(error)

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import tvm
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, TensorArgument
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
@@ -42,8 +44,8 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
         names: whether operators keep the paths of their modules.
 
     Raises:
-        UsageError: if it is no program of torch.export, or the shapes do not fit.
-        Failure: if TVM's importer rejects it.
+        UsageError: if the file is not a program of torch.export, or the shapes do not fit.
+        Failure: if TVM's importer rejects the program.
     """
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PyTorch's warnings about itself
         program = _load(path)
@@ -56,9 +58,9 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
     return Model(mod, specs_of_inputs(mod), specs_of_outputs(mod, results), "PyTorch", peer)
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path) -> ExportedProgram:
     if not zipfile.is_zipfile(path):
-        raise UsageError(f"{path} is no program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
+        raise UsageError(f"{path} is not a program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
     with _logged("torch.export") as reasons:
         try:
             return torch.export.load(path)
@@ -70,10 +72,10 @@ def _load(path: Path) -> Any:
             f"{path}: the module takes or returns a {match[1]}, a type that PyTorch does not know when it reads the "
             "program; export a module around it that takes tensors and returns them"
         )
-    raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
+    raise UsageError(f"{path} is not a program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
-def _imported(path: Path, program: Any, names: bool) -> Any:
+def _imported(path: Path, program: ExportedProgram, names: bool) -> tvm.IRModule:
     """Return the module that TVM's importer creates from a program.
 
     Raises:
@@ -96,12 +98,12 @@ def _imported(path: Path, program: Any, names: bool) -> Any:
         raise Failure(f"TVM's PyTorch importer does not take {path}: {reason}") from error
 
 
-def _check_inputs(program: Any) -> None:
-    """Raise a UsageError for an input that is no tensor, because TVM's importer accepts only tensors."""
+def _check_inputs(program: ExportedProgram) -> None:
+    """Raise a UsageError for an input that is not a tensor, because TVM's importer accepts only tensors."""
     for spec in program.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
             raise UsageError(
-                f"the program's input {spec.arg.name} is no tensor; export a module that takes tensors only"
+                f"the program's input {spec.arg.name} is not a tensor; export a module that takes tensors only"
             )
 
 
@@ -124,7 +126,9 @@ def _logged(name: str) -> Iterator[list[BaseException]]:
         logger.handlers, logger.propagate = before
 
 
-def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]) -> Any:
+def _with_shapes(
+    mod: tvm.IRModule, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]
+) -> tvm.IRModule:
     """Return the module with symbolic dimensions replaced by the sizes of given input shapes."""
     known = {spec.name: spec for spec in declared}
     sizes: dict[str, int] = {}
@@ -136,11 +140,13 @@ def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, t
             raise UsageError(f"shape {list(shape)} does not fit the input {known[name]}")
         for dim, size in zip(known[name].shape, shape):
             if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
-                raise UsageError(f"{dim} is {sizes[dim]} and {size} in the shapes that are given")
+                raise UsageError(
+                    f"{dim} is {sizes[dim]} and {size} in the shapes that are given; give it one size"
+                )
     return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
 
 
-def _peer(program: Any, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
+def _peer(program: ExportedProgram, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
     """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type are converted to the program's types."""
     from torch.utils import _pytree as pytree
 

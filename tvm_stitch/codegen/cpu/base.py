@@ -191,7 +191,7 @@ class CpuEmitter:
             and self.lanes.width > 1
         ):
             if not (compat.is_load(value) and compat.load_buffer(value) in self.lanes.own):
-                value = self.lanes.spread(value, "stored")
+                value = self.lanes.broadcast(value, "stored")
         return stored_as(value, dtype)
 
     def accumulate(self, p: RowLoop, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:

@@ -94,11 +94,11 @@ class ColumnEmitter(CpuEmitter):
             self.lanes = lanes
             frame = IndexContext(self.domain, row, column, part)
             if vectors == 1:
-                place = column.move(outer, inner + lanes.lane)
+                position = column.move(outer, inner + lanes.lane)
             else:  # whole vectors leave no remainder
                 number = frame.analyzer.simplify(tir.floordiv(inner, B.i64(vectors)))
-                place = column.move(outer, number, lanes.lane)
-            with self.piece(frame, place):
+                position = column.move(outer, number, lanes.lane)
+            with self.piece(frame, position):
                 self.evaluate(p, fresh)
                 self.accumulate(p, accumulators, lanes.lane, mask)
             self.lanes = None
@@ -240,8 +240,8 @@ class SplitEmitter(ColumnEmitter):
             accumulators = self.accumulators(p)
             body = self.body(p, accumulators, fresh)
             one = is_number(outer, 1)
-            chunk = task if one else _place(tir.floormod(task, as_expr(chunks)), chunks, "chunk")
-            base = B.i64(0) if one else _place(tir.floordiv(task, as_expr(chunks)), chunks, "base")
+            chunk = task if one else _position(tir.floormod(task, as_expr(chunks)), chunks, "chunk")
+            base = B.i64(0) if one else _position(tir.floordiv(task, as_expr(chunks)), chunks, "base")
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
                 inner = B.i64(start) + (first + piece) * B.i64(width)
@@ -266,18 +266,18 @@ class SplitEmitter(ColumnEmitter):
 
     def _combine(self, p: RowLoop) -> None:
         """Combine the partial results of all tasks into the row's values."""
-        for place, op in enumerate(p.reduces):
+        for position, op in enumerate(p.reduces):
             whole = accumulator(op, 1, "whole")
             B.store(whole, to_held(identity(op)), [B.i64(0)])
             for buffers, tasks in self.partials:
                 with times("serial", tasks, "task") as task:
-                    value = merged(op, B.fetch(whole, 0), compat.load(buffers[place], [task]))
+                    value = merged(op, B.fetch(whole, 0), compat.load(buffers[position], [task]))
                     B.store(whole, value, [B.i64(0)])
             value = from_held(B.fetch(whole, 0), accumulator_dtype(op))
             self.eval.set_row_value((op, self.al.row_point), value)
 
 
-def _place(value: Expr, chunks: Extent, name: str) -> Expr:
+def _position(value: Expr, chunks: Extent, name: str) -> Expr:
     """Return the result of a division by a number of chunks, bound to a name if that number is symbolic."""
     return value if isinstance(chunks, int) else as_expr(B.number(value, name))
 

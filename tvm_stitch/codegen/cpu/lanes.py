@@ -88,9 +88,9 @@ class LaneWriter:
             return value
         if compat.is_load(value) and compat.load_buffer(value) in self.own:
             return value
-        return self.spread(value, name)
+        return self.broadcast(value, name)
 
-    def spread(self, value: Expr, name: str) -> Expr:
+    def broadcast(self, value: Expr, name: str) -> Expr:
         """Store a value in a lane buffer and return its element, even if all lanes share the value."""
         dtype = compat.dtype_of(value)
         buffer = self.buffer(held(dtype), name)

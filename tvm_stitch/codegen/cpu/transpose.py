@@ -113,8 +113,8 @@ def _tiles(
         begin = B.bind(to.at(c, r), "begin")
         lines = []
         for i in range(side):
-            place = _vector(start + B.i64(i) * source.stride, side)
-            lines.append(_named(changed(compat.load(source.buffer, [place])), side))
+            position = _vector(start + B.i64(i) * source.stride, side)
+            lines.append(_named(changed(compat.load(source.buffer, [position])), side))
         half = 1
         while half < side:
             lines = [_named(line, side) for line in _exchanged(lines, half)]

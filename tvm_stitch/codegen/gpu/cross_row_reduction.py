@@ -72,19 +72,19 @@ def store_columns(
             continue
         for acc, stage in zip(accs, stages):
             for e in range(columns.vector):
-                place = slot * B.i64(width) + lane * B.i64(columns.vector) + B.i64(e)
+                position = slot * B.i64(width) + lane * B.i64(columns.vector) + B.i64(e)
                 value = convert(B.fetch(acc, chunk * columns.vector + e), compat.buffer_dtype(stage))
-                B.store(stage, value, [place])
+                B.store(stage, value, [position])
         B.block_barrier("shared.dyn")
         block_threads = mapping.threads * slots
         for k in range(-(-width // block_threads)):
-            place = thread + B.i64(k * block_threads)
-            inside = None if (k + 1) * block_threads <= width else place < B.i64(width)
-            column = first + place
+            position = thread + B.i64(k * block_threads)
+            inside = None if (k + 1) * block_threads <= width else position < B.i64(width)
+            column = first + position
             with B.when(B.both(inside, _within(column, extent, mapping, columns, working))):
                 for op, stage, partial in zip(ops, stages, partials):
                     dtype = accumulator_dtype(op)
-                    sums = [convert(B.fetch(stage, place + B.i64(s * width)), dtype) for s in range(slots)]
+                    sums = [convert(B.fetch(stage, position + B.i64(s * width)), dtype) for s in range(slots)]
                     _store_partial(partial, in_pairs(op, sums, lambda v: B.cell(v, "pair")), column, block)
         B.block_barrier("shared.dyn")
 

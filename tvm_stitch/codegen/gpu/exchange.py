@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.dtype import carried_dtype, item_bytes
+from ...graph.dtype import exchanged_dtype, item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.mapping import CrossBlockReduction
 from ...plan.kernel import Stage
@@ -20,7 +20,7 @@ from .. import builder as B
 from ..combine import accumulator_dtype
 from ..evaluator import convert
 from .grid_barrier import grid_barrier
-from .reduce import WARP, fold_parts, row_reduce, warp_reduce
+from .reduce import WARP, fold_partials, row_reduce, warp_reduce
 
 
 class Exchanger(Protocol):
@@ -88,9 +88,9 @@ class ClusterExchange:
         self.slot = slot if self.layout.rows > 1 else None
         self.bits, self.level = self.layout.bits, self.layout.level
         self.most_in_order = stage.partials_in_order
-        self.turn: Expr | None = None
+        self.iteration: Expr | None = None
         """The index of the current group of rows in a persistent block, else None."""
-        shape = [self.layout.turns, self.layout.rows, len(self.layout.position), self.layout.partials]
+        shape = [self.layout.iterations, self.layout.rows, len(self.layout.position), self.layout.partials]
         self.slots = B.local(shape, f"uint{self.bits}", "segments", scope="shared")
         self.barriers = B.local([self.layout.barrier_count], "uint64", "arrived", scope="shared")
         self.met = False
@@ -133,8 +133,8 @@ class ClusterExchange:
                 address = B.fetch(remote, 0) + self._offset(op, self.rank * B.i64(self.layout.warps) + warp)
                 B.evaluate(send(address, word, B.fetch(barrier, 0)))
         self._wait(level)
-        return fold_parts(
-            ops, self.layout.partials, m.threads, self.lane, self._part, self.most_in_order, self.rescaled
+        return fold_partials(
+            ops, self.layout.partials, m.threads, self.lane, self._partial, self.most_in_order, self.rescaled
         )
 
     def _wait(self, level: int) -> None:
@@ -146,7 +146,7 @@ class ClusterExchange:
             wait = T.ptx.mbarrier.try_wait.parity.shared__cta.b64
             B.evaluate(wait(done[0], self._barrier(level), zero))
 
-    def _part(self, op: Operator, index: Expr) -> Expr:
+    def _partial(self, op: Operator, index: Expr) -> Expr:
         word = B.local([1], f"uint{self.bits}", "word")
         address = self._own() + self._offset(op, index)
         B.evaluate(getattr(T.ptx.ld.shared, f"b{self.bits}")(word[0], address))
@@ -157,34 +157,34 @@ class ClusterExchange:
 
     def _barrier(self, level: int) -> Expr:
         own = self._barrier_at(level)
-        return own if self.turn is None else own + self._of_turn(8 * self.layout.levels)
+        return own if self.iteration is None else own + self._of_iteration(8 * self.layout.levels)
 
     def _barrier_at(self, number: int) -> Expr:
         return T.cuda.cvta_generic_to_shared(self.barriers.data) + compat.const(8 * number, "uint32")
 
-    def _of_turn(self, size: int) -> Expr:
+    def _of_iteration(self, size: int) -> Expr:
         """Return the offset in bytes of the block's turn, where each turn has ``size`` bytes."""
-        assert self.turn is not None
-        return tir.Cast("uint32", self.turn) * compat.const(size, "uint32")
+        assert self.iteration is not None
+        return tir.Cast("uint32", self.iteration) * compat.const(size, "uint32")
 
     def _offset(self, op: Operator, part: Expr) -> Expr:
         """Return the offset in bytes of a slot of the thread's row."""
         within = compat.const(self.layout.position[op] * self.layout.reduction_bytes, "uint32")
         within += tir.Cast("uint32", part) * compat.const(self.bits // 8, "uint32")
-        if self.turn is not None:
-            within += self._of_turn(self.layout.turn_bytes)
+        if self.iteration is not None:
+            within += self._of_iteration(self.layout.iteration_bytes)
         if self.slot is None:
             return within
         of_row = compat.const(self.layout.row_bytes, "uint32")
         return tir.Cast("uint32", self.slot) * of_row + within
 
     def _to_word(self, op: Operator, value: Expr) -> Expr:
-        moved = carried_dtype(op.output.dtype)
+        moved = exchanged_dtype(op.output.dtype)
         word = compat.intrinsic(f"uint{8 * item_bytes(moved)}", "reinterpret", convert(value, moved))
         return convert(word, f"uint{self.bits}")
 
     def _from_word(self, word: Expr, op: Operator) -> Expr:
-        moved = carried_dtype(op.output.dtype)
+        moved = exchanged_dtype(op.output.dtype)
         bits = convert(word, f"uint{8 * item_bytes(moved)}")
         return convert(compat.intrinsic(moved, "reinterpret", bits), accumulator_dtype(op))
 
@@ -225,9 +225,9 @@ class GridExchange:
                 buffer = self.partials[op]
                 B.store(buffer, convert(total, compat.buffer_dtype(buffer)), [self.row, self.segment])
         grid_barrier(self.scratch)
-        return fold_parts(
-            ops, m.row_splits, m.threads, self.lane, self._part, self.most_in_order, self.rescaled
+        return fold_partials(
+            ops, m.row_splits, m.threads, self.lane, self._partial, self.most_in_order, self.rescaled
         )
 
-    def _part(self, op: Operator, segment: Expr) -> Expr:
+    def _partial(self, op: Operator, segment: Expr) -> Expr:
         return B.cell(convert(B.fetch(self.partials[op], self.row, segment), accumulator_dtype(op)), "part")

@@ -56,7 +56,7 @@ class GridEmitter:
         for k, tensor in enumerate(self.plan.crossing.shared):
             shape = [int(e) for e in tensor.shape] or [1]
             self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
-        for tensor, name in self.plan.place.items():
+        for tensor, name in self.plan.scratch_of.items():
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
             label = f"{tensor.name.split('_intermediate')[0]}_global"
             self.buffer[tensor] = compat.view(self.scratch[name], shape, label)

@@ -30,7 +30,7 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
         if plan.grid_wide:
             GridEmitter(plan, scratch).emit()
         else:
-            partials = {op: scratch[plan.place[tensor]] for op, tensor in plan.crossing.partials.items()}
+            partials = {op: scratch[plan.scratch_of[tensor]] for op, tensor in plan.crossing.partials.items()}
             stages = [*(variant.stage for variant in plan.variants), plan.stage]
             for stage, once in zip(stages, launched(plan)):
                 # Not in a condition: TVM mistakes a condition of the host for one around the barriers of its kernel.

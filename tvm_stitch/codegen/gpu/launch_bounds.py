@@ -18,7 +18,7 @@ bound. So the message is also true of the compiled code.
 
 
 def bound_registers(stack: ExitStack, blocks: int) -> None:
-    """Require of the compiler that a multiprocessor can hold ``blocks`` blocks of the kernel being built.
+    """Limit the registers of the kernel being built so that a multiprocessor can hold ``blocks`` of its blocks.
 
     Call it after the launch of the kernel's threads: code before that stays on the host.
     """

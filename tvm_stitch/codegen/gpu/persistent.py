@@ -41,18 +41,18 @@ class PersistentEmitter(RowEmitter):
             self.shared_columns.load()
             exchange.meet()
             count = tir.floordiv(B.i64(groups + m.workers - 1) - worker, B.i64(m.workers))
-            with B.loop("serial", count, "turn") as turn:
-                group = worker + turn * B.i64(m.workers)
+            with B.loop("serial", count, "turn") as iteration:
+                group = worker + iteration * B.i64(m.workers)
                 self.another = group + B.i64(m.workers) < B.i64(groups)
                 self.next_group = tir.Select(self.another, group + B.i64(m.workers), group)
-                self._group(group, rows % m.rows_per_block == 0, turn)
+                self._group(group, rows % m.rows_per_block == 0, iteration)
             B.evaluate(T.ptx.cp.async_.wait_all())
 
-    def _group(self, group: Expr, exact: bool, turn: Expr) -> None:
+    def _group(self, group: Expr, exact: bool, iteration: Expr) -> None:
         """Emit the evaluation of a group of rows."""
         assert isinstance(self.exchange, ClusterExchange)
         self.value_tiles, self.load_tiles, self.in_range = {}, {}, None
-        self.exchange.turn = turn
+        self.exchange.iteration = iteration
         self.eval = Evaluator(self.al, self.row_of(group, exact), self, buffers=self.buffers)
         B.evaluate(T.ptx.cp.async_.wait_all())
         B.block_barrier()

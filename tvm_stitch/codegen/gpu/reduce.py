@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import compat
 from ...compat import Expr, tir
-from ...graph.dtype import carried_dtype
+from ...graph.dtype import exchanged_dtype
 from ...graph.ir import Operator
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_order
@@ -30,7 +30,7 @@ NOTHING: Rescaled = {}
 def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
     """Fold ``value`` over groups of ``lanes`` neighbouring lanes (a power of two). Every lane gets the result."""
     dtype = compat.dtype_of(value)
-    moved = carried_dtype(dtype)
+    moved = exchanged_dtype(dtype)
     offset = lanes // 2
     while offset:
         carried = B.cell(convert(value, moved), "carry")
@@ -81,7 +81,7 @@ def row_reduce(
     warps = threads // WARP
     buffers = {}
     for op in ops:
-        dtype = carried_dtype(op.output.dtype)
+        dtype = exchanged_dtype(op.output.dtype)
         buffers[op] = B.local([rows, warps], dtype, "partial", scope="shared")
     zero = compat.const(0, "int64")
     for op, value in zip(ops, folded):
@@ -93,10 +93,10 @@ def row_reduce(
     def part(op: Operator, warp: Expr) -> Expr:
         return convert(B.fetch(buffers[op], slot, warp), accumulator_dtype(op))
 
-    return fold_parts(ops, warps, threads, lane, part, most_in_order, rescaled, whole_rows)
+    return fold_partials(ops, warps, threads, lane, part, most_in_order, rescaled, whole_rows)
 
 
-def fold_parts(
+def fold_partials(
     ops: Sequence[Operator],
     count: int,
     threads: int,

@@ -91,7 +91,7 @@ class _Emitter:
         divided = [*a.leading, ceildiv(panels, self.panels)]
         self.flat = [B.flat_view(buffer) for _, buffer in self.operands]
         with B.loop("parallel", as_expr(product(divided)), "task") as task:
-            *self.place, group = (self._number(each, "place") for each in unflatten(task, divided))
+            *self.position, group = (self._number(each, "place") for each in unflatten(task, divided))
             first = group * B.i64(self.panels)
             count = self._number(count_of(panels, self.panels, first), "count")
             self.bases = [self._base(operand) for operand, _ in self.operands]
@@ -152,8 +152,8 @@ class _Emitter:
     def _base(self, operand: Operand) -> Expr:
         """Return the element at which the rows of the task's head begin."""
         base = as_expr(operand.offset)
-        for place, stride in zip(self.place, operand.strides):
-            base = base + place * as_expr(stride)
+        for position, stride in zip(self.position, operand.strides):
+            base = base + position * as_expr(stride)
         return B.bind(base, "base") if compat.free_vars(base) else base
 
     def _row(self, number: int, row: Expr) -> Expr:

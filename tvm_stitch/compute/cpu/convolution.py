@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A convolution on a CPU, channels innermost: the matrix product's micro-kernel over neighbouring output positions.
 
-A tile covers some positions along the last spatial axis and some output channels. Its reduction dimension (depth)
+A tile covers some positions along the last spatial axis and some output channels. Its reduction dimension
 consists of the window's elements and the input channels. No matrix of all windows is ever written (direct
 convolution, by Zhang, Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile time. With an
 instruction that multiplies groups of channels, one step of the reduction is such a group.
@@ -23,15 +23,25 @@ from ..convolution import Convolution
 from .data_block import DataBlock
 from .dot_instruction import DotInstruction
 from .factors import widened
-from .micro_kernel import Ahead, DepthBlocks, Groups, Term, Totals, blocks_of, each_width, emit_sums, last_of
+from .micro_kernel import (
+    Ahead,
+    Groups,
+    ReductionBlocks,
+    Term,
+    Totals,
+    blocks_of,
+    each_width,
+    emit_sums,
+    last_of,
+)
 from .residues import Residue, Taps, Window
 from .tiles import Tiles
 from .write_back import Rows, WriteBack
 
-Places = Callable[[int], tuple[Expr, Expr]]
+Positions = Callable[[int], tuple[Expr, Expr]]
 """Maps a row of a tile to its line, and its position on the line."""
 
-Visit = Callable[[Expr, Places, Rows], None]
+Visit = Callable[[Expr, Positions, Rows], None]
 """Processes a tile, from its number in the task, its positions, and its rows of the result."""
 
 
@@ -52,26 +62,26 @@ class ConvolutionTasks:
         """Emit a parallel loop over the tasks into the kernel under construction."""
         conv, tiles = self.conv, self.tiles
         *outer, lines, last = conv.windows
-        places = [
+        positions = [
             conv.batch,
             *(w.outputs for w in outer),
             -(-lines.outputs // tiles.task_rows),
-            -(-last.outputs // tiles.task_places),
+            -(-last.outputs // tiles.task_positions),
         ]
         column_tasks = -(-self.panels() // tiles.task_panels)
-        divided = [*places, column_tasks] if tiles.rows_outside else [column_tasks, *places]
+        divided = [*positions, column_tasks] if tiles.rows_outside else [column_tasks, *positions]
         kind = "parallel" if tiles.parallel else "serial"
         with B.loop(kind, as_expr(product(divided)), "task") as task:
             self.out.begin(tiles.rows, self.width())
             numbers = unflatten(task, divided)
             column_task = numbers.pop() if tiles.rows_outside else numbers.pop(0)
-            *place, block, piece = numbers
+            *position, block, piece = numbers
             self.first_line = block * B.i64(tiles.task_rows)
-            self.first = piece * B.i64(tiles.task_places)
-            if last.outputs % tiles.task_places:  # the last piece of a line overlaps the one before
-                self.first = tir.min(self.first, B.i64(last.outputs - tiles.task_places))
-            self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_places]
-            self.image, self.places = place[0], [*place[1:], self.first_line, self.first]
+            self.first = piece * B.i64(tiles.task_positions)
+            if last.outputs % tiles.task_positions:  # the last piece of a line overlaps the one before
+                self.first = tir.min(self.first, B.i64(last.outputs - tiles.task_positions))
+            self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_positions]
+            self.image, self.positions = position[0], [*position[1:], self.first_line, self.first]
             self.begin()
             first_panel = column_task * B.i64(tiles.task_panels)
             with times("serial", count_of(self.panels(), tiles.task_panels, first_panel), "panel") as panel:
@@ -84,20 +94,23 @@ class ConvolutionTasks:
         """Emit code for one residue class. While this is active, emitted code computes that class of each image."""
         residues, windows = self.conv.residues, self.conv.windows
         self.number_of_residue = number
-        depths = [product(self.depth_of(residue)) for residue in residues.each]
-        self.taps, self.depth = residues.each[number], self.depth_of(residues.each[number])
-        self.depth_before, self.all_depth = sum(depths[:number]), sum(depths)
-        *outer, lines, places = self.taps
+        reductions = [product(self.reduction_of(residue)) for residue in residues.each]
+        self.taps, self.reduction = residues.each[number], self.reduction_of(residues.each[number])
+        self.reduction_before, self.all_depth = sum(reductions[:number]), sum(reductions)
+        *outer, lines, positions = self.taps
         self.lines_of_task = _within(lines, windows[-2], self.tiles.task_rows, self.first_line)
-        self.places_of_task = _within(places, windows[-1], self.tiles.task_places, self.first)
-        fewest = min(self.tiles.task_places, places.outputs)
+        self.positions_of_task = _within(positions, windows[-1], self.tiles.task_positions, self.first)
+        fewest = min(self.tiles.task_positions, positions.outputs)
         self.rows = self.tiles.rows if self.tiles.across_lines else min(self.tiles.rows, fewest)
-        at = [B.i64(taps.first) + place * B.i64(taps.step) for taps, place in zip(self.taps, self.places)]
+        at = [
+            B.i64(taps.first) + position * B.i64(taps.step)
+            for taps, position in zip(self.taps, self.positions)
+        ]
         extents = [self.conv.batch, *residues.lengths[:-1]]
         self.start = flatten([self.image, *at[:-1]], extents)
         missing = [
-            tir.LT(place, B.i64(taps.outputs))
-            for taps, window, place in zip(outer, windows, self.places)
+            tir.LT(position, B.i64(taps.outputs))
+            for taps, window, position in zip(outer, windows, self.positions)
             if taps.outputs < window.outputs
         ]
         with ExitStack() as stack:
@@ -111,26 +124,26 @@ class ConvolutionTasks:
         if self.tiles.across_lines:
             self._across_lines(visit)
             return
-        count, tile, last = self.places_of_task, self.rows, self.taps[-1]
+        count, tile, last = self.positions_of_task, self.rows, self.taps[-1]
         of_line = ceildiv(count, tile)
         with times("serial", self.lines_of_task, "line") as line:
             with times("serial", of_line, "tile") as at:
-                place = at * B.i64(tile)
+                position = at * B.i64(tile)
                 if not isinstance(count, int) or count % tile:  # the last tile overlaps the one before
-                    place = tir.min(place, as_expr(count) - B.i64(tile))
-                row = self._row(line, place)
+                    position = tir.min(position, as_expr(count) - B.i64(tile))
+                row = self._row(line, position)
                 row = B.bind(row, "row") if compat.free_vars(row) else row
                 visit(
                     line * as_expr(of_line) + at,
-                    lambda i: (line, place + B.i64(i)),
+                    lambda i: (line, position + B.i64(i)),
                     lambda i: row + i * B.i64(last.step),
                 )
 
-    def _row(self, line: Expr, place: Expr) -> Expr:
+    def _row(self, line: Expr, position: Expr) -> Expr:
         """Return the result's row of a position on a line of the task."""
-        *_, lines, places = self.taps
+        *_, lines, positions = self.taps
         row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.residues.lengths[-1])
-        return row + (self.first + place) * B.i64(places.step) + B.i64(places.first)
+        return row + (self.first + position) * B.i64(positions.step) + B.i64(positions.first)
 
     def _across_lines(self, visit: Visit) -> None:
         """Emit a loop over tiles that continue from line to line. The task has whole lines, in all residue classes."""
@@ -139,27 +152,27 @@ class ConvolutionTasks:
         with times("serial", ceildiv(total, tile), "tile") as at:
             first = tir.min(at * B.i64(tile), as_expr(total) - B.i64(tile))
 
-            def place_of(i: Expr) -> tuple[Expr, Expr]:
+            def position_of(i: Expr) -> tuple[Expr, Expr]:
                 return tir.floordiv(first + i, B.i64(outputs)), tir.floormod(first + i, B.i64(outputs))
 
             coordinates = []
             for i in range(tile):
-                line, rest = place_of(B.i64(i))
+                line, rest = position_of(B.i64(i))
                 free = compat.free_vars(line) or compat.free_vars(rest)
                 coordinates.append(
                     (B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest)
                 )
             if self.conv.divided is not None:  # neither positions nor lines need be adjacent in the result
-                visit(at, lambda i: coordinates[i], lambda i: self._row(*place_of(i)))
+                visit(at, lambda i: coordinates[i], lambda i: self._row(*position_of(i)))
                 return
             row = self.start * B.i64(outputs) + first
             row = B.bind(row, "row") if compat.free_vars(row) else row
             visit(at, lambda i: coordinates[i], lambda i: row + i)
 
-    def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
+    def offsets(self, line: Expr, position: Expr, window: list[Expr]) -> list[Expr]:
         """Return the coordinates of a window's element in the data block."""
-        *outer, lines, places = self.conv.windows
-        starts = [*(B.i64(0) for _ in outer), line * B.i64(lines.stride), place * B.i64(places.stride)]
+        *outer, lines, positions = self.conv.windows
+        starts = [*(B.i64(0) for _ in outer), line * B.i64(lines.stride), position * B.i64(positions.stride)]
         return [
             start + B.i64(taps.offset) + element * B.i64(taps.dilation)
             for start, taps, element in zip(starts, self.taps, window)
@@ -173,7 +186,7 @@ class ConvolutionTasks:
         """Return the number of panels of columns, over all groups."""
         raise NotImplementedError
 
-    def depth_of(self, taps: Residue) -> list[int]:
+    def reduction_of(self, taps: Residue) -> list[int]:
         """Return the extents of the reduction loops in a residue class."""
         raise NotImplementedError
 
@@ -205,21 +218,21 @@ class MixedTasks(ConvolutionTasks):
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs, self.tiles, instruction=self.tiles.instruction)
-        self.data.fill(self.image, self.places)
+        self.data.fill(self.image, self.positions)
         if any(
-            blocks_of(self.depth_of(residue), self.tiles.choices) is not None
+            blocks_of(self.reduction_of(residue), self.tiles.choices) is not None
             for residue in self.conv.residues.each
         ):
-            count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
+            count = self.tiles.task_rows * -(-self.tiles.task_positions // self.tiles.rows)
             self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes, self.conv.summed)
 
     @contextmanager
     def residue(self, number: int) -> Iterator[None]:
         with super().residue(number):
-            self.blocks = blocks_of(self.depth, self.tiles.choices)
+            self.blocks = blocks_of(self.reduction, self.tiles.choices)
             yield
 
-    def depth_of(self, taps: Residue) -> list[int]:
+    def reduction_of(self, taps: Residue) -> list[int]:
         kernel = [t.kernel for t in taps]
         if self._is_joined(taps):
             return [*kernel[:-1], kernel[-1] * self.steps]
@@ -253,9 +266,9 @@ class MixedTasks(ConvolutionTasks):
         def fetch(of_result: Rows) -> None:
             self.out.fetch(self.rows, of_result, column, stored)
 
-        def whole(number: Expr, places: Places, of_result: Rows) -> None:
+        def whole(number: Expr, positions: Positions, of_result: Rows) -> None:
             fetch(of_result)
-            store(self.sums(number, places), of_result)
+            store(self.sums(number, positions), of_result)
 
         if blocks is None:
             self.lines(whole)
@@ -264,16 +277,16 @@ class MixedTasks(ConvolutionTasks):
         totals.clear()
         with times("serial", blocks.count, "block") as block:
 
-            def part(number: Expr, places: Places, of_result: Rows) -> None:
+            def part(number: Expr, positions: Positions, of_result: Rows) -> None:
                 with last_of(blocks, block):
                     fetch(of_result)
-                totals.add(number, self.sums(number, places, (blocks, block)))
+                totals.add(number, self.sums(number, positions, (blocks, block)))
 
             self.lines(part)
-        self.lines(lambda number, places, at: store(totals.read(number, rows), at))
+        self.lines(lambda number, positions, at: store(totals.read(number, rows), at))
 
     def sums(
-        self, number: Expr, places: Places, block: tuple[DepthBlocks, Expr] | None = None
+        self, number: Expr, positions: Positions, block: tuple[ReductionBlocks, Expr] | None = None
     ) -> list[Buffer]:
         """Return the sums of a tile, over the whole reduction or a block of it."""
         conv, tiles, instruction = self.conv, self.tiles, self.tiles.instruction
@@ -281,16 +294,16 @@ class MixedTasks(ConvolutionTasks):
         def data(i: int, k: list[Expr]) -> Expr:
             window, step = ([*k[:-1], B.i64(0)], k[-1]) if self._is_joined(self.taps) else (k[:-1], k[-1])
             channel = self.group * B.i64(conv.inputs) + step * B.i64(tiles.group)
-            return self.data.at(self.offsets(*places(i), window), channel)
+            return self.data.at(self.offsets(*positions(i), window), channel)
 
         def weights(k: list[Expr], at: Expr) -> Expr:
             return compat.load(
-                self.packed, [self.number, B.i64(self.depth_before) + flatten(k, self.depth), at]
+                self.packed, [self.number, B.i64(self.reduction_before) + flatten(k, self.reduction), at]
             )
 
         def groups(i: int, k: list[Expr], c: Expr) -> tuple[Expr, Expr]:
             assert instruction is not None
-            return data(i, k), weights(k, instruction.place_of(c))
+            return data(i, k), weights(k, instruction.position_of(c))
 
         term: Term | tuple[DotInstruction, Groups] = (
             (lambda i, k, c: data(i, k) * widened(weights(k, c), conv.summed))
@@ -302,7 +315,7 @@ class MixedTasks(ConvolutionTasks):
             self.rows,
             self.width(),
             tiles.lanes,
-            self.depth,
+            self.reduction,
             term,
             tiles.choices,
             conv.summed,
@@ -310,26 +323,26 @@ class MixedTasks(ConvolutionTasks):
             ahead=ahead,
         )
 
-    def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
+    def ahead(self, number: Expr, block: tuple[ReductionBlocks, Expr] | None) -> Ahead | None:
         """Return the prefetch of weights behind the panel's block, for one tile."""
         if self.conv.windows[-1].stride * self.conv.groups * self.steps < self.tiles.choices.fetch_steps:
             # Neighbouring windows share elements within a group of steps. LLVM keeps those in registers, of which 6
             # x 2 sums leave none free. The few weights of so few channels are in the cache anyway.
             return None
-        width, depth = self.width() * self.tiles.group, product(self.depth)
-        assert isinstance(depth, int)
-        begin = (self.number * B.i64(self.all_depth) + B.i64(self.depth_before)) * B.i64(width)
+        width, reduction = self.width() * self.tiles.group, product(self.reduction)
+        assert isinstance(reduction, int)
+        begin = (self.number * B.i64(self.all_depth) + B.i64(self.reduction_before)) * B.i64(width)
         if block is not None:
             blocks, at = block
             *before, part = unflatten(at, blocks.divided)
-            inner = [*blocks.depth[blocks.level + 1 :]]
-            depth = blocks.step * product(inner)
-            first = flatten([*before, part * B.i64(blocks.step)], blocks.depth[: blocks.level + 1])
+            inner = [*blocks.reduction[blocks.level + 1 :]]
+            reduction = blocks.step * product(inner)
+            first = flatten([*before, part * B.i64(blocks.step)], blocks.reduction[: blocks.level + 1])
             begin = begin + first * B.i64(product(inner) * width)
         tiles = self.tiles
         count = (
-            tiles.task_rows * tiles.task_places // tiles.rows
+            tiles.task_rows * tiles.task_positions // tiles.rows
             if tiles.across_lines
-            else (tiles.task_rows * -(-tiles.task_places // self.rows))
+            else (tiles.task_rows * -(-tiles.task_positions // self.rows))
         )
-        return Ahead.of(self.packed, begin, depth, width, number, count, tiles.choices)
+        return Ahead.of(self.packed, begin, reduction, width, number, count, tiles.choices)

@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 def tiles_for_convolution(target: Target, choices: Choices, conv: Convolution) -> Tiles:
     """Return the tiles of a convolution on a CPU. Output positions take the role of a product's rows."""
     lanes, registers = vectors_of(target)
-    *outer, lines, places = (w.outputs for w in conv.windows)
+    *outer, lines, positions = (w.outputs for w in conv.windows)
     columns = 2 * lanes
     while not conv.is_depthwise and columns > 4 and columns // 2 >= conv.outputs:
         columns //= 2
-    rows = tile_rows_for(most_rows(registers), places, max(1, columns // lanes), choices)
-    task_places = (
-        max(1, places)
-        if places < 2 * choices.convolution_task_places
-        else -(-choices.convolution_task_places // rows) * rows
+    rows = tile_rows_for(most_rows(registers), positions, max(1, columns // lanes), choices)
+    task_positions = (
+        max(1, positions)
+        if positions < 2 * choices.convolution_task_positions
+        else -(-choices.convolution_task_positions // rows) * rows
     )
-    parts = -(-places // task_places)
+    parts = -(-positions // task_positions)
     images = math.prod([conv.batch if isinstance(conv.batch, int) else 1, *outer, parts])
-    work = images * lines * task_places * conv.columns * conv.depth
+    work = images * lines * task_positions * conv.columns * conv.reduction
     parallel = not isinstance(conv.batch, int) or work > choices.serial_multiplications
     if conv.is_depthwise:
         panels = -(-conv.columns // columns)
-        task_rows, task_panels = _depthwise_task(images, lines, task_places, panels, choices)
+        task_rows, task_panels = _depthwise_task(images, lines, task_positions, panels, choices)
         return Tiles(
-            choices, lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True
+            choices, lanes, rows, columns, task_rows, task_panels, parallel, task_positions, rows_outside=True
         )
     wanted = work // choices.serial_multiplications  # number of tasks that justify their start-up time
     divided = _Divided(
@@ -58,7 +58,7 @@ def tiles_for_convolution(target: Target, choices: Choices, conv: Convolution) -
         columns,
         most_rows(registers),
         rows,
-        task_places,
+        task_positions,
         parts == 1,
     )
     task_rows, task_panels = divided.task()
@@ -72,17 +72,22 @@ def tiles_for_convolution(target: Target, choices: Choices, conv: Convolution) -
         task_rows,
         task_panels,
         parallel,
-        task_places,
+        task_positions,
         across_lines=across,
         rows_outside=divided.has_rows_outside(task_rows, task_panels),
     )
 
 
-def _depthwise_task(images: int, lines: int, places: int, panels: int, choices: Choices) -> tuple[int, int]:
+def _depthwise_task(
+    images: int, lines: int, positions: int, panels: int, choices: Choices
+) -> tuple[int, int]:
     """Return the lines and panels of a task of a depthwise convolution."""
     task_rows = max(
         1,
-        min(lines, max(choices.depthwise_task_lines, -(-choices.convolution_task_places // max(1, places)))),
+        min(
+            lines,
+            max(choices.depthwise_task_lines, -(-choices.convolution_task_positions // max(1, positions))),
+        ),
     )
     task_panels = panels
     while tasks_of(images, lines, panels, task_rows, task_panels) < choices.least_tasks:
@@ -108,7 +113,7 @@ class _Divided:
         cores: candidate numbers of cores that the tasks keep busy.
         lanes, columns: of a vector, and of a tile.
         most, rows: rows of a tile at most, and of one that stays on a line.
-        places: positions of a line, in a task.
+        positions: positions of a line, in a task.
         whole: whether these are all positions of a line.
     """
 
@@ -120,14 +125,17 @@ class _Divided:
     columns: int
     most: int
     rows: int
-    places: int
+    positions: int
     whole: bool
 
     def task(self) -> tuple[int, int]:
         """Return the lines and panels of a task, for the division with the least time."""
-        places = 2 * self.choices.convolution_task_places
+        positions = 2 * self.choices.convolution_task_positions
         most = max(
-            1, min(self.lines, max(self.choices.convolution_task_lines, -(-places // max(1, self.places))))
+            1,
+            min(
+                self.lines, max(self.choices.convolution_task_lines, -(-positions // max(1, self.positions)))
+            ),
         )
         of_tasks = sorted({-(-self.panels // parts) for parts in range(1, self.panels + 1)}, reverse=True)
         return min(
@@ -138,7 +146,7 @@ class _Divided:
     def across_lines(self, task_rows: int) -> bool:
         """Return whether the tiles of a task of ``task_rows`` lines continue from line to line."""
         return self._step(task_rows) < task_rows * step_cost(
-            self.rows, self.places, self.vectors, self.choices
+            self.rows, self.positions, self.vectors, self.choices
         )
 
     def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
@@ -146,7 +154,7 @@ class _Divided:
         read = product(self.conv.data.inner)
         return has_rows_outside(
             read if isinstance(read, int) else None,
-            self.conv.depth * self.conv.columns,
+            self.conv.reduction * self.conv.columns,
             self.images * -(-self.lines // task_rows),
             -(-self.panels // max(1, task_panels)),
             self.choices,
@@ -168,9 +176,9 @@ class _Divided:
         """Return the time of all tasks, in multiplications of vectors."""
         blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
         weights = self.vectors * self._cost_of_weights(rows, panels)
-        *_, lines, places = self.conv.windows
-        copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
-        task = panels * self.conv.depth * (self._step(rows) + weights)
+        *_, lines, positions = self.conv.windows
+        copied = lines.span(rows) * positions.span(self.positions) * self.conv.groups * self.conv.inputs
+        task = panels * self.conv.reduction * (self._step(rows) + weights)
         task += copied / self.lanes * self._cost_of_copy
         busy = self.lines / max(1, blocks * rows) * self.panels / max(1, parts * panels)
         return elapsed(self.images * blocks * parts, task, min(1.0, busy), self.cores)
@@ -193,12 +201,12 @@ class _Divided:
 
     def _step(self, rows: int) -> float:
         """Return the cost of a step of the reduction, in one panel of a task of ``rows`` lines."""
-        on_lines = rows * step_cost(self.rows, self.places, self.vectors, self.choices)
-        fewest = self.places * (self.lines % rows or rows)
+        on_lines = rows * step_cost(self.rows, self.positions, self.vectors, self.choices)
+        fewest = self.positions * (self.lines % rows or rows)
         if not self.whole or fewest < self.most or not self.conv.residues.are_equal:
             return on_lines
         return min(
             on_lines,
             self.choices.across_lines_cost
-            * step_cost(self.most, rows * self.places, self.vectors, self.choices),
+            * step_cost(self.most, rows * self.positions, self.vectors, self.choices),
         )

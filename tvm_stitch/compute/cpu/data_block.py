@@ -73,7 +73,7 @@ class DataBlock:
     def fill(self, image: Expr, first: Sequence[Expr], channel: Expr | None = None) -> None:
         """Emit the copy for windows from position ``first`` on, and for channels from ``channel`` on (default: 0)."""
         self.channel = B.i64(0) if channel is None else channel
-        starts = [place * B.i64(w.stride) for place, w in zip(first, self.conv.windows)]
+        starts = [position * B.i64(w.stride) for position, w in zip(first, self.conv.windows)]
         self.base = B.i64(0)
         if not self.copies:
             size = B.i64(int(self.data.shape[1]) * self.strides[0])
@@ -85,12 +85,12 @@ class DataBlock:
         *outer, last = self.extents
         self._copy(source, image, starts, outer, last)
         if self.channels > self.copied:
-            with times("serial", product(self.extents), "place") as place:
+            with times("serial", product(self.extents), "place") as position:
                 for c in range(self.copied, self.channels):
                     B.store(
                         self.buffer,
                         compat.const(0, self.kept.dtype),
-                        [place * B.i64(self.channels) + B.i64(c)],
+                        [position * B.i64(self.channels) + B.i64(c)],
                     )
 
     def at(self, offsets: Sequence[Expr], channel: Expr) -> Expr:
@@ -108,23 +108,26 @@ class DataBlock:
         """Emit the copy, line after line along the last spatial axis."""
         data = self.data
         with times("serial", product(outer), "line") as line:
-            places = [start + place for start, place in zip(starts, unflatten(line, outer))]
+            positions = [start + position for start, position in zip(starts, unflatten(line, outer))]
             to = line * B.i64(last * self.channels)
             inside = _all(
-                [_inside(data, axis + 1, place, self.overruns[axis]) for axis, place in enumerate(places)]
+                [
+                    _inside(data, axis + 1, position, self.overruns[axis])
+                    for axis, position in enumerate(positions)
+                ]
             )
             if inside is None:
-                self._line(source, image, places, starts[-1], to, last)
+                self._line(source, image, positions, starts[-1], to, last)
                 return
             with T.If(inside):
                 with T.Then():
-                    self._line(source, image, places, starts[-1], to, last)
+                    self._line(source, image, positions, starts[-1], to, last)
                 if data.fill is not None:
                     with T.Else():
                         self._fill(to, B.i64(last * self.channels))
 
     def _line(
-        self, source: Buffer, image: Expr, places: list[Expr], start: Expr, to: Expr, last: int
+        self, source: Buffer, image: Expr, positions: list[Expr], start: Expr, to: Expr, last: int
     ) -> None:
         """Emit one line of the block: its border on both sides, and the elements of the source in between."""
         data = self.data
@@ -139,8 +142,8 @@ class DataBlock:
             self._fill(to + right * channels, (B.i64(last) - right) * channels)
         strides = self._source_strides()
         base = image * strides[0]
-        for at, place in enumerate(places):
-            base = base + (place - B.i64(data.before[at + 1])) * strides[at + 1]
+        for at, position in enumerate(positions):
+            base = base + (position - B.i64(data.before[at + 1])) * strides[at + 1]
         base = base + (start + left - B.i64(before)) * strides[axis]
         count = right - left
         to = to + left * channels
@@ -206,15 +209,15 @@ def _overruns(window: Window, count: int, extent: Extent) -> bool:
     return first * window.stride + window.span(count) > extent
 
 
-def _inside(data: Padded, axis: int, place: Expr, overruns: bool) -> Expr | None:
+def _inside(data: Padded, axis: int, position: Expr, overruns: bool) -> Expr | None:
     """Return the condition that a position of the data lies in the source, or None if all positions do."""
     before, inner, extent = data.before[axis], data.inner[axis], data.shape[axis]
     conditions = []
     assert isinstance(inner, int) and isinstance(extent, int)
     if before > 0:
-        conditions.append(tir.GE(place, B.i64(before)))
+        conditions.append(tir.GE(position, B.i64(before)))
     if overruns or before + inner < extent:
-        conditions.append(tir.LT(place, B.i64(before + inner)))
+        conditions.append(tir.LT(position, B.i64(before + inner)))
     return _all(conditions)
 
 

@@ -7,7 +7,7 @@ from ... import compat
 from ...codegen import builder as B
 from ...compat import Expr, tir
 from ...graph.extent import flatten
-from .convolution import ConvolutionTasks, Places
+from .convolution import ConvolutionTasks, Positions
 from .data_block import DataBlock
 from .factors import widened
 from .micro_kernel import emit_sums
@@ -21,7 +21,7 @@ class DepthwiseTasks(ConvolutionTasks):
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs, self.tiles, self.width())
 
-    def depth_of(self, taps: Residue) -> list[int]:
+    def reduction_of(self, taps: Residue) -> list[int]:
         return [of_axis.kernel for of_axis in taps]
 
     def width(self) -> int:
@@ -36,20 +36,20 @@ class DepthwiseTasks(ConvolutionTasks):
         if columns % width:
             column = tir.min(column, B.i64(columns - width))
         if self.number_of_residue == 0:  # later residue classes read it too
-            self.data.fill(self.image, self.places, column)
-        self.lines(lambda number, places, rows: self.tile(places, rows, column))
+            self.data.fill(self.image, self.positions, column)
+        self.lines(lambda number, positions, rows: self.tile(positions, rows, column))
 
-    def tile(self, places: Places, rows: Rows, column: Expr) -> None:
+    def tile(self, positions: Positions, rows: Rows, column: Expr) -> None:
         """Emit a tile of positions."""
         width, lanes = self.width(), self.tiles.lanes
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
-            data = self.data.at(self.offsets(*places(i), k), c)
-            place = B.i64(self.depth_before) + flatten(k, self.depth)
-            return data * widened(compat.load(self.packed, [place, column + c]), self.conv.summed)
+            data = self.data.at(self.offsets(*positions(i), k), c)
+            position = B.i64(self.reduction_before) + flatten(k, self.reduction)
+            return data * widened(compat.load(self.packed, [position, column + c]), self.conv.summed)
 
         # Unrolled, so that neighbouring positions share the elements that they read.
         sums = emit_sums(
-            self.rows, width, lanes, self.depth, term, self.tiles.choices, self.conv.summed, unrolled=1
+            self.rows, width, lanes, self.reduction, term, self.tiles.choices, self.conv.summed, unrolled=1
         )
         self.out.store(sums, rows, column, width, min(lanes, width))

@@ -60,9 +60,9 @@ class DotInstruction:
     group: int
     lanes: int
 
-    def steps(self, depth: int) -> int:
+    def steps(self, reduction: int) -> int:
         """Return the number of groups of a reduction dimension. The last group is padded with zeros."""
-        return -(-depth // self.group)
+        return -(-reduction // self.group)
 
     def add(self, sums: Expr, left: Expr, right: Expr) -> Expr:
         """Return a vector of sums with the products added.
@@ -75,7 +75,7 @@ class DotInstruction:
         words = [tir.reinterpret("int32", left), tir.reinterpret(f"int32x{self.lanes}", right)]
         return tir.call_pure_extern(f"{self.sums}x{self.lanes}", self.name, sums, *words)
 
-    def place_of(self, column: Expr) -> Expr:
+    def position_of(self, column: Expr) -> Expr:
         """Return the indices, within a step of a packed weight, of the groups of a vector of columns from
         ``column`` on.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrix product on a CPU: a micro-kernel with its sums in registers, over panels of columns.
 
-A panel of the right side is ``columns`` neighbouring columns over the whole reduction dimension (depth). It fits
+A panel of the right side is ``columns`` neighbouring columns over the whole reduction dimension. It fits
 the second-level cache, and the rows of a task pass over it in tiles. Panels of a weight are contiguous and padded
 with zeros, as GotoBLAS packs them (Goto and van de Geijn, 2008). The right side of other products is read as
 stored. If its columns are contiguous, vectors run along the reduction dimension (see
@@ -32,7 +32,7 @@ from .dot_instruction import DotInstruction, vector
 from .factors import Kept, widened
 from .micro_kernel import (
     Ahead,
-    DepthBlocks,
+    ReductionBlocks,
     Totals,
     blocks_of,
     each_tile,
@@ -75,17 +75,17 @@ class MatmulTasks:
         )
         with B.loop("parallel" if tiles.parallel else "serial", as_expr(product_of(divided)), "task") as task:
             if self._copies(width):
-                assert isinstance(p.depth, int)
-                self.copied = B.stack([p.depth * width], p.summed, "panel")
+                assert isinstance(p.reduction, int)
+                self.copied = B.stack([p.reduction * width], p.summed, "panel")
             self.instruction = None if self.packed is None else tiles.instruction
-            self.depth = p.depth
+            self.reduction = p.reduction
             if self.instruction is not None:
-                assert isinstance(p.depth, int)
-                self.depth = self.instruction.steps(p.depth)
+                assert isinstance(p.reduction, int)
+                self.reduction = self.instruction.steps(p.reduction)
             self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
             self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
             self.out.begin(self.tile_rows, width)
-            self.blocks = None if self.dots else blocks_of([self.depth], tiles.choices)
+            self.blocks = None if self.dots else blocks_of([self.reduction], tiles.choices)
             if self.blocks is not None:
                 self.totals = Totals(
                     -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
@@ -143,35 +143,35 @@ class MatmulTasks:
     def _copies_rows(self) -> bool:
         """Return whether to copy a task's rows: to widen them, or to align each with an instruction's group."""
         p = self.product
-        if not isinstance(p.depth, int) or p.depth == 0:
+        if not isinstance(p.reduction, int) or p.reduction == 0:
             return False
         kept = Kept.by(self.instruction, p.summed)
         if p.left.dtype != kept.reads:
             return True
-        return self.instruction is not None and (p.left_transposed or kept.filled(p.depth) > p.depth)
+        return self.instruction is not None and (p.left_transposed or kept.filled(p.reduction) > p.reduction)
 
     def _copy_rows(self, batch: Expr, first: Expr, count: Expr) -> None:
         """Copy the rows of a task for the micro-kernel, with an instruction's groups padded with zeros."""
         p = self.product
-        assert isinstance(p.depth, int)
+        assert isinstance(p.reduction, int)
         kept = Kept.by(self.instruction, p.summed)
-        each, stored = kept.filled(p.depth), kept.stored
+        each, stored = kept.filled(p.reduction), kept.stored
         self.first, self.block = first, B.stack([self._most_rows() * each], kept.dtype, "rows")
-        if each > p.depth:
+        if each > p.reduction:
             with times("serial", count, "row") as row:
-                for k in range(p.depth, each):
+                for k in range(p.reduction, each):
                     B.store(self.block, compat.const(0, kept.dtype), [row * B.i64(each) + B.i64(k)])
         if p.left_transposed:
-            with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
-                at = (self._left_batch(batch) * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
+            with times("serial", p.reduction, "k") as k, times("serial", count, "row") as row:
+                at = (self._left_batch(batch) * B.i64(p.reduction) + k) * as_expr(p.rows) + first + row
                 B.store(self.block, stored(B.fetch(self.left, at)), [row * B.i64(each) + k])
             return
-        start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.depth)
-        if each > p.depth:
+        start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.reduction)
+        if each > p.reduction:
             with times("serial", count, "row") as row:
-                begin = B.bind(start + row * B.i64(p.depth), "begin")
+                begin = B.bind(start + row * B.i64(p.reduction), "begin")
                 elements(
-                    B.i64(p.depth),
+                    B.i64(p.reduction),
                     self.tiles.choices.copied_at_once,
                     lambda at: B.store(
                         self.block, stored(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
@@ -179,7 +179,7 @@ class MatmulTasks:
                 )
             return
         elements(
-            count * B.i64(p.depth),
+            count * B.i64(p.reduction),
             self.tiles.choices.copied_at_once,
             lambda at: B.store(self.block, stored(B.fetch(self.left, start + at)), [at]),
         )
@@ -189,9 +189,12 @@ class MatmulTasks:
         p, tiles = self.product, self.tiles
         if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
             return False
-        if not isinstance(p.depth, int) or not 0 < p.depth * width <= tiles.choices.copied_panel_elements:
+        if (
+            not isinstance(p.reduction, int)
+            or not 0 < p.reduction * width <= tiles.choices.copied_panel_elements
+        ):
             return False
-        if p.depth > tiles.choices.short_reduction and not p.left_transposed:
+        if p.reduction > tiles.choices.short_reduction and not p.left_transposed:
             return False
         return (
             isinstance(p.rows, int)
@@ -201,13 +204,13 @@ class MatmulTasks:
     def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
         """Copy the columns of a panel so that neighbours are contiguous."""
         p = self.product
-        depth, columns = as_expr(p.depth), as_expr(p.columns)
-        begin = (self._matrix(batch) * columns + start) * depth
-        assert isinstance(p.depth, int)
-        side = side_of(self.tiles.lanes, width, p.depth) if p.right.dtype == p.summed else 1
+        reduction, columns = as_expr(p.reduction), as_expr(p.columns)
+        begin = (self._matrix(batch) * columns + start) * reduction
+        assert isinstance(p.reduction, int)
+        side = side_of(self.tiles.lanes, width, p.reduction) if p.right.dtype == p.summed else 1
         to = MatrixRows(panel, B.i64(0), B.i64(width))
         changed = self._wide if side == 1 else lambda value: value
-        transpose(MatrixRows(self.right, begin, depth), to, width, p.depth, side, changed)
+        transpose(MatrixRows(self.right, begin, reduction), to, width, p.reduction, side, changed)
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
         """Emit the tiles of a task in one panel. Only the panel's first ``stored`` columns are results."""
@@ -265,7 +268,7 @@ class MatmulTasks:
         rows: int,
         start: Expr,
         width: int,
-        block: tuple[DepthBlocks, Expr] | None = None,
+        block: tuple[ReductionBlocks, Expr] | None = None,
     ) -> list[Buffer]:
         """Return ``rows`` x ``width`` sums, over the whole reduction or a block of it."""
         p, lanes = self.product, self.tiles.lanes
@@ -274,7 +277,7 @@ class MatmulTasks:
                 rows,
                 width,
                 lanes,
-                p.depth,
+                p.reduction,
                 lambda i, k: self._left(batch, row, line, i, k),
                 lambda k, c: self._right(batch, k, start, c, width),
                 self.tiles.choices,
@@ -284,13 +287,21 @@ class MatmulTasks:
         if (instruction := self.instruction) is not None:
             term = instruction, lambda i, k, c: self._groups(instruction, row, line, i, k[0], start, c, width)
             return emit_sums(
-                rows, width, lanes, [self.depth], term, self.tiles.choices, p.summed, block=block, ahead=ahead
+                rows,
+                width,
+                lanes,
+                [self.reduction],
+                term,
+                self.tiles.choices,
+                p.summed,
+                block=block,
+                ahead=ahead,
             )
         return emit_sums(
             rows,
             width,
             lanes,
-            [p.depth],
+            [p.reduction],
             lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
             self.tiles.choices,
             p.summed,
@@ -299,15 +310,15 @@ class MatmulTasks:
         )
 
     def _ahead(
-        self, number: Expr, rows: int, start: Expr, width: int, block: tuple[DepthBlocks, Expr] | None
+        self, number: Expr, rows: int, start: Expr, width: int, block: tuple[ReductionBlocks, Expr] | None
     ) -> Ahead | None:
         """Return the prefetch of packed weights behind the panel's block, for one tile."""
         if self.packed is None or rows < self.tile_rows:
             return None
-        assert isinstance(self.depth, int)
+        assert isinstance(self.reduction, int)
         group = self.tiles.group
-        step = self.depth if block is None else block[0].step
-        begin = start * B.i64(self.depth * group)
+        step = self.reduction if block is None else block[0].step
+        begin = start * B.i64(self.reduction * group)
         if block is not None:
             begin = begin + block[1] * B.i64(step * width * group)
         tiles = -(-self._most_rows() // self.tile_rows)
@@ -315,15 +326,15 @@ class MatmulTasks:
 
     def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
         p = self.product
-        depth, rows = as_expr(p.depth), as_expr(p.rows)
+        reduction, rows = as_expr(p.reduction), as_expr(p.rows)
         if self.block is not None:
-            return B.fetch(self.block, (row - self.first + B.i64(i)) * depth + k)
+            return B.fetch(self.block, (row - self.first + B.i64(i)) * reduction + k)
         if p.left_transposed:
             return self._wide(
-                B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i))
+                B.fetch(self.left, (self._left_batch(batch) * reduction + k) * rows + row + B.i64(i))
             )
         first = row if p.left_shared else line
-        return self._wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
+        return self._wide(B.fetch(self.left, (first + B.i64(i)) * reduction + k))
 
     def _groups(
         self,
@@ -337,13 +348,13 @@ class MatmulTasks:
         width: int,
     ) -> tuple[Expr, Expr]:
         """Return a group of a row's elements, and those of a vector of columns."""
-        assert self.packed is not None and isinstance(self.depth, int)
+        assert self.packed is not None and isinstance(self.reduction, int)
         group, p = instruction.group, self.product
-        rows, first, each = self.left, row if p.left_shared else line, as_expr(p.depth)
+        rows, first, each = self.left, row if p.left_shared else line, as_expr(p.reduction)
         if self.block is not None:
-            rows, first, each = self.block, row - self.first, B.i64(self.depth * group)
+            rows, first, each = self.block, row - self.first, B.i64(self.reduction * group)
         left = vector((first + B.i64(i)) * each + step * B.i64(group), group)
-        at = [tir.floordiv(start, B.i64(width)), step, instruction.place_of(column)]
+        at = [tir.floordiv(start, B.i64(width)), step, instruction.position_of(column)]
         return compat.load(rows, [left]), compat.load(self.packed, at)
 
     def _wide(self, value: Expr) -> Expr:
@@ -363,7 +374,7 @@ class MatmulTasks:
             return self._wide(compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column]))
         if self.copied is not None:
             return B.fetch(self.copied, k * B.i64(width) + column)
-        depth, columns, matrix = as_expr(p.depth), as_expr(p.columns), self._matrix(batch)
+        reduction, columns, matrix = as_expr(p.reduction), as_expr(p.columns), self._matrix(batch)
         if p.transposed:
-            return self._wide(B.fetch(self.right, (matrix * columns + start + column) * depth + k))
-        return self._wide(B.fetch(self.right, (matrix * depth + k) * columns + start + column))
+            return self._wide(B.fetch(self.right, (matrix * columns + start + column) * reduction + k))
+        return self._wide(B.fetch(self.right, (matrix * reduction + k) * columns + start + column))

@@ -45,25 +45,25 @@ These are the row's group, and the groups of a vector of columns from that colum
 
 
 @dataclass(frozen=True)
-class DepthBlocks:
+class ReductionBlocks:
     """The blocks of a long reduction: each has some iterations of one of its loops, with all loops inside that one.
 
     Long sums are sums of shorter ones, because the error of adding one by one grows with the number of terms.
 
     Attributes:
-        depth: extents of the reduction loops, outermost first.
+        reduction: extents of the reduction loops, outermost first.
         level: index of the loop that is divided.
         step: iterations of that loop per block.
     """
 
-    depth: tuple[Extent, ...]
+    reduction: tuple[Extent, ...]
     level: int
     step: int
 
     @property
     def divided(self) -> list[Extent]:
         """Extents of the loops over blocks."""
-        return [*self.depth[: self.level], ceildiv(self.depth[self.level], self.step)]
+        return [*self.reduction[: self.level], ceildiv(self.reduction[self.level], self.step)]
 
     @property
     def count(self) -> Extent:
@@ -71,23 +71,23 @@ class DepthBlocks:
         return product(self.divided)
 
 
-def blocks_of(depth: Sequence[Extent], choices: Choices) -> DepthBlocks | None:
+def blocks_of(reduction: Sequence[Extent], choices: Choices) -> ReductionBlocks | None:
     """Return the blocks of a reduction, or None if it is short enough to be summed one by one."""
-    total = product(depth)
+    total = product(reduction)
     if isinstance(total, int) and total <= choices.longest_sum:
         return None
-    level, inner = len(depth) - 1, 1
-    while level and inner * int(depth[level]) <= choices.sum_length:
-        inner *= int(depth[level])
+    level, inner = len(reduction) - 1, 1
+    while level and inner * int(reduction[level]) <= choices.sum_length:
+        inner *= int(reduction[level])
         level -= 1
-    extent, step = depth[level], choices.sum_length // inner
+    extent, step = reduction[level], choices.sum_length // inner
     if isinstance(extent, int):  # blocks of equal size, as far as possible
         step = -(-extent // -(-extent // step))
-    return DepthBlocks(tuple(depth), level, step)
+    return ReductionBlocks(tuple(reduction), level, step)
 
 
 @contextmanager
-def last_of(blocks: DepthBlocks, block: Expr) -> Iterator[None]:
+def last_of(blocks: ReductionBlocks, block: Expr) -> Iterator[None]:
     """Emit code under the condition that the block is the last one."""
     with T.If(tir.EQ(block, as_expr(blocks.count) - B.i64(1))), T.Then():
         yield
@@ -113,26 +113,30 @@ class Ahead:
 
     @staticmethod
     def of(
-        weights: Buffer, start: Expr, depth: Extent, width: int, tile: Expr, tiles: int, choices: Choices
+        weights: Buffer, start: Expr, reduction: Extent, width: int, tile: Expr, tiles: int, choices: Choices
     ) -> Ahead | None:
         """Return the share of one tile of a block, or None if prefetching does not pay.
 
         Args:
             weights: the packed weights.
-            start: first element of the block, which has ``depth`` x ``width`` elements.
-            depth: steps of the reduction.
+            start: first element of the block, which has ``reduction`` x ``width`` elements.
+            reduction: steps of the reduction.
             width: elements of a step.
             tile: number of the tile.
             tiles: number of tiles of the block.
         """
-        if not isinstance(depth, int) or depth < choices.fetch_steps or tiles < choices.least_tiles_of_fetch:
+        if (
+            not isinstance(reduction, int)
+            or reduction < choices.fetch_steps
+            or tiles < choices.least_tiles_of_fetch
+        ):
             return None
         weights = B.flat_view(weights)
         per_line = CACHE_LINE // item_bytes(compat.buffer_dtype(weights))
-        groups = depth // choices.fetch_steps
-        lines = -(-depth * width // (per_line * groups * tiles))
+        groups = reduction // choices.fetch_steps
+        lines = -(-reduction * width // (per_line * groups * tiles))
         share = B.i64(groups * lines * per_line)
-        return Ahead(weights, start + B.i64(depth * width) + tile * share, lines, choices)
+        return Ahead(weights, start + B.i64(reduction * width) + tile * share, lines, choices)
 
     def emit(self, step: Expr) -> None:
         """Emit the prefetches before a group of steps that begins at ``step``."""
@@ -146,23 +150,23 @@ def emit_sums(
     rows: int,
     width: int,
     lanes: int,
-    depth: Sequence[Extent],
+    reduction: Sequence[Extent],
     term: Term | tuple[DotInstruction, Groups],
     choices: Choices,
     dtype: str = "float32",
     unrolled: int = 0,
-    block: tuple[DepthBlocks, Expr] | None = None,
+    block: tuple[ReductionBlocks, Expr] | None = None,
     ahead: Ahead | None = None,
     whole: bool = False,
 ) -> list[Buffer]:
-    """Emit ``rows`` x ``width`` sums over the loops of ``depth``, and return a buffer for each row.
+    """Emit ``rows`` x ``width`` sums over the loops of ``reduction``, and return a buffer for each row.
 
     Args:
         rows, width: size of the tile. ``width`` is a multiple of ``lanes``, or less.
         lanes: elements of a vector.
-        depth: extents of the reduction loops, outermost first.
+        reduction: extents of the reduction loops, outermost first.
         term: a product, from a row of the tile, the loops' variables, and a column of the tile. Or an instruction
-            and its groups, if ``depth`` counts groups.
+            and its groups, if ``reduction`` counts groups.
         choices: the device's constants of choice.
         dtype: type of the sums.
         unrolled: number of innermost loops that are unrolled.
@@ -173,15 +177,15 @@ def emit_sums(
     tile = _Tile(rows, width, width if whole else min(lanes, width), dtype)
     sums = tile.buffers("sums")
     tile.clear(sums)
-    if any(is_number(extent, 0) for extent in depth):
+    if any(is_number(extent, 0) for extent in reduction):
         return sums
     before: list[Expr] = []
-    loops = list(depth)
+    loops = list(reduction)
     if block is not None:
         blocks, number = block
         *before, block_of_loop = unflatten(number, blocks.divided)
         first = block_of_loop * B.i64(blocks.step)
-        loops = [count_of(depth[blocks.level], blocks.step, first), *depth[blocks.level + 1 :]]
+        loops = [count_of(reduction[blocks.level], blocks.step, first), *reduction[blocks.level + 1 :]]
     kinds = ["serial"] * (len(loops) - unrolled) + ["unroll"] * unrolled
 
     def step(at: list[Expr], to: list[Buffer] = sums) -> None:
@@ -316,7 +320,7 @@ def emit_dots(
     rows: int,
     width: int,
     lanes: int,
-    depth: Extent,
+    reduction: Extent,
     left: Callable[[int, Expr], Expr],
     right: Callable[[Expr, Expr], Expr],
     choices: Choices,
@@ -330,7 +334,7 @@ def emit_dots(
     Args:
         rows, width: size of the tile. ``width`` is a power of two, or a multiple of ``dot_columns``.
         lanes: elements of a vector.
-        depth: length of the reduction.
+        reduction: length of the reduction.
         left: an element, from the row of the tile and the reduction index.
         right: an element, from the reduction index and the column of the tile.
         choices: the device's constants of choice.
@@ -339,7 +343,7 @@ def emit_dots(
     tile = _Tile(rows, width, 1, dtype)
     results = tile.buffers("dots")
     count = min(width, choices.dot_columns)
-    steps = as_expr(depth) // B.i64(lanes) if not isinstance(depth, int) else depth // lanes
+    steps = as_expr(reduction) // B.i64(lanes) if not isinstance(reduction, int) else reduction // lanes
     with times("serial", width // count, "group") as group:
         first = group * B.i64(count)
 
@@ -349,10 +353,10 @@ def emit_dots(
 
         partial = _dots_of(rows, count * lanes, lanes, steps, term, choices, dtype)
         for i, line in enumerate(partial):
-            T.buffer_store(results[i], _folded(line, count, lanes), [_places(first, count)])
-        if isinstance(depth, int) and depth % lanes == 0:
+            T.buffer_store(results[i], _folded(line, count, lanes), [_positions(first, count)])
+        if isinstance(reduction, int) and reduction % lanes == 0:
             return results
-        with times("serial", as_expr(depth) - as_expr(steps) * B.i64(lanes), "rest") as rest:
+        with times("serial", as_expr(reduction) - as_expr(steps) * B.i64(lanes), "rest") as rest:
             k = as_expr(steps) * B.i64(lanes) + rest
             for line in range(rows):
                 with B.loop("unroll", count, "c") as c:
@@ -387,14 +391,18 @@ def _folded(line: Buffer, count: int, lanes: int) -> Expr:
     loop.
     """
     dtype = compat.buffer_dtype(line)
-    sums = [compat.load(line, [_places(B.i64(c * lanes), lanes)]) for c in range(count)]
+    sums = [compat.load(line, [_positions(B.i64(c * lanes), lanes)]) for c in range(count)]
     while lanes > 1:
         half = lanes // 2
         low = [c * lanes + v for c in range(count) for v in range(half)]
         lower, upper = _shuffled(sums, low), _shuffled(sums, [at + half for at in low])
-        folded, lanes, places = B.stack([count * half], dtype, "half"), half, _places(B.i64(0), count * half)
-        T.buffer_store(folded, lower + upper, [places])
-        sums = [compat.load(folded, [places])]
+        folded, lanes, positions = (
+            B.stack([count * half], dtype, "half"),
+            half,
+            _positions(B.i64(0), count * half),
+        )
+        T.buffer_store(folded, lower + upper, [positions])
+        sums = [compat.load(folded, [positions])]
     return sums[0] if len(sums) == 1 else _shuffled(sums, range(count))
 
 
@@ -403,7 +411,7 @@ def _shuffled(vectors: Sequence[Expr], order: Iterable[int]) -> Expr:
     return tir.Shuffle(list(vectors), [compat.const(at, "int32") for at in order])
 
 
-def _places(first: Expr, count: int) -> Expr:
+def _positions(first: Expr, count: int) -> Expr:
     """Return the indices of ``count`` neighbours, or the index itself for a single one."""
     return vector(first, count) if count > 1 else first
 
@@ -437,8 +445,8 @@ class _Tile:
             with B.loop("unroll", self.width // self.lanes, "j") as j:
                 with B.loop("vectorized", self.lanes, "v") as v:
                     column = j * B.i64(self.lanes) + v
-                    buffer, place = (row, column) if to is None else to(i, column)
-                    B.store(buffer, value(i, column), [place])
+                    buffer, position = (row, column) if to is None else to(i, column)
+                    B.store(buffer, value(i, column), [position])
 
     def each_vector(
         self, buffers: Sequence[Buffer], value: Callable[[int, Expr, Expr], Expr], lanes: int
@@ -448,8 +456,8 @@ class _Tile:
         """
         for i, row in enumerate(buffers):
             with B.loop("unroll", self.width // lanes, "j") as j:
-                place = vector(j * B.i64(lanes), lanes)
-                B.store(row, value(i, j * B.i64(lanes), compat.load(row, [place])), [place])
+                position = vector(j * B.i64(lanes), lanes)
+                B.store(row, value(i, j * B.i64(lanes), compat.load(row, [position])), [position])
 
 
 def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr, int], None]) -> None:

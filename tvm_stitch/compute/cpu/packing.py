@@ -22,10 +22,10 @@ def packed_shape(product: Contraction | Convolution, width: int, group: int = 1)
     """
     if isinstance(product, Convolution):
         if product.is_depthwise:
-            return product.depth, product.columns
-        steps = product.depth // max(1, product.inputs) * -(-product.inputs // group)
+            return product.reduction, product.columns
+        steps = product.reduction // max(1, product.inputs) * -(-product.inputs // group)
         return product.groups * -(-product.outputs // width), steps, width * group
-    return -(-int(product.columns) // width), -(-int(product.depth) // group), width * group
+    return -(-int(product.columns) // width), -(-int(product.reduction) // group), width * group
 
 
 def layout(product: Contraction | Convolution) -> Hashable:
@@ -40,12 +40,12 @@ def packed(product: Contraction | Convolution, weight: np.ndarray, width: int, g
     zeros.
     """
     if not isinstance(product, Convolution):
-        rows = weight.reshape((product.columns, product.depth)).T if product.transposed else weight
-        return _panels(_grouped(rows.reshape((1, product.depth, product.columns)), group), width)
+        rows = weight.reshape((product.columns, product.reduction)).T if product.transposed else weight
+        return _panels(_grouped(rows.reshape((1, product.reduction, product.columns)), group), width)
     rows = _rows(product, weight)
     if product.is_depthwise:
         return np.ascontiguousarray(rows)
-    positions = product.depth // max(1, product.inputs)
+    positions = product.reduction // max(1, product.inputs)
     rows = _grouped(rows.reshape((positions, product.inputs, product.columns)), group)
     return np.concatenate([_panels(each, width) for each in np.split(rows, product.groups, 1)])
 
@@ -69,13 +69,11 @@ def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
 
 
 def _grouped(rows: np.ndarray, group: int) -> np.ndarray:
-    """Return <positions, depth, columns> as <steps, columns, group>. The last step of each position is padded with
-    zeros.
-    """
-    positions, depth, columns = rows.shape
-    steps = -(-depth // group)
+    """Return <positions, reduction, columns> as <steps, columns, group>, with zeros in each position's last step."""
+    positions, reduction, columns = rows.shape
+    steps = -(-reduction // group)
     filled = np.zeros((positions, steps * group, columns), rows.dtype)
-    filled[:, :depth] = rows
+    filled[:, :reduction] = rows
     return filled.reshape((positions * steps, group, columns)).transpose(0, 2, 1)
 
 

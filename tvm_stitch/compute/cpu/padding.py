@@ -44,7 +44,7 @@ class Padded:
 
     @property
     def is_dilated(self) -> bool:
-        """True if the data is dilated: something lies between elements of the source."""
+        """True if the data is dilated: zeros lie between elements of the source."""
         return any(each != 1 for each in self.spacing)
 
     @property

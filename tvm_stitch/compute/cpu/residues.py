@@ -103,7 +103,7 @@ def residues_of(data: Padded, windows: tuple[Window, ...]) -> tuple[Padded, tupl
         Refusal: if windows have strides, or meet no data at all.
     """
     if any(w.stride != 1 for w in windows):
-        raise Refusal("its windows have strides over spread data")
+        raise Refusal("its windows have strides over dilated data")
     shape, before = list(data.shape), list(data.before)
     along, common = [], []
     for axis, window in enumerate(windows, 1):

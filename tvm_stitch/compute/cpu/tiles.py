@@ -43,7 +43,7 @@ class Tiles:
         columns: columns of the micro-kernel and of a panel, a multiple of ``lanes``.
         task_rows, task_panels: size of a parallel task. For a convolution, rows are lines along its last axis.
         parallel: whether tasks run in parallel at all.
-        task_places: positions of a line, in a convolution's task.
+        task_positions: positions of a line, in a convolution's task.
         across_lines: whether a convolution's tiles continue from line to line.
         rows_outside: whether consecutive tasks share rows, rather than panels.
         dot_rows: rows of a tile of ``dot_columns`` whose sums run along the reduction, each in a vector.
@@ -57,7 +57,7 @@ class Tiles:
     task_rows: int
     task_panels: int
     parallel: bool
-    task_places: int = 0
+    task_positions: int = 0
     across_lines: bool = False
     rows_outside: bool = False
     dot_rows: int = 1
@@ -81,7 +81,7 @@ class Tiles:
 
 
 def tiles_for(
-    target: Target, choices: Choices, batch: Extent, rows: Extent, columns: Extent, depth: Extent
+    target: Target, choices: Choices, batch: Extent, rows: Extent, columns: Extent, reduction: Extent
 ) -> Tiles:
     """Return the tiles of a product of these extents on a CPU.
 
@@ -101,13 +101,13 @@ def tiles_for(
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
         task_rows, task_panels = _task(batch, rows, panels, tile_rows, cores_of(target, choices), choices)
-        if isinstance(depth, int):
-            parallel = batch * rows * columns * depth > choices.serial_multiplications
+        if isinstance(reduction, int):
+            parallel = batch * rows * columns * reduction > choices.serial_multiplications
     outside = False
-    if isinstance(columns, int) and isinstance(depth, int):
-        left, row_tasks = (rows * depth, -(-rows // task_rows)) if isinstance(rows, int) else (None, 1)
+    if isinstance(columns, int) and isinstance(reduction, int):
+        left, row_tasks = (rows * reduction, -(-rows // task_rows)) if isinstance(rows, int) else (None, 1)
         outside = has_rows_outside(
-            left, columns * depth, row_tasks, -(-columns // (task_panels * tile_columns)), choices
+            left, columns * reduction, row_tasks, -(-columns // (task_panels * tile_columns)), choices
         )
     return Tiles(
         choices,

@@ -139,7 +139,7 @@ class _TileEmitter(CpuEmitter):
     def emit_at(self, row: Expr, column: Expr, offset: Expr, width: int) -> None:
         """Emit the evaluation of ``width`` columns from ``column`` on, whose sums begin at ``offset`` of the tile."""
         (only,) = self.sched.passes
-        self.lanes, self.place = None, offset
+        self.lanes, self.position = None, offset
         self.eval = self.evaluator(row)
         for key in only.row_values:
             self.eval.bind_row(key)
@@ -158,7 +158,7 @@ class _TileEmitter(CpuEmitter):
             return super().input(access, point)
         leaf = access.tensor, point
         if leaf not in self.loaded:
-            value = compat.load(self.tile, [self.place + self.lanes.lane])
+            value = compat.load(self.tile, [self.position + self.lanes.lane])
             if self.result.dtype in HALF:  # rounded, as it would be in memory
                 value = self._round(tir.Cast("float32", tir.Cast(self.result.dtype, value)))
             self.loaded[leaf] = self.bind(value, "sum")

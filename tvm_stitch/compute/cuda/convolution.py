@@ -32,7 +32,7 @@ from ...repairs.tir.exact_constants import exact_constants
 from ..cpu.emit import compute_func
 from .convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
 from .epilogue import Epilogue, TileEvaluator
-from .positions import Places
+from .positions import Positions
 from .sources import sources
 from .splits import ByCluster, ByGrid, Cluster, Grid, add_up
 
@@ -73,9 +73,9 @@ class KernelOf:
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> KernelOf:
         """Return the parameters from the list that :meth:`numbers` returned."""
-        rows, places, slices, resident, gathered, has_splits, axes, groups, *rest, exchanged = numbers
+        rows, positions, slices, resident, gathered, has_splits, axes, groups, *rest, exchanged = numbers
         window, strides, padding, dilation = ((rest[i], rest[i + 1]) for i in range(0, 8, 2))
-        tile = Tile(rows, places, slices)
+        tile = Tile(rows, positions, slices)
         return KernelOf(
             tile,
             resident,
@@ -110,7 +110,7 @@ def kernel_of(convolution: ImageConvolution, plan: ConvolutionPlan, axes: int) -
 
 
 def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: ConvolutionPlan) -> np.ndarray:
-    """Return the weight ``<groups * outputs, inputs, window...>`` in the kernel's layout ``<groups * depth,
+    """Return the weight ``<groups * outputs, inputs, window...>`` in the kernel's layout ``<groups * reduction,
     line>``.
 
     The reduction dimension is padded to whole steps, and a line to whole tiles.
@@ -155,18 +155,18 @@ def cuda_convolution(
         tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
     )
     extents = [tir.Var(name, "int64") for name in "hw"[-of.axes :]]
-    places = [tir.Var(f"out_{name}", "int64") for name in "hw"[-of.axes :]]
+    positions = [tir.Var(f"out_{name}", "int64") for name in "hw"[-of.axes :]]
     first = [channels, images] if of.exchanged else [images, channels]
     data = _buffer([*first, *extents], "data")
     weight = _buffer([lines, line], "weight")
-    whole = [images, outputs, *places]
+    whole = [images, outputs, *positions]
     behind = _behind(epilogue, whole)
     divided = [_buffer([splits, *whole], "splits")] if of.has_splits and cluster == 1 else []
     out = [_buffer(whole, "out")] if not behind and (by_grid or not divided) else []
     count = splits if divided else B.i64(cluster)
     own = tir.floordiv(outputs, B.i64(of.groups))
     of_split = product(
-        [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups]
+        [ceildiv(own, of.tile.rows), ceildiv(product([images, *positions]), of.tile.positions), of.groups]
     )
     blocks = of_split * count
     keeps_tile = (epilogue is not None or cluster > 1) and not divided
@@ -186,7 +186,7 @@ def cuda_convolution(
             tir.floordiv(channels, B.i64(of.groups)),
             *_two(extents),
             own,
-            *_two(places),
+            *_two(positions),
             line,
             count,
             B.i64(lanes),
@@ -210,9 +210,9 @@ def cuda_convolution(
 
 def tiles_of(of: KernelOf, whole: Sequence[int]) -> int:
     """Return the number of tiles of one split of a convolution with results of those extents."""
-    images, outputs, *places = whole
+    images, outputs, *positions = whole
     rows = ceildiv(outputs // of.groups, of.tile.rows)
-    return of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
+    return of.groups * rows * ceildiv(images * math.prod(positions), of.tile.positions)
 
 
 def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
@@ -237,12 +237,12 @@ def _write_back(
     adds up the tiles of all blocks. ``at`` holds the coordinates where it begins, as numbers opaque to TVM's
     simplifier, which would repeat divisions at every use.
     """
-    _, _, *places = whole
-    across = of.tile.places // lanes
+    _, _, *positions = whole
+    across = of.tile.positions // lanes
     down = of.tile.threads // across
     image, vector, first, left = (B.fetch(at, i) for i in range(4))
     of_image = B.cell(
-        tir.floordiv(product(places), B.i64(lanes)), "of_image"
+        tir.floordiv(product(positions), B.i64(lanes)), "of_image"
     )  # hidden: the simplifier would lose sight of lanes
     column = tir.floormod(thread, B.i64(across)) * B.i64(lanes)
     each = of.tile.rows // down
@@ -255,17 +255,17 @@ def _write_back(
         if each % cluster.blocks:
             is_line = tir.And(is_line, tir.LT(number, B.i64(each)))
         with B.when(is_line):
-            start, sums = line * B.i64(of.tile.places) + column, shared
+            start, sums = line * B.i64(of.tile.positions) + column, shared
             if cluster.blocks > 1:
                 sums = cluster.added_up(shared, start, lanes)
                 start = B.i64(0)
-            at_places = Places(whole, image, first + line, vector, of_image, lanes)
+            at_positions = Positions(whole, image, first + line, vector, of_image, lanes)
             if isinstance(result, TileEvaluator):
-                result.emit(sums, start, at_places)
+                result.emit(sums, start, at_positions)
             else:
-                place = at_places.first(tuple(range(len(whole))))
+                position = at_positions.first(tuple(range(len(whole))))
                 with B.loop("vectorized", lanes, "v") as v:
-                    B.store(result, B.fetch(sums, start + v), [place + v])
+                    B.store(result, B.fetch(sums, start + v), [position + v])
     if cluster.blocks > 1:
         cluster.meet()  # no block ends while others read its tile
 
@@ -283,7 +283,7 @@ def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, 
     tile, keeps = of.tile, at is not None
     numbers = [
         tile.rows,
-        tile.places,
+        tile.positions,
         tile.slices,
         DEPTH,
         int(of.gathered),

@@ -35,7 +35,7 @@ class ImageConvolution:
         images: images of a batch.
         groups, inputs, outputs: number of groups, and channels of each group.
         extents: height and width of an image.
-        places: output positions along both axes.
+        positions: output positions along both axes.
         window, strides, padding, dilation: by spatial axis. Padding is the same on both sides.
         exchanged: whether the data has channels before images in memory. There is then a single group.
     """
@@ -45,7 +45,7 @@ class ImageConvolution:
     inputs: int
     outputs: int
     extents: tuple[int, int]
-    places: tuple[int, int]
+    positions: tuple[int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
@@ -55,7 +55,7 @@ class ImageConvolution:
     @property
     def products(self) -> int:
         """Number of multiply-adds."""
-        results = self.images * self.groups * self.outputs * math.prod(self.places)
+        results = self.images * self.groups * self.outputs * math.prod(self.positions)
         return results * self.inputs * math.prod(self.window)
 
 
@@ -64,13 +64,13 @@ class Tile:
     """The channels and positions of a block's results, and the groups of threads that share out their products."""
 
     rows: int
-    places: int
+    positions: int
     slices: int
 
     @property
     def threads(self) -> int:
         """Threads of a block. Each has 8 x 8 results of a slice."""
-        return self.rows * self.places // 64 * self.slices
+        return self.rows * self.positions // 64 * self.slices
 
     def shared_bytes(self, exchanged: bool) -> int:
         """Return the bytes of shared memory of a block.
@@ -80,9 +80,9 @@ class Tile:
         Args:
             exchanged: whether channels come before images.
         """
-        steps = STAGES * self.slices * (self.rows + self.places) * DEPTH
-        sums = self.slices * self.rows * self.places if self.slices > 1 else 0
-        return 4 * max(steps + PLACE_WORDS * self.places * exchanged, sums)
+        steps = STAGES * self.slices * (self.rows + self.positions) * DEPTH
+        sums = self.slices * self.rows * self.positions if self.slices > 1 else 0
+        return 4 * max(steps + PLACE_WORDS * self.positions * exchanged, sums)
 
     def shared_floats(self, exchanged: bool, kept: bool) -> int:
         """Return the floats of shared memory of a block.
@@ -91,7 +91,7 @@ class Tile:
             exchanged: whether channels come before images.
             kept: whether the block goes on with its tile of results.
         """
-        return max(self.shared_bytes(exchanged) // 4, self.rows * self.places * kept)
+        return max(self.shared_bytes(exchanged) // 4, self.rows * self.positions * kept)
 
 
 TILES = (Tile(64, 32, 4), Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))
@@ -122,14 +122,14 @@ def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> Conv
     """
     c = convolution
     step = (c.images if c.exchanged else c.groups * c.inputs) * math.prod(c.extents)
-    if max(c.images * math.prod(c.places), step) > _LARGEST // 4:
+    if max(c.images * math.prod(c.positions), step) > _LARGEST // 4:
         raise Refusal("its sizes do not fit our kernel's 32-bit numbers")
     estimates = [(_cycles(c, plan, device), plan) for plan in _plans(c, device)]
     if not estimates:
         raise Refusal("our kernel's tiles do not fit the device")
     _, best = min(estimates, key=lambda each: each[0])
     wasted = _computed(c, best) / (
-        c.images * math.prod(c.places) * c.outputs * c.inputs * math.prod(c.window)
+        c.images * math.prod(c.positions) * c.outputs * c.inputs * math.prod(c.window)
     )
     if wasted > device.choices.convolution_wasted:
         raise Refusal(f"our kernel's tiles would compute {wasted:.1f} times what is asked")
@@ -171,27 +171,27 @@ def _rounds(c: ImageConvolution, plan: ConvolutionPlan) -> int:
 
 
 def _tiles(c: ImageConvolution, plan: ConvolutionPlan) -> int:
-    places = c.images * math.prod(c.places)
-    return c.groups * -(-c.outputs // plan.tile.rows) * -(-places // plan.tile.places)
+    positions = c.images * math.prod(c.positions)
+    return c.groups * -(-c.outputs // plan.tile.rows) * -(-positions // plan.tile.positions)
 
 
 def _computed(c: ImageConvolution, plan: ConvolutionPlan) -> int:
     """Return the multiply-adds of a group, including the padding of tiles and steps."""
-    return _tiles(c, plan) // c.groups * plan.tile.rows * plan.tile.places * _steps(c, plan) * DEPTH
+    return _tiles(c, plan) // c.groups * plan.tile.rows * plan.tile.positions * _steps(c, plan) * DEPTH
 
 
 def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
     """Return the estimated cycles of a plan."""
     tile, tiles = plan.tile, _tiles(c, plan)
     work = TiledSums(
-        (tile.rows, tile.places, tile.slices),
+        (tile.rows, tile.positions, tile.slices),
         DEPTH,
         tiles,
         _rounds(c, plan),
         plan.resident,
         plan.splits,
         plan.splits > 1 and are_clusters(tiles, plan.splits, device),
-        4 * c.images * c.groups * c.outputs * math.prod(c.places),
+        4 * c.images * c.groups * c.outputs * math.prod(c.positions),
     )
     return tiled_sum_cycles(work, device)
 

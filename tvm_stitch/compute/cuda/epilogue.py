@@ -25,7 +25,7 @@ from ...repairs.tir.arithmetic import DEVICE
 from ...repairs.tir.negation import hidden_negation
 from ...repairs.tir.opaque import C_TYPES
 from ...support.failures import Refusal
-from .positions import Axes, Places, spatial
+from .positions import Axes, Positions, spatial
 
 VECTORS = frozenset({"float32", "float16", "bfloat16"})
 """Element types whose neighbours an epilogue reads and writes at once."""
@@ -111,7 +111,7 @@ def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
     operands: dict[Tensor, Axes] = {}
     for output in graph.outputs:
         if output.producer is None or len(output.shape) != len(whole):
-            raise Refusal(f"{output.name} is no element-wise function of the convolution's result")
+            raise Refusal(f"{output.name} is not an element-wise function of the convolution's result")
         if not all(map(same, output.shape, product.shape)) or output.dtype not in DTYPES:
             raise Refusal(f"{output.name} has another shape or dtype than an epilogue's results")
     for op, axes in _points(graph, whole):
@@ -169,7 +169,7 @@ def _check(op: Operator) -> None:
         return e in axes if compat.kind(e) in ("Var", "SizeVar") else any(map(visit, _operands(e)))
 
     if visit(op.value):
-        raise Refusal(f"{op.name} depends on places")
+        raise Refusal(f"{op.name} depends on its position")
 
 
 def _operands(e: Expr) -> Sequence[Expr]:
@@ -210,13 +210,13 @@ class TileEvaluator:
         self.known: dict[tuple[Operator, Axes], Expr] = {}
         self.leaf: dict[Tensor, Expr] = {}
 
-    def emit(self, sums: Buffer, start: Expr, places: Places) -> None:
+    def emit(self, sums: Buffer, start: Expr, positions: Positions) -> None:
         """Emit the evaluation and the stores.
 
         Args:
             sums: buffer of the convolution's results.
             start: position of the first lane's result in it.
-            places: coordinates of the lanes in other tensors.
+            positions: coordinates of the lanes in other tensors.
         """
         whole: Axes = tuple(range(self.epilogue.rank))
         self.known, self.leaf = {}, {}
@@ -224,9 +224,9 @@ class TileEvaluator:
         for tensor, axes in self.epilogue.operands:
             buffer = self.operands[tensor]
             if not spatial(axes):
-                self.leaf[tensor] = _widened(B.fetch(buffer, places.first(axes)), tensor)
-            elif places.are_neighbours(axes):
-                tiles[tensor] = self._tile(buffer, places.first(axes), f"{tensor.name[:16]}_in")
+                self.leaf[tensor] = _widened(B.fetch(buffer, positions.first(axes)), tensor)
+            elif positions.are_neighbours(axes):
+                tiles[tensor] = self._tile(buffer, positions.first(axes), f"{tensor.name[:16]}_in")
         results = [B.local([self.lanes], t.dtype, f"{t.name[:16]}_out") for t, _ in self.outputs]
         for op, axes in _points(self.epilogue.graph, whole):
             if not spatial(axes):
@@ -238,14 +238,14 @@ class TileEvaluator:
                 self.leaf[tensor] = _widened(B.fetch(tile, lane), tensor)
             for tensor, axes in self.epilogue.operands:
                 if spatial(axes) and tensor not in tiles:
-                    value = B.cell(B.fetch(self.operands[tensor], places.at(axes, lane)), "line_in")
+                    value = B.cell(B.fetch(self.operands[tensor], positions.at(axes, lane)), "line_in")
                     self.leaf[tensor] = _widened(value, tensor)
             for (tensor, _), result in zip(self.outputs, results):
                 assert tensor.producer is not None
                 B.store(result, convert(self._value(tensor.producer, whole), tensor.dtype), [lane])
         for (tensor, flat), result in zip(self.outputs, results):
             with B.loop(_loop_of(tensor.dtype), self.lanes, "v") as v:
-                B.store(flat, B.fetch(result, v), [places.first(whole) + v])
+                B.store(flat, B.fetch(result, v), [positions.first(whole) + v])
 
     def _tile(self, source: Buffer, start: Expr, name: str) -> Buffer:
         """Return the lanes' elements from position ``start`` on, in registers."""

@@ -24,7 +24,7 @@ def spatial(axes: Axes) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Places:
+class Positions:
     """Neighbouring positions of one image and channel.
 
     Attributes:
@@ -56,12 +56,12 @@ class Places:
 
     def at(self, axes: Axes, lane: Expr) -> Expr:
         """Return the index of one position's element."""
-        place = self.vector * B.i64(self.lanes) + lane
+        position = self.vector * B.i64(self.lanes) + lane
         flat = self._line(axes)
         for axis in spatial(axes):
             extent = self.whole[axis]
             behind = product(self.whole[axis + 1 :])
-            index = place if is_number(behind, 1) else quotient(place, behind)
+            index = position if is_number(behind, 1) else quotient(position, behind)
             flat = flat * extent + (remainder(index, extent) if axis > FIRST else index)
         return flat
 

@@ -48,7 +48,7 @@ class SharedLibrary:
 
     def find(self) -> Path | None:
         """Return the library's file: the environment variable's, else NVIDIA's wheels', PyTorch's, the system's.
-        None if none.
+        None if it is not installed.
         """
         if named := os.environ.get(self.variable):
             path = Path(named)

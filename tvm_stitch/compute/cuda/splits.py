@@ -16,7 +16,7 @@ from ...compat import Buffer, Expr, T, tir
 from ...device import DeviceModel
 from ...graph.extent import product
 from .epilogue import TileEvaluator
-from .positions import Places, quotient
+from .positions import Positions, quotient
 from .sources import sources
 
 VECTOR = 4
@@ -191,11 +191,11 @@ def _finish(
         with B.loop("vectorized", width, "v") as v:
             B.store(result, B.fetch(sums, B.i64(start) + v), [vector * B.i64(width) + v])
         return
-    _, channels, *places = whole
-    of_image = B.cell(tir.floordiv(product(places), B.i64(lanes)), "of_image")
+    _, channels, *positions = whole
+    of_image = B.cell(tir.floordiv(product(positions), B.i64(lanes)), "of_image")
     for number in range(width // lanes):
         some = B.cell(vector * B.i64(width // lanes) + B.i64(number), "part")
         row = B.cell(quotient(some, of_image), "row")
         image = B.cell(quotient(row, channels), "image")
         at = row - image * channels, some - row * of_image
-        result.emit(sums, B.i64(start + number * lanes), Places(whole, image, *at, of_image, lanes))
+        result.emit(sums, B.i64(start + number * lanes), Positions(whole, image, *at, of_image, lanes))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A matrix product in cuBLASLt's form: a batch of matrices at equal distances, each side transposed or not.
 
-It consists of ten numbers and two transposes. An axis is rows, columns, batch or depth (reduction), according to
-the tensors that have it. Axes that continue each other are merged. Rows or columns that do not continue become a
+It consists of ten numbers and two transposes. An axis is rows, columns, batch or reduction (K), according to the
+tensors that have it. Axes that continue each other are merged. Rows or columns that do not continue become a
 batch in which the other side's stride is 0. At most one batch axis may remain, and each side has contiguous lines.
 All of it holds for symbolic extents. The numbers are expressions, which the virtual machine evaluates as one shape.
 """
@@ -32,7 +32,7 @@ class Axis:
 @dataclass(frozen=True)
 class StridedProduct:
     """``out[b, i, j] = sum over k of left[b, i, k] * right[b, k, j]``, for ``batch``, ``rows``, ``columns``,
-    ``depth``.
+    ``reduction``.
 
     All distances are in elements. A line of a matrix is contiguous: a row of ``left``, or a column if it is
     ``left_transposed``. ``left_line`` is the distance between two lines. ``left_batch`` is the distance between two
@@ -43,7 +43,7 @@ class StridedProduct:
 
     rows: Extent
     columns: Extent
-    depth: Extent
+    reduction: Extent
     batch: Extent
     left_line: Extent
     right_line: Extent
@@ -59,7 +59,7 @@ class StridedProduct:
     def numbers(self) -> tuple[Extent, ...]:
         """The numbers that the computing function gets as one shape."""
         return (
-            self.rows, self.columns, self.depth, self.batch, self.left_line, self.right_line, self.out_line,
+            self.rows, self.columns, self.reduction, self.batch, self.left_line, self.right_line, self.out_line,
             self.left_batch, self.right_batch, self.out_batch,
         )  # fmt: skip
 
@@ -79,10 +79,10 @@ def strided(axes: Sequence[Axis]) -> StridedProduct:
         Refusal: if the product is not one batch of matrices at equal distances.
     """
     live = [axis for axis in axes if not is_number(axis.extent, 1)]
-    depth = [axis for axis in live if _absent(axis.out)]
-    if len(depth) > 1:
+    reduction = [axis for axis in live if _absent(axis.out)]
+    if len(reduction) > 1:
         raise Refusal("it sums over several axes")
-    if any(_absent(axis.left) or _absent(axis.right) for axis in depth):
+    if any(_absent(axis.left) or _absent(axis.right) for axis in reduction):
         raise Refusal("an operand is repeated along the axis that it sums over")
     kept = [axis for axis in live if not _absent(axis.out)]
     rows = _merged([a for a in kept if not _absent(a.left) and _absent(a.right)])
@@ -93,7 +93,7 @@ def strided(axes: Sequence[Axis]) -> StridedProduct:
         raise Refusal(f"its matrices lie at distances of {len(batch)} kinds")
     row = rows[-1] if rows else _NONE
     column = columns[-1] if columns else _NONE
-    return _laid_out(batch[0] if batch else _NONE, row, column, depth[0] if depth else _NONE)
+    return _laid_out(batch[0] if batch else _NONE, row, column, reduction[0] if reduction else _NONE)
 
 
 _NONE = Axis(1, 0, 0, 0)
@@ -123,15 +123,17 @@ def _merged(axes: list[Axis]) -> list[Axis]:
 _TENSORS = ("left", "right", "out")
 
 
-def _laid_out(batch: Axis, row: Axis, column: Axis, depth: Axis) -> StridedProduct:
-    m, n, k = row.extent, column.extent, depth.extent
+def _laid_out(batch: Axis, row: Axis, column: Axis, reduction: Axis) -> StridedProduct:
+    m, n, k = row.extent, column.extent, reduction.extent
     if not (_is_unit(column.out) or _absent(column.out)):
         if not (_is_unit(row.out) or _absent(row.out)):
             raise Refusal("neither rows nor columns of its result are contiguous")
-        transposed = [replace(axis, left=axis.right, right=axis.left) for axis in (batch, column, row, depth)]
+        transposed = [
+            replace(axis, left=axis.right, right=axis.left) for axis in (batch, column, row, reduction)
+        ]
         return replace(_laid_out(*transposed), swapped=True)
-    left_line, left_transposed = _side(row.left, depth.left, k, "left")
-    right_line, right_transposed = _side(depth.right, column.right, n, "right")
+    left_line, left_transposed = _side(row.left, reduction.left, k, "left")
+    right_line, right_transposed = _side(reduction.right, column.right, n, "right")
     out_line = n if _absent(row.out) else row.out
     return StridedProduct(
         m, n, k, batch.extent, left_line, right_line, out_line, batch.left, batch.right, batch.out,

@@ -18,7 +18,7 @@ class GridChoices:
     """The share of the bytes that phases must save by retention, compared to passes that read a row again.
     Standardizing 67 MB by mean, deviation and maximum fell from 71 to 52 us."""
 
-    # -- partition into phases of parts --------------------------------------------------------------------------------
+    # -- partition into phases of stages -------------------------------------------------------------------------------
     most_phases: int = 8
     """Most phases of a kernel."""
     most_stages: int = 48
@@ -71,7 +71,7 @@ class GridChoices:
     """Cost of each doubling of these warps."""
     idle_device_cost: float = 0.5
     """Cost of a stage whose blocks leave the whole device idle."""
-    turns_of_latency: int = 8
+    steps_of_latency: int = 8
     """Vectors that a thread takes one after the other in about the time that the first one takes to come."""
 
     # -- retention between phases --------------------------------------------------------------------------------------

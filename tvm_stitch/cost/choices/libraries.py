@@ -38,7 +38,7 @@ class LibraryChoices:
     product_permutation_cost: float = 3.0
     """The cost of a permutation of a product's result, relative to others. Without it, the product's kernel may
     compute the operators that follow. Nothing was measured."""
-    few_places: int = 64
+    few_positions: int = 64
     large_weight: int = 1 << 20
     """Positions of an image's windows, and elements of a weight that no second-level cache holds. TVM's convolution
     on a CPU is faster for fewer positions with a larger weight. For 7x7 positions and 512 channels it reached 60

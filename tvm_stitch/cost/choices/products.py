@@ -49,7 +49,7 @@ class ProductChoices:
     least_tiles_of_fetch: int = 2
     """Fewest tiles of a block of weights for which the next block is prefetched. A single tile reads a stream, which
     the hardware prefetches."""
-    convolution_task_places: int = 256
+    convolution_task_positions: int = 256
     """Output positions of a parallel task of a convolution, which reuse a panel of weights. At most twice as many are
     in the second-level cache. Longer lines are divided."""
     convolution_task_lines: int = 4

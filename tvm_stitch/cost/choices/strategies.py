@@ -20,7 +20,7 @@ class StrategyChoices:
     async_copy_item_bytes: int = 2
     """Most bytes of an element of rows that are written. Rows of float32 are as fast in registers (within 1%)."""
     async_copy_columns_unwritten: int = 4 * 1024
-    """The same if nothing as long as the row is written."""
+    """The same if the kernel writes nothing that is as long as the row."""
     async_copy_unwritten_threads: tuple[tuple[int, int], ...] = (
         (8 * 1024, 64),
         (32 * 1024, 128),
@@ -167,6 +167,6 @@ class StrategyChoices:
     """Registers for loads in flight of such a block that keeps nothing in registers."""
     caches_filled: int = 2
     """Factor by which a kernel's reads, and its writes, each exceed the second-level cache from which on its inputs
-    stay there. At once the cache's size (a transposition of 67 MB with a layer norm) nothing is gained."""
+    stay there. At one time the cache's size (a transposition of 67 MB with a layer norm) nothing is gained."""
     l2_resident_words: int = 48
     """Registers of loads of a pass up to which they carry the policy, if cp.async does not stage them."""

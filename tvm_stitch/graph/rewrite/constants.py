@@ -21,9 +21,10 @@ def inline_constants(graph: StitchGraph) -> StitchGraph:
     """Return the graph without operators that only hold a scalar constant.
 
     ``graph`` is not changed. It is returned itself if it has no such operators. An operator holds a constant if it
-    has no inputs, one element, and a value of numbers, arithmetic and casts only. Folding other constants may bring
-    it there. Its value replaces every load of it. Casts and the dtypes of numbers stay. Outputs remain operators,
-    but their readers read the constant. If anything is folded, operators without a reader are dropped as well.
+    has no inputs, one element, and a value of numbers, arithmetic and casts only. Folding other constants may make an
+    operator one that holds a constant. Its value replaces every load of it. Casts and the dtypes of numbers stay.
+    Outputs remain operators, but their readers read the constant. If anything is folded, operators without a reader
+    are dropped as well.
     """
     constants: dict[Tensor, Expr] = {}
     operators: list[Operator] = []

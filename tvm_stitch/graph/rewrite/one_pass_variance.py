@@ -267,8 +267,8 @@ class _Rewriter:
         first = {a.var: zero for a in op.reduce}
         name, shape, dtype = op.output.name, op.output.shape, op.output.dtype
 
-        def element(names: dict[Var, Expr], place: dict[Var, Expr]) -> Expr:
-            return compat.substitute(element_of, {**names, **place})
+        def element(names: dict[Var, Expr], position: dict[Var, Expr]) -> Expr:
+            return compat.substitute(element_of, {**names, **position})
 
         shift = new_tensor(f"{name}_shift", shape, dtype)
         spatial, names = fresh_axes(op.spatial)
@@ -283,10 +283,10 @@ class _Rewriter:
             sample = Axis(tir.Var("sample", "int64"), used)
             analyzer = Analyzer()
             compat.bind_range(analyzer, sample.var, compat.const(used, "int64"))
-            place = [
+            position = [
                 analyzer.simplify(i) for i in unflatten(sample.var * stride, [a.extent for a in op.reduce])
             ]
-            difference = element(inner_names, {a.var: i for a, i in zip(op.reduce, place)}) - element(
+            difference = element(inner_names, {a.var: i for a, i in zip(op.reduce, position)}) - element(
                 inner_names, first
             )
             part = difference / compat.const(float(used), dtype)

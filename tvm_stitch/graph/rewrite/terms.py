@@ -18,7 +18,7 @@ from ..ir import Axis, Operator, Tensor
 
 
 class Inexpressible(ValueError):
-    """No term can express the expression (a read whose index is itself read)."""
+    """No term can express the expression (an element whose index is read from a tensor)."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Terms:
         combines.
 
         Raises:
-            Inexpressible: if the value reads at an index that is itself read.
+            Inexpressible: if an index is read from a tensor.
         """
         if _gathers(op):
-            raise Inexpressible(f"{op.name} reads at indices that it reads")
+            raise Inexpressible(f"{op.name} reads at indices that it reads from a tensor")
         return self._visit(op, op.value, values)
 
     def _visit(self, op: Operator, e: Expr, values: Mapping[Var, Expr]) -> int:

@@ -62,7 +62,7 @@ def _members(where: str, stage: Stage) -> Iterator[str]:
     for op, group in home.items():
         for other in (producer[t] for t in op.inputs if t in producer):
             if home[other] is not group and other not in home[other].candidates:
-                yield f"{op.name} of {where} reads {other.name}, which is no candidate of its group"
+                yield f"{op.name} of {where} reads {other.name}, which is not a candidate of its group"
 
 
 def _candidates(where: str, stage: Stage) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _candidates(where: str, stage: Stage) -> Iterator[str]:
     times = Counter(op for group in stage.groups for op in group.candidates)
     home = {op: group for group in stage.groups for op in group.members}
     for op in set(stage.slice.roots) - set(times):
-        yield f"{where} computes {op.name}, which is no candidate of a group"
+        yield f"{where} computes {op.name}, which is not a candidate of a group"
     columns = {op for op, point in stage.alignment.reads if point.per_column}
     for op, count in times.items():
         if count != 1 or op not in home or op not in home[op].candidates:

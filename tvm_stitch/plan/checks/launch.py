@@ -59,7 +59,7 @@ def _on_cpu(sched: LoopNest, m: CpuMapping) -> Iterator[str]:
         ):
             yield f"a segment of {segment.extent} is cut at {segment.cuts}"
     if m.lanes is Lanes.ROWS and m.strip % m.width:
-        yield f"strips of {m.strip} rows are no multiple of {m.width}"
+        yield f"strips of {m.strip} rows are not a multiple of {m.width}"
     together = [*m.columns_together.values(), *(segment.together for segment in m.inner.values())]
     if min(m.width, m.rows_per_task, m.strip, m.elements_per_task, m.tail_width, *together) < 1:
         yield "a task or a vector holds nothing"
@@ -73,7 +73,7 @@ def _columns_covered(where: str, stage: Stage, m: RowMapping) -> Iterator[str]:
         if covered < p.columns and not (m.split and stage.tasks == 1):
             yield f"{where} covers {covered} of {p.columns} columns"
     if not m.split and m.threads & (m.threads - 1):
-        yield f"{where} has {m.threads} threads a row, which is no power of two"
+        yield f"{where} has {m.threads} threads a row, which is not a power of two"
 
 
 def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph.dtype import carried_dtype, item_bytes
+from ...graph.dtype import exchanged_dtype, item_bytes
 from ..gpu.mapping import CrossBlockReduction
 from ..gpu.occupancy import OPT_IN_BYTES
 from ..iteration.loops import Leaf
@@ -104,11 +104,11 @@ def _slots(plan: KernelPlan, stage: Stage, slots: ClusterSlots) -> Iterator[str]
         yield "reductions share the slots of an exchange"
     if set(slots.level) != set(reduces) or set(slots.level.values()) != set(range(slots.levels)):
         yield "levels of reductions without a barrier"
-    if (slots.turns, slots.rows, slots.blocks) != (m.turns, m.rows_per_block, m.row_splits):
-        yield f"slots for {slots.turns} turns of {slots.rows} rows and {slots.blocks} blocks"
+    if (slots.iterations, slots.rows, slots.blocks) != (m.iterations, m.rows_per_block, m.row_splits):
+        yield f"slots for {slots.iterations} turns of {slots.rows} rows and {slots.blocks} blocks"
     if slots.warps * 32 < m.threads:
         yield f"slots for {slots.warps} warps of {m.threads} threads a row"
-    if any(8 * item_bytes(carried_dtype(op.output.dtype)) > slots.bits for op in reduces):
+    if any(8 * item_bytes(exchanged_dtype(op.output.dtype)) > slots.bits for op in reduces):
         yield f"partial results are wider than slots of {slots.bits} bits"
     if slots.bytes > plan.shared.static:
         yield f"slots of {slots.bytes} B in {plan.shared.static} B of static shared memory"

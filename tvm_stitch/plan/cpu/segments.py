@@ -237,7 +237,7 @@ def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: E
         begin = piece * compat.const(lanes, "int64")
         spread: Axes = [(piece, pieces), (lane, lanes), *((v, e) for v, e in axes if v is not inner)]
         analyzer, divisions = _bounded(spread), Divisions(spread)
-        here, first = (compat.substitute(column, {inner: place}) for place in (begin + lane, begin))
+        here, first = (compat.substitute(column, {inner: position}) for position in (begin + lane, begin))
         if all(
             analyzer.can_prove_equal(
                 *(divisions.divided(compat.substitute(each, {domain.column: at})) for at in (here, first))

@@ -153,7 +153,7 @@ class _Mapper:
         plan = KernelPlan(
             found.graph,
             self.device,
-            tuple(map(tuple, _turned_around(phases, self.device.choices))),
+            tuple(map(tuple, _in_alternating_order(phases, self.device.choices))),
             replace(found.crossing, partials=self.partials),
             Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
@@ -348,8 +348,8 @@ class _Mapper:
         groups = -(-rows // max(1, self.threads // threads))
         if groups < self.device.sms:
             most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
-            turns, least = most / threads, most * rows / (self.device.sms * self.threads)
-            cost += idle_device_cost(groups / self.device.sms, turns, least, self.device.choices)
+            steps, least = most / threads, most * rows / (self.device.sms * self.threads)
+            cost += idle_device_cost(groups / self.device.sms, steps, least, self.device.choices)
         return cost
 
 
@@ -357,11 +357,11 @@ def _is_large(tensor: Tensor, choices: Choices) -> bool:
     return int(tensor.size) * item_bytes(tensor.dtype) >= choices.cached_input_bytes
 
 
-def _turned_around(phases: Sequence[Sequence[Stage]], choices: Choices) -> list[list[Stage]]:
+def _in_alternating_order(phases: Sequence[Sequence[Stage]], choices: Choices) -> list[list[Stage]]:
     """Return the stages. Those that read a large input again begin at the end that its last reader reached."""
     direction: dict[Tensor, bool] = {}
 
-    def turned(p: Stage) -> Stage:
+    def directed(p: Stage) -> Stage:
         if p.slice.replicated:
             return p
         tensors = {copy: t for t, copy in p.slice.tensors.items()}
@@ -371,4 +371,4 @@ def _turned_around(phases: Sequence[Sequence[Stage]], choices: Choices) -> list[
         direction.update(dict.fromkeys(large, backwards))
         return replace(p, backwards=backwards)
 
-    return [[turned(p) for p in stages] for stages in phases]
+    return [[directed(p) for p in stages] for stages in phases]

@@ -20,7 +20,7 @@ class CrossBlockReduction(enum.Enum):
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The spread of a column space over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
+    """The distribution of a column space over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
 
     The formula gives the column itself, or its position in the block's segment if a row has several. Rows of symbolic
     length have as many steps as it takes, or one step that they are known to fit in.
@@ -108,7 +108,7 @@ class RowMapping:
         }
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """The most groups of rows that a persistent block takes, 1 for blocks that end."""
         return self.tasks if self.workers else 1
 
@@ -131,8 +131,8 @@ class RowMapping:
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
             **({"loads": "copied in the background"} if self.async_copies else {}),
-            **({"turned in shared memory": transposed} if transposed else {}),
-            **({"workers that take rows in turn": self.workers} if self.workers else {}),
+            **({"transposed in shared memory": transposed} if transposed else {}),
+            **({"persistent workers": self.workers} if self.workers else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:

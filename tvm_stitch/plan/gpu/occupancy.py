@@ -29,7 +29,7 @@ def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_byte
         shared_bytes: shared memory a block, static and dynamic.
 
     Raises:
-        ValueError: for a device that is no GPU, or for numbers that no kernel can have.
+        ValueError: for a device that is not a GPU, or for numbers that no kernel can have.
     """
     _check(device, threads, registers, shared_bytes)
     if threads > device.max_threads_per_block:

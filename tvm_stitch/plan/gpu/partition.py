@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...device import DeviceModel
-from ...graph.dtype import carried_dtype
+from ...graph.dtype import exchanged_dtype
 from ...graph.extent import product
 from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import dominants
@@ -30,7 +30,7 @@ from .orientation import Orientation, as_int, has_many_results, is_strided, orie
 class Partition:
     """Phases of stages for a grid of ``blocks`` blocks, and the values that cross between them.
 
-    ``preferred`` names the operators that were to be dominants.
+    ``preferred`` names the operators that were preferred as dominants.
     """
 
     graph: StitchGraph
@@ -49,12 +49,12 @@ def partition(
     Args:
         graph: a stitch op's graph.
         device: the GPU that the kernel is for.
-        replicate: let every block evaluate small stages whole, which saves a barrier. Their results do not outlive a
-            kernel.
+        replicate: whether every block may evaluate all of a small stage, which saves a barrier. The results of such a
+            stage do not outlive a kernel.
         preferred: names of operators to choose as the dominants of their groups.
 
     Raises:
-        Misaligned: when it has symbolic extents or takes more phases or stages than a kernel should have.
+        Misaligned: when the graph has symbolic extents, or takes more phases or stages than a kernel should have.
     """
     for t in graph.touched():
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
@@ -82,7 +82,7 @@ class _Partitioner:
             if op.is_reduce:
                 self._reduce(op)
             else:
-                self._place(op, stored=True)
+                self._position(op, stored=True)
         drafts: dict[int, list[Draft]] = {}
         for draft in self.drafts:
             draft.settle(self.cut)
@@ -119,10 +119,10 @@ class _Partitioner:
     def _reduce(self, op: Operator) -> None:
         lies = orientation(op)
         if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.device)):
-            self._place(op, stored=op in self.outputs)
+            self._position(op, stored=op in self.outputs)
             return
-        draft = self._place(op, across=True)
-        dtype = carried_dtype(op.output.dtype)
+        draft = self._position(op, across=True)
+        dtype = exchanged_dtype(op.output.dtype)
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
         self.cut.ready[partial] = draft.phase + 1
@@ -132,10 +132,10 @@ class _Partitioner:
             return
         final = final_reduce(op, partial)
         self.cut.producer[op.output] = final
-        self._place(final, stored=op in self.outputs)
+        self._position(final, stored=op in self.outputs)
 
     # -- placing ------------------------------------------------------------------------------------------------
-    def _place(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
+    def _position(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
         while True:
             draft = self._finishing(root)
             if draft is not None and not across and self._join(draft, root, across, stored):
@@ -347,7 +347,7 @@ class _Partitioner:
 
     # -- global values ------------------------------------------------------------------------------------------
     def _make_global(self, root: Operator) -> None:
-        """Store the row values that the root reads: the last ones of row size on the way to it, or the reductions."""
+        """Store the row values that the root reads: the last values of row size before it, or else reductions."""
         seen: set[Operator] = set()
 
         def visit(op: Operator) -> None:

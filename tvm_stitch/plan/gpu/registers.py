@@ -33,9 +33,7 @@ def stage_words(stage: Stage) -> float:
 
 
 def with_resident(stage: Stage, words: int) -> Stage:
-    """Return the stage with a thread's columns of shared inputs (scales, biases) in registers.
-
-    They take up to ``words`` registers.
+    """Return the stage with a thread's columns of shared inputs (scales, biases) in up to ``words`` registers.
 
     A thread has the same columns in all of its tasks. Only blocks of several tasks keep them, and only in stages of
     one pass: other stages have tiles that come and go.

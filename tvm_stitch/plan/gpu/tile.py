@@ -27,7 +27,7 @@ from ...compat import Analyzer
 from ...cost.choices import Choices
 from ...cost.mappings import packed_row_cost
 from ...device import DeviceModel
-from ...graph.dtype import carried_dtype, compute_dtype, item_bytes
+from ...graph.dtype import compute_dtype, exchanged_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, ceildiv
 from ...graph.ir import Operator
 from ..iteration.alignment import Alignment
@@ -283,7 +283,7 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping, rescaled: Collection[Ope
         alone = mapping.exchange is CrossBlockReduction.NONE and not rejoined & {p.level, p.level + 1}
         together = (p.level - (p.level in rejoined), i if alone else 0)
         folded[together] = folded.get(together, 0) + sum(
-            item_bytes(carried_dtype(op.output.dtype)) for op in p.reduces
+            item_bytes(exchanged_dtype(op.output.dtype)) for op in p.reduces
         )
     return mapping.block // 32 * max(folded.values(), default=0) + exchange_bytes(sched, mapping)
 
@@ -296,11 +296,11 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """
     if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
-    sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
+    sizes = [item_bytes(exchanged_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
     levels = {p.level for p in sched.passes if p.reduces}
     parts = mapping.row_splits * mapping.warps
     slots = max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block
-    return mapping.turns * (slots + BARRIER_BYTES * len(levels))
+    return mapping.iterations * (slots + BARRIER_BYTES * len(levels))
 
 
 def settled(

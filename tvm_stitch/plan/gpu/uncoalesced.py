@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the bytes of uncoalesced accesses: neighbouring threads read or write elements that are far apart.
 
-Memory moves in sectors of 32 bytes. A transposition that no patch makes (:mod:`..strategies.transposed_loads`)
-moves one sector for every element.
+Memory moves in sectors of 32 bytes. A transposition without patches in shared memory
+(:mod:`..strategies.transposed_loads`) moves one sector for every element.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...graph.extent import static_extent
 from ..iteration.alignment import Alignment
 from ..iteration.domain import At
 from ..iteration.loops import Leaf, is_streamed
-from ..iteration.transposed import may_be_transposed, places_of, static_bytes
+from ..iteration.transposed import may_be_transposed, positions_of, static_bytes
 from .orientation import is_strided
 
 _SECTOR_BYTES = 32
@@ -40,16 +40,16 @@ def excess_bytes(alignment: Alignment) -> int:
 
 
 def _accesses(alignment: Alignment) -> Iterator[Leaf]:
-    """Yield the tensors that about every point of the domain reads or writes at indices of its own, with the points."""
+    """Yield the tensors that about every point of the domain reads or writes at its own indices, with the points."""
     graph, rows = alignment.graph, alignment.domain.rows
     inputs, outputs = set(graph.inputs), set(graph.outputs)
     for (op, at), reads in alignment.reads.items():
-        places = [
+        positions = [
             (access.tensor, point) for access, point in zip(op.accesses, reads) if access.tensor in inputs
         ]
         if op.output in outputs and not op.is_reduce:
-            places.append((op.output, at))
-        for tensor, point in places:
+            positions.append((op.output, at))
+        for tensor, point in positions:
             if point is None or point.at is not At.INDEX or not point.per_column:
                 continue
             if static_bytes(tensor) >= alignment.choices.transposed_bytes and is_streamed(
@@ -61,11 +61,11 @@ def _accesses(alignment: Alignment) -> Iterator[Leaf]:
 def _excess(alignment: Alignment, leaf: Leaf) -> int:
     """Return the bytes moved in addition to those of a tensor, by the sectors that a warp's first elements lie in."""
     tensor, point = leaf
-    place, item = places_of(alignment.domain, leaf), item_bytes(tensor.dtype)
+    position, item = positions_of(alignment.domain, leaf), item_bytes(tensor.dtype)
     elements, columns = alignment.choices.transposed_sample - 1, static_extent(point.columns)
     sectors = set()
     for element in range(elements):
-        found = place(*divmod(element, columns))
+        found = position(*divmod(element, columns))
         if found is None:
             return 0
         sectors.add(found * item // _SECTOR_BYTES)

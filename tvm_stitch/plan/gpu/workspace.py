@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out the scratch of a grid-wide plan: buffers in device memory for the values that cross between phases.
 
-Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree. Phases are a line,
-for which first and last use are enough.
+Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree. Phases follow
+each other, so the first and the last use of a value are enough.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from ..kernel import KernelPlan, Scratch
 
 
 def with_workspace(plan: KernelPlan) -> KernelPlan:
-    """Return the plan with a buffer for every global tensor that is no output.
+    """Return the plan with a buffer for every global tensor that is not an output.
 
     Tensors that are not live together share a buffer.
 
     A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
     tensor and the first writes of the next there is a barrier.
     """
-    lives, outputs, place = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
+    lives, outputs, scratch_of = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in lives if t not in outputs), key=lambda t: lives[t][0]):
         (first, last), size, wide = lives[tensor], int(tensor.size), compute_dtype(tensor.dtype)
         for i, (name, dtype, room, until) in enumerate(free):
             if dtype == wide and until < first:
                 free[i] = (name, dtype, max(room, size), last)
-                place[tensor] = name
+                scratch_of[tensor] = name
                 break
         else:
             name = f"scratch{len(free)}"
             free.append((name, wide, size, last))
-            place[tensor] = name
+            scratch_of[tensor] = name
     scratch = tuple(Scratch(name, (size,), dtype) for name, dtype, size, _ in free)
-    return replace(plan, scratch=scratch, place=place)
+    return replace(plan, scratch=scratch, scratch_of=scratch_of)
 
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:

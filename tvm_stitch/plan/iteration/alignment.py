@@ -139,7 +139,7 @@ class _Aligner:
                 self._reduce_across(op)
             elif op.is_reduce:
                 self._reduce(op)
-        for op in found:  # Outputs come after the reductions, which may evaluate them on their way.
+        for op in found:  # Outputs come after the reductions, which may evaluate them first.
             if not op.is_reduce:
                 self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}
@@ -185,7 +185,7 @@ class _Aligner:
         if op in self.placed:
             return self.placed[op]
         reasons = []
-        for point in sorted(self._places(op), key=lambda place: (op, place) not in self.level):
+        for point in sorted(self._candidates(op), key=lambda at: (op, at) not in self.level):
             before = dict(self.reads), dict(self.level)
             try:
                 self._visit(op, point)
@@ -199,9 +199,10 @@ class _Aligner:
             reasons[0] if reasons else f"output {op.output!r} does not divide into {self.domain.rows} rows"
         )
 
-    def _places(self, op: Operator) -> list[Point]:
+    def _candidates(self, op: Operator) -> list[Point]:
+        """Return the points at which a reduction or output may be evaluated, the plainest first."""
         size, domain = op.output.size, self.domain
-        places: list[Point] = []
+        points: list[Point] = []
         if domain.flat:
             first = self.graph.outputs[0].size
             if not same(size, first, domain.analyzer):
@@ -209,10 +210,10 @@ class _Aligner:
             return [domain.full(size)]
         columns = quotient(size, domain.rows, domain.analyzer)
         if columns is not None:
-            places.append(self.row_point if is_number(columns, 1) else domain.full(columns))
-            places += self._along_producer(op, columns)
-            places += [p for p in self._along_reduces(op, columns) if p not in places]
-        return places
+            points.append(self.row_point if is_number(columns, 1) else domain.full(columns))
+            points += self._along_producer(op, columns)
+            points += [p for p in self._along_reduces(op, columns) if p not in points]
+        return points
 
     def _along_producer(self, op: Operator, columns: Extent) -> list[Point]:
         """Return the points that follow from permuting accesses to producers placed along their own flat index."""
@@ -274,7 +275,7 @@ class _Aligner:
             return self.level[key]
         self.budget -= 1
         if self.budget < 0:
-            raise Misaligned("operators are read at too many different places")
+            raise Misaligned("operators are read at too many different points")
         self._check_recompute(op, point)
         level = 0
         reads: list[Point | None] = []
@@ -289,7 +290,7 @@ class _Aligner:
                     f"the index at which {op.name} reads {a.tensor.name} has too many divisions by symbols"
                 )
             if a.tensor in self.pinned and (a.guarded or child != self.domain.full(child.columns)):
-                raise Misaligned(f"{op.name} reads {a.tensor.name} at other places")
+                raise Misaligned(f"{op.name} reads {a.tensor.name} at other points")
             reads.append(child)
             if a.tensor.producer is not None and a.tensor.producer in self.own:
                 level = max(level, self._visit(a.tensor.producer, child))

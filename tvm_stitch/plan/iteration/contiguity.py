@@ -65,8 +65,8 @@ def _consecutive(
     compat.bind_range(analyzer, group, as_expr(groups))
 
     def offset(element: int) -> Expr:
-        place = group * vector + element
-        flat = flatten([compat.substitute(i, {variable: place}) for i in indices], shape)
+        position = group * vector + element
+        flat = flatten([compat.substitute(i, {variable: position}) for i in indices], shape)
         return as_expr(domain.in_multiples(flat))
 
     first = analyzer.simplify(offset(0))

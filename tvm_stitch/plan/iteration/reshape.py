@@ -17,10 +17,10 @@ Part = tuple[Expr, Extent]
 
 
 class IndexReshaper:
-    """Remembers which indices were merged, so that splitting a merged index gives its components back.
+    """Remembers the components of merged indices, so that splitting a merged index returns them.
 
-    An index merged of 0 and the column is the column. The components count in their own column space only, since the
-    column of a wider one runs over more.
+    If 0 and the column are merged, the result is the column. Components are valid in one column space only, because
+    the column of a wider space takes more values.
     """
 
     def __init__(self, analyzer: Analyzer):

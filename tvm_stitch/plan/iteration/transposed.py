@@ -49,10 +49,10 @@ def is_transposed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
         return False
     if static_bytes(tensor) < alignment.choices.transposed_bytes or tensor.dtype == "bool":
         return False
-    place = places_of(domain, leaf)
+    position = positions_of(domain, leaf)
     rows = min(alignment.choices.transposed_sample, static_extent(domain.rows))
-    down = [place(row, 0) for row in range(rows)]
-    right = [place(0, column) for column in range(min(alignment.choices.transposed_sample, columns))]
+    down = [position(row, 0) for row in range(rows)]
+    right = [position(0, column) for column in range(min(alignment.choices.transposed_sample, columns))]
     return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
 
 
@@ -76,20 +76,20 @@ def row_alignments(alignment: Alignment) -> Iterator[Alignment]:
             continue
 
 
-def places_of(domain: Domain, leaf: Leaf) -> Callable[[int, int], int | None]:
+def positions_of(domain: Domain, leaf: Leaf) -> Callable[[int, int], int | None]:
     """Return a function from a row and a column to the element of a tensor that is read there, None if not known."""
     tensor, point = leaf
     flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
 
-    def place(row: int, column: int) -> int | None:
+    def position(row: int, column: int) -> int | None:
         values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}
         return compat.int_value(analyzer.simplify(compat.substitute(flat, values)))
 
-    return place
+    return position
 
 
-def _neighbours(places: Sequence[int | None]) -> int:
+def _neighbours(positions: Sequence[int | None]) -> int:
     """Return how many of some elements lie right behind the one before."""
     return sum(
-        b is not None and a is not None and b - a == 1 for a, b in zip(places, places[1:], strict=False)
+        b is not None and a is not None and b - a == 1 for a, b in zip(positions, positions[1:], strict=False)
     )

@@ -26,7 +26,7 @@ from ..rows.candidate import Candidate, excess_seconds, once_seconds
 
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
-    """Propose one sweep for many long rows, if it takes all reductions, None for others."""
+    """Propose one sweep for many long rows, if it takes all reductions, or None for others."""
     rows = compat.int_value(as_expr(alignment.domain.rows))
     if rows is None or rows < device.sms or alignment.domain.flat:
         return None

@@ -72,14 +72,14 @@ def _persistent(
     groups = -(-static_extent(alignment.domain.rows) // mapping.rows_per_block)
     for times in range(1, groups // (device.choices.persistent_groups * clusters) + 1):
         workers = times * clusters
-        turns = -(-groups // workers)
-        found = replace(mapping, workers=workers, tasks=turns, blocks_per_sm=resident)
+        iterations = -(-groups // workers)
+        found = replace(mapping, workers=workers, tasks=iterations, blocks_per_sm=resident)
         static = partial_bytes(sched, found) + device.choices.shared_slack_bytes
         fits = (
             static <= OPT_IN_BYTES
             and blocks_in_shared(device, patch_bytes(sched, found) + static) >= resident
         )
-        if turns <= device.choices.persistent_most and fits:
+        if iterations <= device.choices.persistent_most and fits:
             # This check comes last because it takes proofs, and some candidates fail at everything else.
             return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.transposed) else None
     return None

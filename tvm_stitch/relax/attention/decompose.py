@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 from tvm.relax import op as R
@@ -26,10 +24,12 @@ class DecomposeAttention:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, OPERATORS, _decomposed)
+        return with_calls(
+            mod, OPERATORS, _decomposed, why="no template or library computes the matmuls in TVM's function"
+        )
 
 
-def _decomposed(builder: Any, call: Any) -> Any:
+def _decomposed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     try:
         attention = attention_of(call)
     except Refusal:

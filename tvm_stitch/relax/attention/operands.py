@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
+
+from tvm import relax
 
 from ...compute.attention import Operand
 from ...graph.extent import Extent, is_number, product, same, same_shape
@@ -23,7 +25,7 @@ from ..rewriting.views import (
     through,
     whole,
 )
-from .scores import Spelling
+from .scores import PatternReader
 
 LEADING_AXES = 3
 """Axes before rows and columns that operands may have."""
@@ -33,15 +35,15 @@ class OperandReader:
     """Finds the stored values that hold attention's operands.
 
     Args:
-        spelling: reads the function around them.
+        reader: reads the function around them.
     """
 
-    def __init__(self, spelling: Spelling):
-        self.spelling = spelling
+    def __init__(self, reader: PatternReader):
+        self.reader = reader
 
     def rows(
         self,
-        value: Any,
+        value: relax.Expr,
         extents: tuple[Extent, ...],
         repeats: bool,
         transposed: bool = False,
@@ -52,14 +54,14 @@ class OperandReader:
         Args:
             value: an operand of a matmul.
             extents: extents of the leading axes and of the matrices.
-            repeats: repeat the leading axes that the value lacks, or has with extent 1.
-            transposed: the kernel reads the columns of its matrices as rows.
-            factors: allow a scale on the way.
+            repeats: whether leading axes that the value lacks, or has with extent 1, are repeated.
+            transposed: whether the kernel reads the columns of the matrices as rows.
+            factors: whether the operand may be a multiple of the value.
         """
         start = value
         while not same_shape(shape_of(start) or (), extents):
-            call = self.spelling.definition(start)
-            if call is None or not self.spelling.keeps_matrices(call):
+            call = self.reader.definition(start)
+            if call is None or not self.reader.keeps_matrices(call):
                 start = value
                 break
             start = call.args[0]
@@ -70,7 +72,7 @@ class OperandReader:
 
         return _earliest(((seen(view), f) for view, f in self._views(start, extents[:-2])), factors)
 
-    def heads(self, value: Any, factors: bool = True) -> tuple[View, float]:
+    def heads(self, value: relax.Expr, factors: bool = True) -> tuple[View, float]:
         """Return the same for a value <batch, row, head, element>, as a view <batch, head, row, element>.
 
         Raises:
@@ -81,12 +83,17 @@ class OperandReader:
             raise Refusal("its shapes are not known")
         return _earliest(((reordered(view, (0, 2, 1, 3)), f) for view, f in self._views(value)), factors)
 
-    def shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
-        """Return the shapes that an operand has on its way. Each has all its matrices, and may repeat some."""
+    def shapes(self, value: relax.Expr, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
+        """Return the shapes of the values that views and scales make an operand of, as far as they hold its matrices.
+
+        Args:
+            value: an operand of a matmul.
+            matrix: rows and columns of a matrix. A value may also hold the transposed matrices.
+        """
         found = []
         own = shape_of(value) or ()
-        while (call := self.spelling.definition(value)) is not None:
-            if (scaled := self.spelling.scaled(call)) is not None:
+        while (call := self.reader.definition(value)) is not None:
+            if (scaled := self.reader.scaled(call)) is not None:
                 value = scaled[0]
             elif operator_name(call) in VIEWS:
                 value = call.args[0]
@@ -98,7 +105,9 @@ class OperandReader:
                 break
         return found
 
-    def _views(self, value: Any, leading: tuple[Extent, ...] | None = None) -> Iterator[tuple[View, float]]:
+    def _views(
+        self, value: relax.Expr, leading: tuple[Extent, ...] | None = None
+    ) -> Iterator[tuple[View, float]]:
         """Yield a value as views of ever earlier values that it is computed from, each with its factor.
 
         Args:
@@ -110,10 +119,10 @@ class OperandReader:
             return
         yield whole(value, extents), 1.0
         factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
-        while (step := self.spelling.part(value) or self.spelling.definition(value)) is not None:
+        while (step := self.reader.part(value) or self.reader.definition(value)) is not None:
             call = step.call if isinstance(step, Part) else step
             name = operator_name(call)
-            scaled = self.spelling.scaled(call)
+            scaled = self.reader.scaled(call)
             if scaled is not None:
                 value, factor = scaled[0], factor * scaled[1]
             elif name in (*VIEWS, *SLICES, "relax.split"):
@@ -132,7 +141,9 @@ class OperandReader:
             if view is not None and str(value.ty.dtype) == dtype:
                 yield view, factor
 
-    def _through(self, step: Any, view: View, leading: tuple[Extent, ...] | None) -> View | None:
+    def _through(
+        self, step: relax.Call | Part, view: View, leading: tuple[Extent, ...] | None
+    ) -> View | None:
         """Return the view behind one more step. Leading axes that are separate already stay separate."""
         before = shape_of((step.call if isinstance(step, Part) else step).args[0])
         if before is None:
@@ -141,7 +152,7 @@ class OperandReader:
             leading is not None and len(before) >= 2 and same_shape(view.extents, (*leading, *before[-2:]))
         )
         if apart and not isinstance(step, Part):
-            if self.spelling.keeps_matrices(step):
+            if self.reader.keeps_matrices(step):
                 return view
             if _is_transposition(step):
                 return _transposed(view)
@@ -161,7 +172,7 @@ def _earliest(seen: Iterable[tuple[View | None, float]], factors: bool) -> tuple
             if is_number(view.strides[-1], 1) or is_number(view.extents[-1], 1):
                 best = view, factor
     if best is None:
-        raise Refusal("elements of a row of an operand are no neighbours")
+        raise Refusal("the elements of an operand's rows are not adjacent in memory")
     return best
 
 
@@ -170,7 +181,7 @@ def _transposed(view: View) -> View:
     return reordered(view, [*range(len(view.extents) - 2), -1, -2])
 
 
-def _is_transposition(call: Any) -> bool:
+def _is_transposition(call: relax.Call) -> bool:
     """Return whether a call exchanges the rows and columns of matrices, and nothing else."""
     if operator_name(call) != "relax.permute_dims":
         return False
@@ -183,7 +194,7 @@ def as_operand(view: View) -> Operand:
     return operand_of(view.value, of_rows(view.strides), view.offset)
 
 
-def operand_of(value: Any, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
+def operand_of(value: relax.Expr, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
     """Return a tensor as an operand with the given strides and offset, in elements."""
     return Operand(tuple(shape_of(value) or ()), str(value.ty.dtype), offset, strides)
 
@@ -198,5 +209,7 @@ def of_rows(strides: Sequence[Extent]) -> tuple[Extent, ...]:
     return (*three(strides[:-2], 0), strides[-2])
 
 
-def three(extents: Sequence[Extent], filler: Extent = 1) -> Any:
-    return (*[filler] * (LEADING_AXES - len(extents)), *extents)
+def three(extents: Sequence[Extent], filler: Extent = 1) -> tuple[Extent, Extent, Extent]:
+    """Return the extents or strides of three leading axes, with ``filler`` for the first ones if there are fewer."""
+    filled = (*[filler] * (LEADING_AXES - len(extents)), *extents)
+    return cast("tuple[Extent, Extent, Extent]", filled)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+
+from tvm import relax
 
 from ...compat import Analyzer
 from ...compute.attention import Attention, Operand
@@ -17,7 +18,7 @@ from .plan import AttentionFinder, Mask, Planned
 OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
-def attention_of(call: Any) -> Attention:
+def attention_of(call: relax.Call) -> Attention:
     """Return the attention of an ``R.nn.attention`` call, whose operands are <batch, row, head, element>.
 
     The operands are read as they are.
@@ -49,7 +50,7 @@ def attention_of(call: Any) -> Attention:
     )
 
 
-def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -> Planned:
+def planned_operator(finder: AttentionFinder, var: relax.Var, permuted: bool = True) -> Planned:
     """Return the attention of the operator that ``var`` is bound to, with its operands read behind views.
 
     Args:
@@ -75,12 +76,12 @@ def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -
     return Planned(plan, (q.value, k.value, v.value), result, masks, tuple(skipped))
 
 
-def _operand(value: Any) -> Operand:
+def _operand(value: relax.Expr) -> Operand:
     batch, row, head, _ = whole(value, shape_of(value) or ()).strides
     return operand_of(value, (0, batch, head, row))
 
 
-def _mask(value: Any, scores: tuple[Extent, ...]) -> Operand:
+def _mask(value: relax.Expr, scores: tuple[Extent, ...]) -> Operand:
     shape = shape_of(value)
     view = broadcast(whole(value, shape), scores) if shape is not None else None
     if view is None:
@@ -88,7 +89,7 @@ def _mask(value: Any, scores: tuple[Extent, ...]) -> Operand:
     return operand_of(value, (0, *view.strides))
 
 
-def _causal(call: Any, queries: Extent, keys: Extent) -> Extent | None:
+def _causal(call: relax.Call, queries: Extent, keys: Extent) -> Extent | None:
     """Return the causal offset: query i sees the keys up to i + offset. None if every query sees every key."""
     kind = None if call.attrs.causal_mask is None else str(call.attrs.causal_mask)
     if kind is None:

@@ -23,7 +23,7 @@ from ..rewriting.operators import operator_name
 from ..rewriting.readers import only_reader_inside, readers_of
 from ..rewriting.views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
 from .operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, operand_of, three
-from .scores import NotAttention, Scores, Spelling
+from .scores import NotAttention, PatternReader, Scores
 
 _OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
 """Operators that read no element of their operand."""
@@ -42,17 +42,17 @@ class Planned:
     """
 
     attention: Attention
-    values: tuple[Any, Any, Any]
-    result: Any
+    values: tuple[relax.Expr, relax.Expr, relax.Expr]
+    result: relax.Var
     masks: tuple[Mask, ...] = ()
-    skipped: tuple[Any, ...] = ()
+    skipped: tuple[relax.Var, ...] = ()
 
 
 @dataclass(frozen=True)
 class Mask:
     """A value that is added to scores, and the shape in which it is added to other such values."""
 
-    value: Any
+    value: relax.Expr
     shape: tuple[Extent, ...]
 
 
@@ -63,19 +63,19 @@ class AttentionFinder:
         func: the function.
     """
 
-    def __init__(self, func: Any):
+    def __init__(self, func: relax.Function):
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
-        self.spelling = Spelling(self.values)
-        self.operands = OperandReader(self.spelling)
+        self.reader = PatternReader(self.values)
+        self.operands = OperandReader(self.reader)
 
-    def candidates(self) -> Iterator[Any]:
+    def candidates(self) -> Iterator[relax.Var]:
         """Yield the variables of matmuls whose left side is a softmax."""
         for var, call in self.values.items():
-            if operator_name(call) == "relax.matmul" and self.spelling.weights(call.args[0]) is not None:
+            if operator_name(call) == "relax.matmul" and self.reader.weights(call.args[0]) is not None:
                 yield var
 
-    def planned(self, var: Any, permuted: bool = True) -> Planned:
+    def planned(self, var: relax.Var, permuted: bool = True) -> Planned:
         """Return the attention whose last matmul is bound to ``var``.
 
         Args:
@@ -87,10 +87,10 @@ class AttentionFinder:
             Refusal: if the kernel cannot read the operands as they lie in memory.
         """
         call = self.values[var]
-        weights = self.spelling.weights(call.args[0])
+        weights = self.reader.weights(call.args[0])
         if weights is None:
-            raise NotAttention("the left side is no softmax")
-        scores = self.spelling.scores(weights.softmax.args[0])
+            raise NotAttention("the left side is not a softmax")
+        scores = self.reader.scores(weights.softmax.args[0])
         out, of_scores = shape_of(call), shape_of(scores.product)
         if not out or not of_scores or min(len(out), len(of_scores)) < 2:
             raise Refusal("its shapes are not known")
@@ -110,7 +110,7 @@ class AttentionFinder:
             raise Refusal(f"it has more than {LEADING_AXES} leading axes")
         return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted)
 
-    def _check_members(self, members: list[Any], result: Any) -> None:
+    def _check_members(self, members: list[relax.Expr], result: relax.Expr) -> None:
         """Refuse attention if other operators read its scores or weights, which would then be computed twice."""
         inside = {*members, result}
         for var in members:
@@ -124,7 +124,13 @@ class AttentionFinder:
 
     # -- how it lies in memory -------------------------------------------------------------------------------------
     def _laid_out(
-        self, var: Any, call: Any, scores: Scores, safe: bool, leading: tuple[Extent, ...], permuted: bool
+        self,
+        var: relax.Var,
+        call: relax.Call,
+        scores: Scores,
+        safe: bool,
+        leading: tuple[Extent, ...],
+        permuted: bool,
     ) -> Planned:
         first, out = shape_of(scores.product), shape_of(call)
         assert first is not None and out is not None
@@ -156,7 +162,7 @@ class AttentionFinder:
         return Planned(replace(plan, mask=of_mask, causal=last), values, result, masks, tuple(skipped))
 
     def _masks(
-        self, found: Sequence[tuple[Any, tuple[Extent, ...]]], extents: tuple[Extent, ...]
+        self, found: Sequence[tuple[relax.Expr, tuple[Extent, ...]]], extents: tuple[Extent, ...]
     ) -> tuple[tuple[Mask, ...], Operand | None]:
         """Return the values added to scores of shape ``extents``, and the layout of their sum."""
         if not found:
@@ -184,7 +190,7 @@ class AttentionFinder:
         return tuple(Mask(value, shape) for (value, _), shape in zip(masks, shapes)), of_sum
 
     def stored(
-        self, var: Any, extents: tuple[Extent, ...], permuted: bool
+        self, var: relax.Var, extents: tuple[Extent, ...], permuted: bool
     ) -> tuple[Any, tuple[Extent, ...], list[Any]]:
         """Return the variable that the kernel's result replaces, its strides, and the variables before it."""
         best: tuple[Any, tuple[Extent, ...], list[Any]] = (var, whole(None, extents).strides, [])
@@ -206,7 +212,7 @@ class AttentionFinder:
         return best
 
 
-def causal_offset(mask: Any, queries: Extent, keys: Extent) -> int | None:
+def causal_offset(mask: relax.Expr, queries: Extent, keys: Extent) -> int | None:
     """Return the causal offset of a constant mask: query i sees the keys up to i + offset. None for any other mask.
 
     Each query sees a key. The result for a query that sees none depends on more than the mask.

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
@@ -24,7 +24,7 @@ _FILLS = ("relax.full", "relax.full_like")
 
 
 class NotAttention(Refusal):
-    """The matmuls around a softmax are no attention. A user would not look for them in a report of attention."""
+    """The matmuls around a softmax do not compute attention. Reports of attention leave them out."""
 
 
 @dataclass
@@ -34,41 +34,49 @@ class Weights:
     Attributes:
         softmax: the softmax call.
         safe: rows of scores that are all -inf have weights of 0, not NaN.
-        members: the variables on the way.
-        shapes: the shapes of the weights on the way.
+        members: the variables of these operators.
+        shapes: the shapes of their results.
     """
 
-    softmax: Any
+    softmax: relax.Call
     safe: bool
-    members: list[Any]
+    members: list[relax.Expr]
     shapes: list[tuple[Extent, ...]]
 
 
 @dataclass
 class Scores:
-    """The operators between a softmax and the matmul of q and k."""
+    """The operators between a softmax and the matmul of q and k.
 
-    product: Any = None  # the call of R.matmul
+    Attributes:
+        product: the call of ``R.matmul``, found last.
+        scale: the factor of the scores.
+        masks: the masks, each with the shape of the scores that it is added to.
+        shapes: the shapes of the operators' results.
+        members: the variables of these operators.
+    """
+
+    product: relax.Call = None
     scale: float = 1.0
-    masks: list[tuple[Any, tuple[Extent, ...]]] = field(default_factory=list)  # with shapes they are added to
-    shapes: list[tuple[Extent, ...]] = field(default_factory=list)  # of the scores, on the way
-    members: list[Any] = field(default_factory=list)  # variables
+    masks: list[tuple[relax.Expr, tuple[Extent, ...]]] = field(default_factory=list)
+    shapes: list[tuple[Extent, ...]] = field(default_factory=list)
+    members: list[relax.Expr] = field(default_factory=list)
 
 
-class Spelling:
-    """Reads the values of a Relax function.
+class PatternReader:
+    """Recognises the patterns around attention in a Relax function.
 
     Args:
         values: the value that each variable is bound to.
     """
 
-    def __init__(self, values: dict[Any, Any]):
+    def __init__(self, values: Mapping[relax.Var, relax.Expr]):
         self.values = values
         self.definition = partial(definition, values)
 
-    def weights(self, value: Any) -> Weights | None:
+    def weights(self, value: relax.Expr) -> Weights | None:
         """Return the softmax behind a value, and the operators in between, or None if there is no softmax."""
-        members: list[Any] = []
+        members: list[relax.Expr] = []
         shapes: list[tuple[Extent, ...]] = []
         while (call := self.definition(value)) is not None:
             members.append(value)
@@ -89,8 +97,8 @@ class Spelling:
             value = call.args[0]
         return None
 
-    def _all_masked(self, where: Any, members: list[Any]) -> Any:
-        """Return the scores, if a ``where`` gives 0 for rows whose scores are all -inf, else None.
+    def _all_masked(self, where: relax.Call, members: list[relax.Expr]) -> relax.Expr | None:
+        """Return the scores if a ``where`` gives 0 for rows whose scores are all -inf, else None.
 
         PyTorch decomposes attention to ``where(not any(not (scores == -inf)), 0, softmax(scores))``.
         """
@@ -111,18 +119,18 @@ class Spelling:
             return None
         return self._without_casts(last.args[0], members)
 
-    def _without_casts(self, value: Any, passed: list[Any]) -> Any:
+    def _without_casts(self, value: relax.Expr, passed: list[relax.Expr]) -> relax.Expr:
         """Return the value before casts, and append the casts to ``passed``."""
-        while operator_name(call := self.definition(value)) == "relax.astype":
+        while (call := self.definition(value)) is not None and operator_name(call) == "relax.astype":
             passed.append(value)
             value = call.args[0]
         return value
 
-    def scores(self, value: Any) -> Scores:
+    def scores(self, value: relax.Expr) -> Scores:
         """Return the matmul that scores come from, and the operators in between.
 
         Raises:
-            NotAttention: if something else is computed on the way.
+            NotAttention: if another operator is between the softmax and the matmul.
         """
         found = Scores()
         while (call := self.definition(value)) is not None:
@@ -145,10 +153,10 @@ class Spelling:
             elif self._is_cast(call) or self.keeps_matrices(call):
                 value = call.args[0]
             else:
-                raise NotAttention(f"{name} is between its products")
-        raise NotAttention("what the softmax is of is no product")
+                raise NotAttention(f"{name} is between its matmuls")
+        raise NotAttention("the softmax's operand is not computed by a matmul")
 
-    def _split_sum(self, call: Any, shape: tuple[Extent, ...]) -> tuple[Any, Any]:
+    def _split_sum(self, call: relax.Call, shape: tuple[Extent, ...]) -> tuple[relax.Expr, relax.Expr]:
         """Return the operands of an addition: first the operand that comes from a matmul, then the mask."""
         for value, other in (call.args, reversed(call.args)):
             own = shape_of(value)
@@ -156,7 +164,7 @@ class Spelling:
                 return value, other
         raise NotAttention("a sum of scores and a mask is not recognized")
 
-    def _leads_to_product(self, value: Any) -> bool:
+    def _leads_to_product(self, value: relax.Expr) -> bool:
         while (call := self.definition(value)) is not None:
             name = operator_name(call)
             if name == "relax.matmul":
@@ -169,13 +177,13 @@ class Spelling:
             value = scaled[0] if scaled is not None else call.args[0]
         return False
 
-    def _is_cast(self, call: Any) -> bool:
+    def _is_cast(self, call: relax.Call) -> bool:
         """Return whether a call casts between floating-point types."""
         return operator_name(call) == "relax.astype" and all(
             str(v.ty.dtype) in _FLOATS for v in (call, call.args[0])
         )
 
-    def keeps_matrices(self, call: Any) -> bool:
+    def keeps_matrices(self, call: relax.Call) -> bool:
         """Return whether a call changes only the axes before rows and columns."""
         if operator_name(call) not in (*RESHAPES, "relax.broadcast_to"):
             return False
@@ -184,7 +192,7 @@ class Spelling:
             return False
         return same_shape(before[-2:], after[-2:]) and same(product(before), product(after))
 
-    def scaled(self, call: Any) -> tuple[Any, float] | None:
+    def scaled(self, call: relax.Call) -> tuple[relax.Expr, float] | None:
         """Return the value that a call multiplies by a number, and the number, or None for any other call."""
         name = operator_name(call)
         if name not in ("relax.multiply", "relax.divide"):
@@ -196,8 +204,8 @@ class Spelling:
                 return value, 1.0 / factor if name == "relax.divide" and factor else factor
         return None
 
-    def _scalar(self, value: Any) -> float | None:
-        """Return the number that all elements of a value equal, rounded by the casts on its way, else None."""
+    def _scalar(self, value: relax.Expr) -> float | None:
+        """Return the number that all elements of a value equal, rounded by the casts that it passes, else None."""
         types: list[str] = []
         while True:
             types.append(str(value.ty.dtype))
@@ -221,7 +229,7 @@ class Spelling:
                 number = np.asarray(number).astype(dtype)
         return float(number)
 
-    def part(self, value: Any) -> Part | None:
+    def part(self, value: relax.Expr) -> Part | None:
         """Return the slice that a variable is bound to, if ``R.split`` makes it, else None."""
         found = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
         if not isinstance(found, relax.TupleGetItem):
@@ -230,7 +238,7 @@ class Spelling:
         return Part(call, int(found.index)) if operator_name(call) == "relax.split" else None
 
 
-def _is_of_rows(reduction: Any) -> bool:
+def _is_of_rows(reduction: relax.Call) -> bool:
     """Return whether a reduction is over the last axis alone, which it keeps with one element."""
     axes = [int(axis) for axis in reduction.attrs.axis or ()]
     rank = len(shape_of(reduction) or ())

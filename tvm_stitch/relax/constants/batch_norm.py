@@ -24,14 +24,19 @@ class ConstantBatchNorm:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         found: list[Any] = []
-        rewritten = with_calls(mod, ("relax.nn.batch_norm",), partial(_scaled, found))
+        rewritten = with_calls(
+            mod,
+            ("relax.nn.batch_norm",),
+            partial(_scaled, found),
+            why="nothing fuses with TVM's function for a batch norm",
+        )
         if not found:
             return mod
         passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
         return tvm.transform.Sequential(passes)(rewritten)
 
 
-def _scaled(found: list[Any], builder: Any, call: Any) -> Any:
+def _scaled(found: list[relax.Call], builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the replacement of a call, and append a replaced call to ``found``."""
     if call.attrs.training:
         return call
@@ -57,6 +62,6 @@ def _scaled(found: list[Any], builder: Any, call: Any) -> Any:
     return relax.Tuple([result, constants[2], constants[3]])
 
 
-def _constant(values: np.ndarray, shape: list[int], dtype: str) -> Any:
+def _constant(values: np.ndarray, shape: list[int], dtype: str) -> relax.Expr:
     with np.errstate(over="ignore"):
         return relax.const(values.astype(dtype).reshape(shape), dtype)

@@ -154,7 +154,7 @@ def _fills(value: relax.Expr) -> bool:
     return operator_name(value) in _FILLED
 
 
-def _whole(var: Any, value: relax.Expr, choices: Choices) -> Any:
+def _whole(var: relax.Var, value: relax.Expr, choices: Choices) -> Any:
     """Return a value, or the constant that a filled tensor equals, because TVM folds no call that fills a tensor."""
     name = operator_name(value)
     if name not in _FILLED or bytes_of(var) > choices.largest_table:

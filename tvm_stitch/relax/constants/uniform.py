@@ -3,7 +3,7 @@
 
 TVM's ``FoldConstant`` makes a tensor of a scalar that is broadcast, or of a small mask that is filled. Functions
 would read it from memory, element by element. Values computed from a model's own tensors stay tensors. An untrained
-norm, for example, may have one value, but that is no property of the model.
+norm, for example, may have one value, but that is not a property of the model.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..rewriting.functions import own_functions
 from ..rewriting.values import bindings_of
 from ..stitch.dataflow import call_args, is_call_tir
 
-Places = Mapping[Any, Collection[int]]
+Positions = Mapping[Any, Collection[int]]
 """Positions among the arguments of calls, by the variable that a call is bound to."""
 
 
-def computed_of_scalars(mod: tvm.IRModule) -> Places:
+def computed_of_scalars(mod: tvm.IRModule) -> Positions:
     """Return the positions of arguments that are computed from constants of one element alone, or from nothing."""
     found: dict[Any, list[int]] = {}
     for _, func in own_functions(mod):
@@ -39,32 +39,32 @@ def computed_of_scalars(mod: tvm.IRModule) -> Places:
             if not is_call_tir(binding.value):
                 continue
             args, numbers = call_args(binding.value)
-            places = [i for i, arg in enumerate(args) if arg in scalars]
-            if len(places) == len([arg for arg in args if not _is_scalar(arg)]) and not numbers:
+            positions = [i for i, arg in enumerate(args) if arg in scalars]
+            if len(positions) == len([arg for arg in args if not _is_scalar(arg)]) and not numbers:
                 scalars.add(binding.var)
-            elif places:
-                found[binding.var] = places
+            elif positions:
+                found[binding.var] = positions
     return found
 
 
-def _is_scalar(arg: Any) -> bool:
+def _is_scalar(arg: relax.Expr) -> bool:
     return isinstance(arg, tvm.ir.GenericConst) and math.prod(arg.value.shape) == 1
 
 
-def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
+def with_single_values(mod: tvm.IRModule, positions: Positions) -> tvm.IRModule:
     """Return the module with one element for each constant of one value at the given positions.
 
     Only calls of memory-intensive functions change, behind ``AnnotateTIROpPattern``.
     """
-    if not places:
+    if not positions:
         return mod
     known: dict[Any, Any] = {}
 
-    def narrowed(builder: Any, call: Any, var: Any) -> Any:
+    def narrowed(builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         gvar, args = call.args[:2]
         fields = list(args.fields) if isinstance(args, relax.Tuple) else [args]
         func, buffers = mod[gvar], dict[Any, Any]()
-        for i in places.get(var, ()):
+        for i in positions.get(var, ()):
             if not isinstance(fields[i], tvm.ir.GenericConst):
                 continue
             array = fields[i].value
@@ -78,10 +78,12 @@ def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
         gvar = builder.add_func(_reading(func, buffers), gvar.name_hint)
         return relax.Call(call.op, [gvar, relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args)
 
-    return with_bound_calls(mod, ("relax.call_tir",), narrowed)
+    return with_bound_calls(
+        mod, ("relax.call_tir",), narrowed, why="a kernel would read a tensor of equal elements from memory"
+    )
 
 
-def _single(array: Any) -> Any:
+def _single(array: tvm.runtime.Tensor) -> relax.Expr | None:
     """Return the value that all elements equal, bit for bit, as a constant. None if they differ or there is one."""
     if math.prod(array.shape) < 2:
         return None
@@ -90,7 +92,7 @@ def _single(array: Any) -> Any:
     return relax.const(held[0].reshape(()), str(array.dtype)) if (bits == bits[0]).all() else None
 
 
-def _may_be_given(func: Any) -> bool:
+def _may_be_given(func: tirx.PrimFunc) -> bool:
     """Return whether a function reads tensors only in blocks that a stitch kernel may have."""
     if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are above
         return False
@@ -101,14 +103,14 @@ def _may_be_given(func: Any) -> bool:
     return True
 
 
-def _reading(func: Any, buffers: dict[Any, Any]) -> Any:
+def _reading(func: tirx.PrimFunc, buffers: Mapping[tirx.Buffer, tirx.Buffer]) -> tirx.PrimFunc:
     """Return the function with buffers of one element in place of some parameters."""
 
-    def loaded(load: Any) -> Any:
+    def loaded(load: tvm.ir.TensorLoad) -> tvm.ir.Expr:
         source = compat.load_buffer(load)
         return compat.load(buffers[source], []) if source in buffers else load
 
-    def region(read: Any) -> Any:
+    def region(read: tvm.ir.TensorRegion) -> tvm.ir.TensorRegion:
         return tirx.BufferRegion(buffers[read.source], []) if read.source in buffers else read
 
     changes = [(tvm.ir.TensorLoad, loaded), (tvm.ir.TensorRegion, region)]

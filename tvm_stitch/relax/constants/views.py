@@ -30,7 +30,7 @@ integer type are left to ``FoldConstants``.
 Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
 
-def _cast(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
+def _cast(array: np.ndarray, call: relax.Call, _shape: tuple[Any, ...]) -> np.ndarray:
     with np.errstate(over="ignore"):  # to an infinity, as in kernels
         return array.astype(str(call.ty.dtype))
 
@@ -54,8 +54,13 @@ class ConstantViews:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         known: dict[Any, relax.Expr] = {}
         rules = [
-            Rule("TVM compiles a function for each", partial(_view, known), tuple(FOLDED)),
-            Rule("TVM compiles a function for each", partial(_part, known), (ITEM,), leaves_unused=True),
+            Rule("FoldConstant compiles a function for each view", partial(_view, known), tuple(FOLDED)),
+            Rule(
+                "FoldConstant compiles a function for each slice",
+                partial(_part, known),
+                (ITEM,),
+                leaves_unused=True,
+            ),
         ]
         return apply_rules(mod, rules, inlines_constants=True)
 
@@ -94,7 +99,7 @@ def _part(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:
 
 
 def _once(known: dict[Any, relax.Expr], key: Any, dtype: str, made: Callable[[], np.ndarray]) -> relax.Expr:
-    """Return the constant of a key, which is made at its first use."""
+    """Return the constant of a key. ``made`` computes it at its first use."""
     if key not in known:
         array = made()
         known[key] = relax.const(np.ascontiguousarray(array).reshape(array.shape), dtype)

@@ -26,7 +26,7 @@ from ..legalize.transposed_convolutions import SPATIAL
 from ..rewriting.compute_pass import ChoosingPass
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
-from ..rewriting.readers import only_reader, readers_of
+from ..rewriting.readers import Readers, only_reader, readers_of
 from ..rewriting.views import permutation, shape_of
 from .full_rank import full_rank_operands
 from .quantization import converted_with_quantization, is_elementwise
@@ -70,14 +70,14 @@ class ConvolutionLayouts(ChoosingPass):
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
             return mod
 
-    def _chosen(self, func: Any) -> Iterator[Any]:
+    def _chosen(self, func: relax.Function) -> Iterator[Any]:
         readers = readers_of(func)
         for var, call in relax.analysis.get_var2val(func).items():
             if _has_constant_weight(call) and self.converts(call, _is_read_channels_last(var, readers)):
                 yield call
 
 
-def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
+def _is_read_channels_last(var: relax.Var, readers: Readers) -> bool:
     """Return whether a transposition to channels last, behind element-wise operators, is the only reader."""
     rank = len(shape_of(var) or ())
     found = only_reader(readers, var)
@@ -89,7 +89,7 @@ def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
     return is_elementwise(call) and _is_read_channels_last(found.var, readers)
 
 
-def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:
+def _wanted(chosen: Set[relax.Var], call: relax.Call) -> dict[str, list[str]]:
     """Return the layouts that ``ConvertLayout`` requests for a call. ``chosen`` has the weights to convert."""
     name = operator_name(call)
     if name not in LAYOUTS:
@@ -99,7 +99,7 @@ def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:
     return {name: [call.attrs.data_layout, call.attrs.kernel_layout]}
 
 
-def _has_constant_weight(call: Any) -> bool:
+def _has_constant_weight(call: relax.Expr) -> bool:
     """Return whether a call is a convolution of a constant weight, in the layout that importers use."""
     name = operator_name(call)
     if name not in LAYOUTS or call.attrs.data_layout != LAYOUTS[name][0]:
@@ -107,7 +107,7 @@ def _has_constant_weight(call: Any) -> bool:
     return isinstance(call.args[1], tvm.ir.GenericConst) and isinstance(call.ty, relax.TensorType)
 
 
-def suits_library(tf32: bool, call: Any, read_last: bool) -> bool:
+def suits_library(tf32: bool, call: relax.Call, read_last: bool) -> bool:
     """Return whether cuDNN computes a convolution faster with channels last.
 
     A GPU's matrix units compute half types, and float32 that may be rounded, faster so. Exact float32 is mostly

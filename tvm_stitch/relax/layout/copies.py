@@ -33,12 +33,12 @@ def _operand(match: Match) -> relax.Expr | None:
 def _broadcasting(match: Match) -> relax.Expr | None:
     """Return the matmul of the operands before their broadcasts, if its shape stays, else None."""
     call = match.value
-    for place in (1, 0):
-        source = _matrix(match, call.args[place])
+    for position in (1, 0):
+        source = _matrix(match, call.args[position])
         if source is None:
             continue
         args = list(call.args)
-        args[place] = source
+        args[position] = source
         made = match.builder.normalize(relax.op.matmul(*args, out_dtype=call.attrs.out_dtype))
         if same_extents(shape_of(made), shape_of(call)):
             call = made
@@ -46,7 +46,7 @@ def _broadcasting(match: Match) -> relax.Expr | None:
 
 
 def _matrix(match: Match, operand: relax.Expr) -> relax.Expr | None:
-    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is no broadcast."""
+    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is not a broadcast."""
     made = match.definition(operand) if isinstance(operand, relax.Var) else operand
     if made is None or operator_name(made) != "relax.broadcast_to":
         return None

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -19,10 +17,12 @@ def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
     If the operands of an operator differ in rank, TVM's ``ConvertLayout`` keeps the operator's layout, and transposes
     before and behind it.
     """
-    return with_calls(mod, BROADCASTING, _with_full_ranks)
+    return with_calls(
+        mod, BROADCASTING, _with_full_ranks, why="TVM converts the layout of operands of equal rank only"
+    )
 
 
-def _with_full_ranks(builder: Any, call: Any) -> Any:
+def _with_full_ranks(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     shape = shape_of(call)
     if shape is None:
         return call
@@ -32,7 +32,7 @@ def _with_full_ranks(builder: Any, call: Any) -> Any:
     return relax.Call(call.op, args, call.attrs, call.ty_args)
 
 
-def _widened(builder: Any, operand: Any, rank: int) -> Any:
+def _widened(builder: relax.BlockBuilder, operand: relax.Expr, rank: int) -> relax.Expr:
     own = shape_of(operand)
     if not own or len(own) == rank:
         return operand

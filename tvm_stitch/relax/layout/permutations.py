@@ -53,7 +53,7 @@ class PropagatePermutations:
         return with_own_functions(mod, partial(_rewritten, choices=self.choices))
 
 
-def _rewritten(func: Any, choices: Choices) -> Any:
+def _rewritten(func: relax.Function, choices: Choices) -> relax.Function:
     values = dict(relax.analysis.get_var2val(func).items())
     if not any(operator_name(value) == PERMUTE for value in values.values()):
         return func
@@ -227,7 +227,7 @@ def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tup
 
 
 def _read_in(
-    var: relax.Var, group: Group, values: dict[relax.Var, relax.Expr], readers: Readers
+    var: relax.Expr, group: Group, values: dict[relax.Var, relax.Expr], readers: Readers
 ) -> set[Axes]:
     """Return the orders in which a result is read outside its group."""
     rank = len(_shape(var))

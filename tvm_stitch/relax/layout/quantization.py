@@ -21,7 +21,7 @@ from ..rewriting.operators import ELEMENTWISE, operator_name
 _STANDS_IN = "tvm_stitch.quantization"
 
 
-def is_elementwise(call: Any) -> bool:
+def is_elementwise(call: relax.Expr) -> bool:
     """Return whether an operator computes each element from one element of each operand."""
     return operator_name(call) in ELEMENTWISE or is_per_tensor(call)
 
@@ -32,7 +32,7 @@ def converted_with_quantization(
     """Return ``convert(mod)``. It sees casts in place of quantizing and dequantizing with one scale."""
     hidden: list[Any] = []
 
-    def cast(_builder: Any, call: Any) -> Any:
+    def cast(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if not is_per_tensor(call):
             return call
         made = relax.op.astype(call.args[0], str(call.ty.dtype))
@@ -40,7 +40,7 @@ def converted_with_quantization(
         span = tvm.ir.Span(tvm.ir.SourceName(f"{_STANDS_IN}.{len(hidden) - 1}"), 0, 0, 0, 0)
         return relax.Call(made.op, made.args, made.attrs, made.ty_args, span)
 
-    def shown(_builder: Any, call: Any) -> Any:
+    def shown(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         name = str(call.span.source_name.name) if call.span is not None and call.span.source_name else ""
         if not name.startswith(_STANDS_IN):
             return call
@@ -48,4 +48,5 @@ def converted_with_quantization(
         args = [call.args[0], *before.args[1:]]
         return relax.Call(before.op, args, before.attrs, before.ty_args, before.span)
 
-    return with_calls(convert(with_calls(mod, (QUANTIZE, DEQUANTIZE), cast)), ("relax.astype",), shown)
+    casts = with_calls(mod, (QUANTIZE, DEQUANTIZE), cast, why="TVM converts the layout of casts")
+    return with_calls(convert(casts), ("relax.astype",), shown, why="the layouts are converted")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
 from ...graph.extent import as_extent, is_number, product
 from ..rewriting.views import shape_of
@@ -18,7 +18,7 @@ from ..rewriting.views import shape_of
 LARGEST_INT32 = 2**31 - 1
 
 
-def _legalized(builder: Any, call: Any, largest: bool) -> Any:
+def _legalized(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
     shape = shape_of(call.args[0])
     axis = call.attrs.axis
     if shape is None or not shape or str(call.args[0].ty.dtype) == "bool":
@@ -72,12 +72,12 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
         over = [te.reduce_axis((0, x.shape[a]), f"k{a}") for a in axes]
 
         def total(*outer: Any) -> Any:
-            places = dict(zip([*kept, *axes], [*outer, *over]))
-            return combine(term([places[a] for a in range(rank)]), over)
+            positions = dict(zip([*kept, *axes], [*outer, *over]))
+            return combine(term([positions[a] for a in range(rank)]), over)
 
         return te.compute([x.shape[a] for a in kept], total, name=name)
 
-    def place(index: Any) -> Any:
+    def position(index: Any) -> Any:
         own = tirx.const(0, counted)
         for axis in axes:
             own = own * x.shape[axis].astype(counted) + index[axis].astype(counted)
@@ -86,7 +86,7 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
         return tirx.Select(tirx.isnan(value), own, found) if is_float else found
 
     extreme = reduced(_extreme(largest, str(x.dtype)), lambda index: x(*index), "extreme")
-    first = reduced(te.min, place, "place")
+    first = reduced(te.min, position, "place")
     shape = [1 if a in axes else x.shape[a] for a in range(rank)] if keepdims else first.shape
 
     def widened(*index: Any) -> Any:

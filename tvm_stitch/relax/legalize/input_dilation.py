@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Legalize transposed convolutions of channels innermost as convolutions of stride 1 over dilated data.
 
-TVM legalizes them in no such layout. Templates compute the function written here, without its zeros
+TVM does not legalize them in this layout. Templates compute the function written here, without its zeros
 (:mod:`tvm_stitch.compute.cpu.residues`).
 """
 
@@ -22,19 +22,19 @@ LAYOUTS = {
 """The layouts of data and weight that are legalized here."""
 
 
-def _legalized(builder: Any, call: Any) -> Any:
+def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs, (data, weight) = call.attrs, call.args
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != LAYOUTS[call.op.name]:
         return call.op.get_attr("FLegalize")(builder, call)
     if not isinstance(weight, tvm.ir.GenericConst):
         return call
     groups = int(attrs.groups)
-    turned = relax.const(turned_weight(weight.value.numpy(), groups), str(weight.ty.dtype))
+    flipped = relax.const(flipped_weight(weight.value.numpy(), groups), str(weight.ty.dtype))
     name = str(call.op.name).rpartition(".")[2]
     return builder.call_te(
-        over_spread_data,
+        over_dilated_input,
         data,
-        turned,
+        flipped,
         [int(s) for s in attrs.strides],
         [int(p) for p in attrs.padding],
         [int(d) for d in attrs.dilation],
@@ -49,7 +49,7 @@ TRANSPOSED_CONVOLUTIONS = dict.fromkeys(LAYOUTS, _legalized)
 """For ``LegalizeOps``. TVM legalizes those in other layouts."""
 
 
-def turned_weight(weight: np.ndarray, groups: int) -> np.ndarray:
+def flipped_weight(weight: np.ndarray, groups: int) -> np.ndarray:
     """Return a transposed convolution's weight as the weight of the convolution over dilated data.
 
     Args:
@@ -66,7 +66,7 @@ def turned_weight(weight: np.ndarray, groups: int) -> np.ndarray:
     return np.ascontiguousarray(ordered.reshape((groups * outputs, *window, channels // groups)))
 
 
-def over_spread_data(
+def over_dilated_input(
     data: te.Tensor,
     weight: te.Tensor,
     strides: Sequence[int],
@@ -92,14 +92,14 @@ def over_spread_data(
         ``(images, positions..., results)``.
     """
     spatial = len(strides)
-    images, *places, _ = data.shape
+    images, *positions, _ = data.shape
     *window, inputs = weight.shape[1:]
     reach = [(int(k) - 1) * d for k, d in zip(window, dilation)]
     before = [r - p for r, p in zip(reach, padding)]
     after = [r - p + more for r, p, more in zip(reach, padding[spatial:], output_padding)]
     zero = tirx.const(0, data.dtype)
-    wide = [(n - 1) * s + 1 if s > 1 else n for n, s in zip(places, strides)]
-    spread = data
+    wide = [(n - 1) * s + 1 if s > 1 else n for n, s in zip(positions, strides)]
+    dilated = data
 
     def with_zeros(n: Any, *at: Any) -> Any:
         inside = [tirx.EQ(tirx.floormod(i, s), tirx.const(0, "int64")) for i, s in zip(at, strides) if s > 1]
@@ -107,15 +107,15 @@ def over_spread_data(
         return tirx.if_then_else(tirx.all(*inside), data(n, *source, at[-1]), zero)
 
     if any(s > 1 for s in strides):
-        spread = te.compute([images, *wide, data.shape[-1]], with_zeros, name="spread")
+        dilated = te.compute([images, *wide, data.shape[-1]], with_zeros, name="spread")
     padded = [w + b + a for w, b, a in zip(wide, before, after)]
-    border = spread
+    border = dilated
 
     def with_border(n: Any, *at: Any) -> Any:
         source = [i - b for i, b in zip(at, before)]
         inside = [tirx.GE(i, tirx.const(b, "int64")) for i, b in zip(at, before) if b > 0]
         inside += [tirx.LT(i, w + b) for i, w, b, a in zip(at, wide, before, after) if a > 0]
-        value = spread(n, *source, at[-1])
+        value = dilated(n, *source, at[-1])
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
     if any(before) or any(after):
@@ -125,8 +125,8 @@ def over_spread_data(
     channel = te.reduce_axis((0, inputs), "c")
 
     def summed(n: Any, *at: Any) -> Any:
-        *place, result = at
-        seen = [o + k * d for o, k, d in zip(place, elements, dilation)]
+        *position, result = at
+        seen = [o + k * d for o, k, d in zip(position, elements, dilation)]
         first = tirx.floordiv(result, results // groups) * inputs if groups > 1 else 0
         factor = border(n, *seen, first + channel).astype(out_dtype)
         return te.sum(factor * weight(result, *elements, channel).astype(out_dtype), [*elements, channel])

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import tvm
 from tvm import relax
 
 from ...repairs.legalize.centred_norms import CENTRED_NORMS
@@ -29,11 +28,11 @@ LEGALIZED = (
 """Operators that this package legalizes otherwise than TVM."""
 
 
-def legalize(name: str) -> Any:
+def legalize(name: str) -> tvm.transform.Pass:
     """Return the pass ``name``, which replaces operators by calls of functions."""
     return exclusively([relax.transform.LegalizeOps(LEGALIZED)], name)
 
 
-def legalize_weights() -> list[Any]:
+def legalize_weights() -> list[tvm.transform.Pass]:
     """Return the passes that legalize operators which compute weights from constants."""
     return [KeepZeros(), legalize("LegalizeWeights")]

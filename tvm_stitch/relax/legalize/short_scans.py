@@ -39,10 +39,12 @@ class ShortScans:
         self.longest = choices.gpu_scan_as_sums if device.is_gpu else choices.cpu_scan_as_sums
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, SCANS, partial(_as_reduction, self.longest))
+        return with_calls(
+            mod, SCANS, partial(_as_reduction, self.longest), why="a reduction can be stitched, a scan cannot"
+        )
 
 
-def _as_reduction(longest: int, builder: Any, call: Any) -> Any:
+def _as_reduction(longest: int, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
     if shape is None or not shape or dtype == "bool":
         return call

@@ -11,7 +11,6 @@ decoders begin, it is a matmul.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tvm
@@ -22,7 +21,7 @@ from ...graph.extent import is_number
 from ...support.module_pass import module_pass
 from ..rewriting.calls import with_calls
 from ..rewriting.views import shape_of
-from .input_dilation import turned_weight
+from .input_dilation import flipped_weight
 
 SPATIAL = {f"relax.nn.conv{len(axes)}d_transpose": axes for axes in ("W", "HW", "DHW")}
 """For each operator, its spatial axes."""
@@ -50,10 +49,15 @@ class TransposedConvolutions:
         self.rewrites = rewrites
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, SPATIAL, partial(_rewritten, self.rewrites))
+        return with_calls(
+            mod,
+            SPATIAL,
+            partial(_rewritten, self.rewrites),
+            why="templates compute convolutions and matmuls, and TVM legalizes one pair of layouts",
+        )
 
 
-def _rewritten(rewrites: bool, builder: Any, call: Any) -> Any:
+def _rewritten(rewrites: bool, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     name, attrs = call.op.name, call.attrs
     first, kernel = f"NC{SPATIAL[name]}", f"IO{SPATIAL[name]}"
     layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout or attrs.data_layout)
@@ -70,7 +74,9 @@ def _rewritten(rewrites: bool, builder: Any, call: Any) -> Any:
     return made if layouts[2] == first else _permuted(builder, builder.emit(made), first, layouts[2])
 
 
-def _product(builder: Any, data: Any, weight: Any, call: Any) -> Any:
+def _product(
+    builder: relax.BlockBuilder, data: relax.Expr, weight: relax.Expr, call: relax.Call
+) -> relax.Expr:
     """Multiply images of one position each by the window's elements of all channels."""
     images, channels = data.ty.shape.values[:2]
     results = weight.ty.shape.values[1:]
@@ -83,7 +89,7 @@ def _product(builder: Any, data: Any, weight: Any, call: Any) -> Any:
     return R.reshape(product, [images, *results])
 
 
-def _permuted(builder: Any, value: Any, layout: str, wanted: str) -> Any:
+def _permuted(builder: relax.BlockBuilder, value: relax.Expr, layout: str, wanted: str) -> relax.Expr:
     """Emit an operand in another layout."""
     if layout == wanted:
         return value
@@ -94,7 +100,7 @@ def _permuted(builder: Any, value: Any, layout: str, wanted: str) -> Any:
     return builder.emit(R.permute_dims(value, axes))
 
 
-def _transposed(name: str, data: Any, weight: Any, attrs: Any) -> Any:
+def _transposed(name: str, data: relax.Expr, weight: relax.Expr, attrs: tvm.ir.Attrs) -> relax.Expr:
     """Return the same operator in TVM's layouts."""
     function = getattr(R.nn, name.rpartition(".")[2])
     return function(
@@ -111,7 +117,7 @@ def _transposed(name: str, data: Any, weight: Any, attrs: Any) -> Any:
     )
 
 
-def _borders(weight: Any, attrs: Any) -> list[int]:
+def _borders(weight: relax.Expr, attrs: tvm.ir.Attrs) -> list[int]:
     """Return the border of a convolution over the same data: first sides, then the other sides."""
     spatial = len(attrs.strides)
     reach = [(int(k) - 1) * int(d) for k, d in zip(weight.ty.shape.values[2:], attrs.dilation)]
@@ -120,7 +126,7 @@ def _borders(weight: Any, attrs: Any) -> list[int]:
     return [*(r - p for r, p in zip(reach, padding)), *after]
 
 
-def _is_product(data: Any, attrs: Any) -> bool:
+def _is_product(data: relax.Expr, attrs: tvm.ir.Attrs) -> bool:
     """Return whether images have one position, the result is as large as the window, and there is one group."""
     shape = shape_of(data)
     if shape is None or not all(is_number(extent, 1) for extent in shape[2:]) or int(attrs.groups) != 1:
@@ -130,17 +136,17 @@ def _is_product(data: Any, attrs: Any) -> bool:
     )
 
 
-def _is_convolution(weight: Any, attrs: Any) -> bool:
+def _is_convolution(weight: relax.Expr, attrs: tvm.ir.Attrs) -> bool:
     return all(int(s) == 1 for s in attrs.strides) and min(_borders(weight, attrs)) >= 0
 
 
-def _convolution(name: str, data: Any, weight: Any, call: Any) -> Any:
+def _convolution(name: str, data: relax.Expr, weight: relax.Expr, call: relax.Call) -> relax.Expr:
     attrs, spatial = call.attrs, SPATIAL[name]
     groups, array = int(attrs.groups), weight.value.numpy()
-    turned = np.moveaxis(turned_weight(np.moveaxis(array, 0, -1), groups), -1, 1)
+    flipped = np.moveaxis(flipped_weight(np.moveaxis(array, 0, -1), groups), -1, 1)
     return CONVOLUTIONS[name](
         data,
-        relax.const(np.ascontiguousarray(turned), str(weight.ty.dtype)),
+        relax.const(np.ascontiguousarray(flipped), str(weight.ty.dtype)),
         strides=[1] * len(attrs.strides),
         padding=_borders(weight, attrs),
         dilation=list(attrs.dilation),

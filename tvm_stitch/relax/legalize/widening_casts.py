@@ -80,7 +80,7 @@ class _Casts:
 
 
 def _may_be_shared(binding: relax.Binding, readers: Readers) -> bool:
-    """Return whether a result has several readers and is wider than the one operand that is no scalar."""
+    """Return whether a result has several readers and is wider than the one operand that is not a scalar."""
     if not is_call_tir(binding.value) or len(readers.get(binding.var, ())) < 2:
         return False
     tensors, _ = call_args(binding.value)

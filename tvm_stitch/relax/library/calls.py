@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
+import tvm
 from tvm import relax
 
 from ...compute.cuda.library import why_not
@@ -17,16 +17,16 @@ from ...target import capability_of
 _BFLOAT16_FROM = 80
 
 
-def check_capability(target: Any, dtype: str) -> None:
+def check_capability(target: tvm.target.Target, dtype: str) -> None:
     """Raise a Refusal if devices of a target have no arithmetic of a dtype."""
     if dtype == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
         raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
 
 
 def has_calls(
-    functions: Iterable[Any],
+    functions: Iterable[relax.Function],
     name: str,
-    is_one: Callable[[Any], bool],
+    is_one: Callable[[relax.Expr], bool],
     library: SharedLibrary,
     config: StitchConfig,
     computed: dict[str, str],

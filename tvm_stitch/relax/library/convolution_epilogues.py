@@ -163,22 +163,22 @@ class _Finder:
                     found[binding.var] = fused
         return found
 
-    def _fused(self, call: Any, convolved: dict[Any, Convolved]) -> Fused | None:
+    def _fused(self, call: relax.Call, convolved: dict[Any, Convolved]) -> Fused | None:
         """Return how convolution kernels compute all results of a stitch op, or None if they cannot."""
         args, scalars = call_args(call)
         order = {var: number for number, var in enumerate(convolved)}
-        places = sorted(
+        positions = sorted(
             (i for i, arg in enumerate(args) if arg in order), key=lambda i: order[args[i]], reverse=True
         )
-        graph = self._graph(call.args[0]) if places else None
+        graph = self._graph(call.args[0]) if positions else None
         if graph is None or scalars or len(call.args) > 2 or len(graph.inputs) != len(args):
             return None
-        read_by = {i: convolved[args[i]] for i in places}
+        read_by = {i: convolved[args[i]] for i in positions}
         try:
-            for i in places:
+            for i in positions:
                 if read_by[i].of.has_splits:
                     graph = without_sum(graph, graph.inputs[i])
-            parts = [self._part(*each, read_by) for each in components(graph, places)]
+            parts = [self._part(*each, read_by) for each in components(graph, positions)]
         except Refusal:
             return None
         hosts = [part.convolution for part in parts]
@@ -208,7 +208,7 @@ class _Finder:
             return Part(convolution, epilogue, outputs, positions)
         raise refused
 
-    def _graph(self, gvar: Any) -> StitchGraph | None:
+    def _graph(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
         """Return the graph of a stitch op, or None for other functions."""
         if gvar not in self.graphs:
             func = self.mod[gvar]

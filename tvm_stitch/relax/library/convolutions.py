@@ -73,18 +73,18 @@ class LibraryConvolutions(ComputePass):
             return mod
         gradients = WeightGradients(mod)
 
-        def called(builder: Any, call: Any, var: Any) -> Any:
+        def called(builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
             return _Rewriter(self, builder, gradients).replaced(call, var) if is_convolution(call) else call
 
-        return with_bound_calls(mod, OPERATORS, called)
+        return with_bound_calls(mod, OPERATORS, called, why="the library is faster than TVM's schedule")
 
 
-def is_convolution(value: Any) -> bool:
+def is_convolution(value: relax.Expr) -> bool:
     """Return whether a value is an operator that the library may compute, of tensors that have elements."""
     return operator_name(value) in OPERATORS and has_elements(*value.args, value)
 
 
-def layout_of(target: Any, call: Any) -> str:
+def layout_of(target: tvm.target.Target, call: relax.Call) -> str:
     """Return the layout of a convolution for the library: ``channels_first`` or ``channels_last``.
 
     Raises:
@@ -106,7 +106,7 @@ def layout_of(target: Any, call: Any) -> str:
     return layout
 
 
-def padding_of(call: Any) -> list[int]:
+def padding_of(call: relax.Call) -> list[int]:
     """Return the padding of a convolution along each spatial axis, the same on both sides.
 
     Raises:
@@ -120,10 +120,10 @@ def padding_of(call: Any) -> list[int]:
 
 
 class _Rewriter:
-    def __init__(self, owner: LibraryConvolutions, builder: Any, gradients: WeightGradients):
+    def __init__(self, owner: LibraryConvolutions, builder: relax.BlockBuilder, gradients: WeightGradients):
         self.owner, self.builder, self.gradients = owner, builder, gradients
 
-    def replaced(self, call: Any, var: Any) -> Any:
+    def replaced(self, call: relax.Call, var: relax.Var) -> relax.Expr:
         """Return the replacement of a convolution that is bound to ``var``."""
         key = f"{call.op.name.rpartition('.')[2]} {var.name}"
         try:
@@ -147,7 +147,7 @@ class _Rewriter:
         called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype), workspace)
         return relax.TupleGetItem(self.builder.emit(called), 0)
 
-    def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
+    def _gradient(self, found: WeightGradient, words: list[str]) -> relax.Expr | None:
         """Return a weight's gradient in the convolution's own order, transposed."""
         dtype = str(found.data.ty.dtype)
         args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
@@ -160,7 +160,7 @@ class _Rewriter:
         made = self.builder.emit(relax.TupleGetItem(called, 0))
         return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
 
-    def _with_channels(self, call: Any) -> list[Any]:
+    def _with_channels(self, call: relax.Call) -> list[relax.Expr]:
         """Return data and weight, channels last, with at least as many channels as cuDNN needs to be fast."""
         data, weight = call.args
         channels = (shape_of(weight) or (0,))[-1]
@@ -169,7 +169,7 @@ class _Rewriter:
         added = self.owner.device.choices.fewest_channels - channels
         return [data, weight] if added <= 0 else [self._widened(data, added), self._widened(weight, added)]
 
-    def _widened(self, value: Any, added: int) -> Any:
+    def _widened(self, value: relax.Expr, added: int) -> relax.Expr:
         rank = len(shape_of(value) or ())
         if isinstance(value, tvm.ir.GenericConst):
             widened = np.pad(value.value.numpy(), [(0, 0)] * (rank - 1) + [(0, added)])
@@ -177,7 +177,7 @@ class _Rewriter:
         return self.builder.emit(relax.op.nn.pad(value, [0] * (2 * rank - 1) + [added]))
 
 
-def numbers_of(call: Any) -> list[int]:
+def numbers_of(call: relax.Call) -> list[int]:
     """Return the groups, strides, paddings and dilations of a convolution."""
     attrs = call.attrs
     spatial = len(attrs.strides)
@@ -185,13 +185,13 @@ def numbers_of(call: Any) -> list[int]:
 
 
 def library_call(
-    args: list[Any],
+    args: list[relax.Expr],
     numbers: Sequence[int],
     words: list[str],
     shape: Any,
     dtype: str,
     workspace: int,
-) -> Any:
+) -> relax.Call:
     """Return the call that computes a convolution or a weight's gradient: a tuple of result and workspace.
 
     Args:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from ...compute.cuda.convolution_plan import ImageConvolution
 from ...cost.choices import Choices
@@ -37,16 +38,16 @@ class OwnConvolution:
         data: <images, channels, extents...>, or with the first two exchanged if ``convolution.exchanged``.
         weight: <groups * outputs, inputs, window...>.
         inputs_first: the weight is <groups * inputs, outputs, window...> instead.
-        turned: the weight's window is read from the last element to the first.
+        flipped: the weight's window is read from the last element to the first.
         shape: the result's shape.
-        title: words for the operator that it replaces, if that is no plain convolution.
+        title: words for the operator that it replaces, if that is not a plain convolution.
     """
 
     convolution: ImageConvolution
     data: Any
     weight: Any
     inputs_first: bool
-    turned: bool
+    flipped: bool
     shape: tuple[int, ...]
     title: str = ""
 
@@ -56,7 +57,7 @@ class OwnConvolution:
         return isinstance(self.weight, tvm.ir.GenericConst)
 
 
-def own_convolution(call: Any, gradient: WeightGradient | None, choices: Choices) -> OwnConvolution:
+def own_convolution(call: relax.Call, gradient: WeightGradient | None, choices: Choices) -> OwnConvolution:
     """Return the convolution that our kernel computes for a call, which may be a weight's ``gradient``.
 
     Raises:
@@ -70,7 +71,7 @@ def own_convolution(call: Any, gradient: WeightGradient | None, choices: Choices
     return found
 
 
-def check_kernel(call: Any) -> None:
+def check_kernel(call: relax.Call) -> None:
     """Check that a call has the layouts and the dtype that our kernel computes, with symmetric padding.
 
     Raises:
@@ -84,7 +85,7 @@ def check_kernel(call: Any) -> None:
     padding_of(call)
 
 
-def _convolution(call: Any) -> OwnConvolution:
+def _convolution(call: relax.Call) -> OwnConvolution:
     attrs, (data, weight) = call.attrs, call.args
     (images, channels, *extents), (outputs, inputs, *window), shape = map(_static, (data, weight, call))
     groups = int(attrs.groups)
@@ -105,7 +106,7 @@ def _convolution(call: Any) -> OwnConvolution:
     return OwnConvolution(convolution, data, weight, False, False, tuple(shape))
 
 
-def _transposed(call: Any) -> OwnConvolution:
+def _transposed(call: relax.Call) -> OwnConvolution:
     """Return a transposed convolution of stride 1 as a convolution of the reversed weight."""
     attrs, (data, weight) = call.attrs, call.args
     if isinstance(weight, tvm.ir.GenericConst):

@@ -100,7 +100,7 @@ def _members(block: relax.DataflowBlock, readers: Readers) -> Iterator[tuple[Any
         member = Member(call, weight, binding.var)
         reader = only_reader_inside(readers, binding.var)
         bias = None if reader is None else _bias(reader.value, binding.var, call)
-        if bias is not None:
+        if reader is not None and bias is not None:
             member = Member(call, weight, reader.var, bias)
         yield (left, str(weight.ty.dtype), str(call.ty.dtype)), member
 

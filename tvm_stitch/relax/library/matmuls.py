@@ -74,7 +74,7 @@ class LibraryMatmuls(ComputePass):
         return found
 
 
-def check_dtypes(target: Any, call: Any) -> None:
+def check_dtypes(target: tvm.target.Target, call: relax.Call) -> None:
     """Raise a Refusal unless the library has matmuls of these dtypes."""
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)
@@ -112,7 +112,7 @@ def described(plan: Planned) -> str:
     """Return a matmul's sizes, how its sides lie, and what is computed with it, in words."""
     found = plan.layout
     batch = "" if is_number(found.batch, 1) else f"{text_of(found.batch)} of "
-    words = [f"{batch}{' x '.join(text_of(e) for e in (found.rows, found.columns, found.depth))}"]
+    words = [f"{batch}{' x '.join(text_of(e) for e in (found.rows, found.columns, found.reduction))}"]
     words += ["result by columns"] if found.swapped else []
     words += [f"{side} side transposed" for side in ("left", "right") if getattr(found, f"{side}_transposed")]
     words += [f"with {' and '.join(plan.words)}"] if plan.words else []

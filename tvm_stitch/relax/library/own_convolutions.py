@@ -51,22 +51,24 @@ class OwnConvolutions(ComputePass):
         if not asked or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
         rewriter = _Rewriter(self, mod)
-        made = with_bound_calls(mod, LAYOUTS, rewriter.replaced)
+        made = with_bound_calls(
+            mod, LAYOUTS, rewriter.replaced, why="our kernel is faster for exact float32 than a library"
+        )
         return relax.transform.DeadCodeElimination()(made) if rewriter.kernels else mod
 
 
 def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
     """Return a plan in words."""
     tile = plan.tile
-    words = [f"our kernel: tiles of {tile.rows} channels x {tile.places} places"]
+    words = [f"our kernel: tiles of {tile.rows} channels x {tile.positions} positions"]
     words += [f"{plan.splits} splits"] if plan.splits > 1 else []
     words += [found.title] if found.title else []
     return ", ".join(words)
 
 
-def lanes_of(places: Sequence[int], choices: Choices) -> int:
+def lanes_of(positions: Sequence[int], choices: Choices) -> int:
     """Return for how many neighbouring positions a thread evaluates an epilogue, or adds up splits, at once."""
-    return choices.epilogue_lanes if math.prod(places) % choices.epilogue_lanes == 0 else 1
+    return choices.epilogue_lanes if math.prod(positions) % choices.epilogue_lanes == 0 else 1
 
 
 def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:
@@ -98,7 +100,7 @@ class _Rewriter:
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
-    def replaced(self, builder: Any, call: Any, var: Any) -> Any:
+    def replaced(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         """Return the replacement of a convolution that is bound to ``var``, or the call if another pass takes it."""
         try:
             check_kernel(call)
@@ -123,7 +125,9 @@ class _Rewriter:
         config = self.owner.config
         return config.compute_of("convolution") == "auto" and library.why_not(library.CUDNN, config) is None
 
-    def _gradient(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+    def _gradient(
+        self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var
+    ) -> WeightGradient | None:
         """Return the weight's gradient that a call computes, if it is one, else None."""
         if operator_name(call) in SPATIAL or isinstance(call.args[1], tvm.ir.GenericConst):
             return None

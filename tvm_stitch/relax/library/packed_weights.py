@@ -4,27 +4,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from tvm import relax
 from tvm.relax import op as R
 
 from ...compute.cuda.convolution_plan import DEPTH, ConvolutionPlan
 from .image_convolutions import OwnConvolution
 
 
-def packed(builder: Any, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
+def packed(builder: relax.BlockBuilder, found: OwnConvolution, plan: ConvolutionPlan) -> relax.Expr:
     """Emit the weight of a convolution in the kernel's layout. ``packed_weight`` does the same for constants."""
     c, taps = found.convolution, math.prod(found.convolution.window)
     channels = (c.inputs, c.outputs) if found.inputs_first else (c.outputs, c.inputs)
     parts = builder.emit(R.reshape(found.weight, [c.groups, *channels, taps]))
-    if found.turned and taps > 1:
+    if found.flipped and taps > 1:
         parts = builder.emit(R.flip(parts, 3))
     inputs, outputs = (1, 2) if found.inputs_first else (2, 1)
     order = [0, inputs, 3, outputs] if plan.gathered else [0, 3, inputs, outputs]
-    runs, depth = (1, c.inputs * taps) if plan.gathered else (taps, c.inputs)
+    runs, reduction = (1, c.inputs * taps) if plan.gathered else (taps, c.inputs)
     ordered = builder.emit(R.permute_dims(parts, order))
-    lines = builder.emit(R.reshape(ordered, [c.groups * runs, depth, c.outputs]))
-    deeper, longer = -depth % DEPTH, -c.outputs % plan.tile.rows
+    lines = builder.emit(R.reshape(ordered, [c.groups * runs, reduction, c.outputs]))
+    deeper, longer = -reduction % DEPTH, -c.outputs % plan.tile.rows
     if deeper or longer:
         lines = builder.emit(R.nn.pad(lines, [0, 0, 0, deeper, 0, longer]))
     return builder.emit(R.reshape(lines, [-1, c.outputs + longer]))

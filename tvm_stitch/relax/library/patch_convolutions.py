@@ -54,9 +54,14 @@ class PatchConvolutions:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, LAYOUTS) or not self.is_called():
             return mod
-        return with_bound_calls(mod, LAYOUTS, self._product_or_call)
+        return with_bound_calls(
+            mod,
+            LAYOUTS,
+            self._product_or_call,
+            why="a matmul of patches is faster than a convolution, and keeps channels last",
+        )
 
-    def _product_or_call(self, builder: Any, call: Any, var: Any) -> Any:
+    def _product_or_call(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         try:
             patches = patches_of(call)
         except Refusal:
@@ -83,7 +88,7 @@ class Patches:
         images: extent of the batch, an expression.
         channels, results: channels of the data and of the result.
         window: extents of a patch.
-        places: number of patches along each spatial axis.
+        positions: number of patches along each spatial axis.
         extents: extents of an image. Elements behind the last patch are not read.
     """
 
@@ -91,11 +96,11 @@ class Patches:
     channels: int
     results: int
     window: tuple[int, ...]
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     extents: tuple[int, ...]
 
 
-def patches_of(call: Any) -> Patches:
+def patches_of(call: relax.Call) -> Patches:
     """Return the patches of a convolution.
 
     Raises:
@@ -110,10 +115,10 @@ def patches_of(call: Any) -> Patches:
     shapes = [shape_of(value) for value in (data, weight, call)]
     if any(shape is None or not is_static(shape[1:]) or is_number(shape[0], 0) for shape in shapes):
         raise Refusal("its images are of symbolic size")
-    (images, channels, *extents), (results, inputs, *window), (_, _, *places) = (
+    (images, channels, *extents), (results, inputs, *window), (_, _, *positions) = (
         list(s or ()) for s in shapes
     )
-    if not is_static([results]) or 0 in (channels, *extents, results, *window, *places):
+    if not is_static([results]) or 0 in (channels, *extents, results, *window, *positions):
         raise Refusal("it has no elements")
     if int(attrs.groups) != 1 or channels != inputs:
         raise Refusal("it has groups")
@@ -121,10 +126,10 @@ def patches_of(call: Any) -> Patches:
         raise Refusal("its windows overlap, have gaps or a border")
     if any(int(dilation) != 1 and extent > 1 for dilation, extent in zip(attrs.dilation, window)):
         raise Refusal("its windows have gaps")
-    return Patches(images, channels, int(results), tuple(window), tuple(places), tuple(extents))
+    return Patches(images, channels, int(results), tuple(window), tuple(positions), tuple(extents))
 
 
-def _channels_last(builder: Any, data: Any) -> Any:
+def _channels_last(builder: relax.BlockBuilder, data: relax.Expr) -> relax.Expr | None:
     """Return the data with channels last, if ``data`` is its transposition, else None.
 
     Operators of one operand may be between the two.
@@ -144,7 +149,9 @@ def _channels_last(builder: Any, data: Any) -> Any:
     return value.args[0] if permutation(value, rank) == [0, rank - 1, *range(1, rank - 1)] else None
 
 
-def _product(builder: Any, call: Any, patches: Patches, source: Any, name: str) -> Any:
+def _product(
+    builder: relax.BlockBuilder, call: relax.Call, patches: Patches, source: relax.Expr | None, name: str
+) -> relax.Expr:
     """Return the matmul, named as the convolution, with the convolution's result layout: channels second.
 
     ``source`` is the data with channels last, if that exists. Channels are then last in a patch, else in the weight's
@@ -155,24 +162,24 @@ def _product(builder: Any, call: Any, patches: Patches, source: Any, name: str) 
     last = source is not None
     data = source if last else data
     first_axis = 1 if last else 2
-    cropped = [place * extent for place, extent in zip(p.places, p.window)]
+    cropped = [position * extent for position, extent in zip(p.positions, p.window)]
     if tuple(cropped) != p.extents:
         axes = [first_axis + i for i in range(count)]
         data = emit(R.strided_slice(data, axes, [0] * count, cropped, assume_inbound=True))
-    parted = [n for place, extent in zip(p.places, p.window) for n in (place, extent)]
+    parted = [n for position, extent in zip(p.positions, p.window) for n in (position, extent)]
     shape = [p.images, *parted, p.channels] if last else [p.images, p.channels, *parted]
-    of_place = [first_axis + 2 * i for i in range(count)]
+    of_position = [first_axis + 2 * i for i in range(count)]
     of_window = [first_axis + 2 * i + 1 for i in range(count)]
-    order = [0, *of_place, *of_window, 1 + 2 * count] if last else [0, *of_place, 1, *of_window]
-    depth = p.channels * math.prod(p.window)
+    order = [0, *of_position, *of_window, 1 + 2 * count] if last else [0, *of_position, 1, *of_window]
+    reduction = p.channels * math.prod(p.window)
     made = emit(R.permute_dims(emit(R.reshape(data, shape)), order))
-    made = emit(R.reshape(made, [product([p.images, *p.places]), depth]))
+    made = emit(R.reshape(made, [product([p.images, *p.positions]), reduction]))
     if isinstance(weight, tvm.ir.GenericConst):
         right = relax.const(_packed(weight.value.numpy(), last), str(weight.ty.dtype))
     else:
-        right = emit(R.permute_dims(emit(R.reshape(weight, [p.results, depth])), [1, 0]))
+        right = emit(R.permute_dims(emit(R.reshape(weight, [p.results, reduction])), [1, 0]))
     made = emit(R.matmul(made, right, out_dtype=str(call.ty.dtype)), name)
-    made = emit(R.reshape(made, [p.images, *p.places, p.results]))
+    made = emit(R.reshape(made, [p.images, *p.positions, p.results]))
     return R.permute_dims(made, [0, 1 + count, *range(1, 1 + count)])
 
 

@@ -56,9 +56,11 @@ class PhasedConvolutions(ChoosingPass):
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, SPATIAL) or not self.is_called():
             return mod
-        return with_bound_calls(mod, SPATIAL, self._phased_or_left)
+        return with_bound_calls(
+            mod, SPATIAL, self._phased_or_left, why="TVM has no schedule for a transposed convolution"
+        )
 
-    def _phased_or_left(self, builder: Any, call: Any, var: Any) -> Any:
+    def _phased_or_left(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
         try:
             return _phased(builder, call, self.choices)
         except Refusal as refusal:
@@ -73,14 +75,14 @@ class Axis:
     Attributes:
         stride: the number of phases.
         window, border: the convolution's window, and its border on both sides.
-        places: number of positions of the convolution's result.
+        positions: number of positions of the convolution's result.
         first, length: the transposed convolution's result among the phases in their positions.
     """
 
     stride: int
     window: int
     border: int
-    places: int
+    positions: int
     first: int
     length: int
 
@@ -101,9 +103,9 @@ def axis_of(extent: int, kernel: int, stride: int, padding: int, length: int) ->
     before = window - 1 - start
     last = -(-(length + padding) // stride)  # behind the last position of a phase that is in the result
     border = max(before, last - extent)
-    places = extent + 2 * border - window + 1
+    positions = extent + 2 * border - window + 1
     first = padding - start * stride + (border - before) * stride
-    return Axis(stride, window, border, places, first, length)
+    return Axis(stride, window, border, positions, first, length)
 
 
 def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarray:
@@ -128,7 +130,7 @@ def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarr
     return np.ascontiguousarray(parts.transpose(order)).reshape(shape)
 
 
-def _phased(builder: Any, call: Any, choices: Choices) -> Any:
+def _phased(builder: relax.BlockBuilder, call: relax.Call, choices: Choices) -> relax.Expr:
     """Return the convolution with more channels, with its results in their positions.
 
     Raises:
@@ -138,7 +140,7 @@ def _phased(builder: Any, call: Any, choices: Choices) -> Any:
     spatial, groups = SPATIAL[name], int(attrs.groups)
     images, result = shape_of(data), shape_of(call)
     if str(attrs.data_layout) != f"NC{spatial}" or not isinstance(weight, tvm.ir.GenericConst):
-        raise Refusal("its weight is no constant")
+        raise Refusal("its weight is not a constant")
     if images is None or result is None or not is_static(images[1:]) or not is_static(result[1:]):
         raise Refusal("its images are of symbolic size")
     if 0 in images[1:] or 0 in result[1:] or any(int(d) != 1 for d in attrs.dilation):
@@ -165,15 +167,17 @@ def _phased(builder: Any, call: Any, choices: Choices) -> Any:
             out_dtype=attrs.out_dtype,
         )
     )
-    return _in_places(builder, made, axes, call.ty.shape.values[0], int(result[1]))
+    return _in_positions(builder, made, axes, call.ty.shape.values[0], int(result[1]))
 
 
-def _in_places(builder: Any, made: Any, axes: list[Axis], images: Any, channels: int) -> Any:
+def _in_positions(
+    builder: relax.BlockBuilder, made: relax.Expr, axes: list[Axis], images: Any, channels: int
+) -> relax.Expr:
     """Return the phases' results in their positions."""
     emit, count = builder.emit, len(axes)
-    parted = [images, channels, *(axis.stride for axis in axes), *(axis.places for axis in axes)]
+    parted = [images, channels, *(axis.stride for axis in axes), *(axis.positions for axis in axes)]
     order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]
-    whole = [images, channels, *(axis.places * axis.stride for axis in axes)]
+    whole = [images, channels, *(axis.positions * axis.stride for axis in axes)]
     made = emit(R.permute_dims(emit(R.reshape(made, parted)), order))
     made = R.reshape(made, whole)
     if all(axis.first == 0 and axis.length == n for axis, n in zip(axes, whole[2:])):

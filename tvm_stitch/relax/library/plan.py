@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from tvm import relax
 
@@ -58,11 +57,11 @@ class Planned:
 
     name: str
     layout: StridedProduct
-    left: Any
-    right: Any
-    result: Any
-    bias: Any = None
-    residual: Any = None
+    left: relax.Expr
+    right: relax.Expr
+    result: relax.Var
+    bias: relax.Expr | None = None
+    residual: relax.Expr | None = None
     activation: str = ""
 
     @property
@@ -73,12 +72,12 @@ class Planned:
 
 
 def planned(
-    func: Any,
-    check: Callable[[Any], None],
+    func: relax.Function,
+    check: Callable[[relax.Call], None],
     refused: Callable[[str, str], None],
     epilogues: bool,
-    scheduled: Collection[Any] = (),
-) -> dict[Any, Planned]:
+    scheduled: Collection[relax.Var] = (),
+) -> dict[relax.Var, Planned]:
     """Return the matmuls of a function that a library computes, by the variables that its calls replace.
 
     Args:
@@ -92,15 +91,15 @@ def planned(
 
 
 class _Planner:
-    def __init__(self, func: Any, scheduled: Collection[Any]):
+    def __init__(self, func: relax.Function, scheduled: Collection[relax.Var]):
         self.scheduled = scheduled
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
-        self.products: dict[Any, Planned] = {}  # by the variables that matmuls are bound to
+        self.products: dict[relax.Var, Planned] = {}  # by the variables that matmuls are bound to
 
     def plan(
-        self, check: Callable[[Any], None], refused: Callable[[str, str], None], epilogues: bool
-    ) -> dict[Any, Planned]:
+        self, check: Callable[[relax.Call], None], refused: Callable[[str, str], None], epilogues: bool
+    ) -> dict[relax.Var, Planned]:
         for var, call in self.values.items():
             if not is_product(call):
                 continue
@@ -114,7 +113,11 @@ class _Planner:
         return {p.result: p for p in made}
 
     def _product(
-        self, var: Any, call: Any, out: tuple[Extent, ...] | None, stored: tuple[Extent, ...] = ()
+        self,
+        var: relax.Var,
+        call: relax.Call,
+        out: tuple[Extent, ...] | None,
+        stored: tuple[Extent, ...] = (),
     ) -> Planned:
         """Return the matmul of the earliest values that its operands view and that the library can read."""
         chains = [list(views(arg, partial(definition, self.values))) for arg in call.args]
@@ -136,14 +139,14 @@ class _Planner:
         raise last
 
     # -- what follows a product -------------------------------------------------------------------------------
-    def _grown_or_plain(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
+    def _grown_or_plain(self, var: relax.Var, plan: Planned, epilogues: bool) -> Planned:
         try:
             return self._grown(var, plan, epilogues)
         except Exception as err:  # the matmul itself is not affected
             reason_of(err, f"what follows {plan.name}")
             return plan
 
-    def _grown(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
+    def _grown(self, var: relax.Var, plan: Planned, epilogues: bool) -> Planned:
         """Return the matmul with its epilogue, as long as no kernel behind it would compute the epilogue anyway."""
         plan = self._stored_as_permuted(var, plan)
         best, at = plan, plan.result
@@ -157,11 +160,11 @@ class _Planner:
                 best = plan
         return best
 
-    def _only_reader(self, var: Any) -> Any:
+    def _only_reader(self, var: relax.Var) -> relax.Binding | None:
         """Return the only binding that reads a variable, in its block. None if several do, or another matmul does."""
         return None if self._is_operand(var) else only_reader_inside(self.readers, var)
 
-    def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
+    def _stored_as_permuted(self, var: relax.Var, plan: Planned) -> Planned:
         """Return the matmul stored in the order into which its only reader permutes it, if one call can do that."""
         binding = self._only_reader(var)
         if binding is None or operator_name(binding.value) != "relax.permute_dims":
@@ -177,14 +180,18 @@ class _Planner:
         except Refusal:
             return plan
 
-    def _taken(self, plan: Planned, at: Any, call: Any) -> Planned | None:
+    def _taken(self, plan: Planned, at: relax.Var, call: relax.Call) -> Planned | None:
         """Return the matmul with one more operation, which reads ``at``, or None if the library does not have it."""
         name = operator_name(call)
         if name in RESHAPES:
             return plan
         if name in ACTIVATIONS:
             return replace(plan, activation=ACTIVATIONS[name])
-        if name != "relax.add" or not isinstance(plan.layout.depth, int) or str(call.ty.dtype) != _dtype(at):
+        if (
+            name != "relax.add"
+            or not isinstance(plan.layout.reduction, int)
+            or str(call.ty.dtype) != _dtype(at)
+        ):
             return None  # the library takes no reduction (K) extent that may be 0
         (other,) = [a for a in call.args if not a.same_as(at)] or [None]
         extents, shape, own = (None if v is None else shape_of(v) for v in (other, call, at))
@@ -199,7 +206,7 @@ class _Planner:
         full = plan.residual is None and same_shape(extents, shape)
         return replace(plan, residual=other) if full else None
 
-    def _needs_no_kernel(self, var: Any) -> bool:
+    def _needs_no_kernel(self, var: relax.Var) -> bool:
         """Return whether only kernels, library calls and results read a value. Others would compute an epilogue."""
         return all(
             self._reads_memory(binding)
@@ -208,7 +215,7 @@ class _Planner:
             for binding in self._reading(var)
         )
 
-    def _is_written_anyway(self, var: Any) -> bool:
+    def _is_written_anyway(self, var: relax.Var) -> bool:
         """Return whether any kernel, library call or result reads a value as it is."""
         return any(
             self._reads_memory(binding)
@@ -216,7 +223,7 @@ class _Planner:
             for binding in self._reading(var)
         )
 
-    def _reading(self, var: Any) -> Iterator[Any]:
+    def _reading(self, var: relax.Var) -> Iterator[relax.Binding]:
         """Yield the bindings that read a value under any name, and None for a result."""
         for binding in self.readers.get(var, []):
             if binding is not None and isinstance(binding.value, relax.Var):
@@ -224,13 +231,13 @@ class _Planner:
             else:
                 yield binding
 
-    def _reads_memory(self, binding: Any) -> bool:
+    def _reads_memory(self, binding: relax.Binding) -> bool:
         """Return whether a reader is a result, or a call that reads its operands from memory."""
         if binding is None or binding.var in self.products or operator_name(binding.value) in CONVOLUTIONS:
             return True
         return is_call_tir(binding.value) and binding.value.args[0] in self.scheduled
 
-    def _is_unread(self, view: Any) -> bool:
+    def _is_unread(self, view: relax.Binding) -> bool:
         """Return whether all readers of a view read the value behind it instead."""
         return not self._is_operand(view) and all(
             binding is not None
@@ -238,21 +245,21 @@ class _Planner:
             for binding in self.readers.get(view, [])
         )
 
-    def _is_operand(self, value: Any) -> bool:
+    def _is_operand(self, value: relax.Expr) -> bool:
         """Return whether a library call reads a value, directly or in place of a view of it."""
         return any(v.same_as(value) for plan in self.products.values() for v in (plan.left, plan.right))
 
 
-def is_product(value: Any) -> bool:
+def is_product(value: relax.Expr) -> bool:
     """Return whether a value is ``R.matmul(...)`` of tensors that have elements."""
     return _is(value, (MATMUL,)) and has_elements(*value.args)
 
 
-def _is(value: Any, names: tuple[str, ...]) -> bool:
+def _is(value: relax.Expr, names: tuple[str, ...]) -> bool:
     return operator_name(value) in names
 
 
-def _dtype(value: Any) -> str:
+def _dtype(value: relax.Expr) -> str:
     return str(value.ty.dtype)
 
 
@@ -273,9 +280,11 @@ def product_axes(
     if any(is_number(e, 0) for e in (*left.extents, *right.extents)):
         raise Refusal("it has no elements")
     sides = [_as_matrices(left, 0), _as_matrices(right, 1)]
-    depth = [sides[0].extents[-1], sides[1].extents[-2]]
-    if not same(*depth):
-        raise Refusal(f"its depth is {depth[0]} on the left and {depth[1]} on the right")
+    reduction = [sides[0].extents[-1], sides[1].extents[-2]]
+    if not same(*reduction):
+        raise Refusal(
+            f"its reduction dimension is {reduction[0]} on the left and {reduction[1]} on the right"
+        )
     full = list(out)
     if len(left.extents) == 1:
         full.insert(len(full) - (len(right.extents) > 1), 1)
@@ -290,7 +299,7 @@ def product_axes(
     ]
     axes.append(Axis(full[-2], sides[0].strides[-2], 0, strides[-2]))
     axes.append(Axis(full[-1], 0, sides[1].strides[-1], strides[-1]))
-    axes.append(Axis(depth[0], sides[0].strides[-1], sides[1].strides[-2], 0))
+    axes.append(Axis(reduction[0], sides[0].strides[-1], sides[1].strides[-2], 0))
     return axes
 
 

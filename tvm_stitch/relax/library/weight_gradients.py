@@ -16,11 +16,12 @@ from functools import cached_property
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from ...graph.extent import is_static
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
-from ..rewriting.readers import readers_of
+from ..rewriting.readers import Readers, readers_of
 from ..rewriting.views import integers_of, permutation, shape_of
 
 Definition = Callable[[Any], Any]
@@ -63,19 +64,21 @@ class WeightGradients:
         self._mod = mod
 
     @cached_property
-    def _readers(self) -> dict[Any, list[Any]]:
+    def _readers(self) -> Readers:
         return {var: found for _, func in own_functions(self._mod) for var, found in readers_of(func).items()}
 
-    def found(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+    def found(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> WeightGradient | None:
         """Return the gradient that a convolution bound to ``var`` computes, as :func:`weight_gradient`."""
 
-        def definition(value: Any) -> Any:
+        def definition(value: relax.Expr) -> relax.Expr | None:
             return builder.lookup_binding(value) if isinstance(value, tvm.ir.Var) else None
 
         return weight_gradient(call, cut_of(self._readers.get(var, [])), definition)
 
 
-def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definition) -> WeightGradient | None:
+def weight_gradient(
+    call: relax.Call, cut: tuple[int, ...] | None, definition: Definition
+) -> WeightGradient | None:
     """Return the gradient that a convolution computes, transposed: <I, O, *kernel>.
 
     None if it computes no gradient, or is better computed as it is.
@@ -93,26 +96,28 @@ def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definiti
         return None
     data, gradient = sides
     kernel = _extents(call)[2:] if cut is None else cut
-    extents, places = (_extents(side)[2:] for side in sides)
-    if math.prod(places) <= math.prod(kernel):
+    extents, positions = (_extents(side)[2:] for side in sides)
+    if math.prod(positions) <= math.prod(kernel):
         return None
     strides, padding, dilations = (
         [int(n) for n in a] for a in (attrs.dilation, attrs.padding, attrs.strides)
     )
     padding = padding[: len(strides)]
-    for extent, place, k, stride, p, dilation in zip(extents, places, kernel, strides, padding, dilations):
+    for extent, position, k, stride, p, dilation in zip(
+        extents, positions, kernel, strides, padding, dilations
+    ):
         rest = extent + 2 * p - dilation * (k - 1) - 1
-        if rest < 0 or rest // stride + 1 != place:
+        if rest < 0 or rest // stride + 1 != position:
             return None
     return WeightGradient(data, gradient, kernel, (1, *strides, *padding, *dilations))
 
 
-def _extents(value: Any) -> tuple[int, ...]:
+def _extents(value: relax.Expr) -> tuple[int, ...]:
     """Return the extents of a value of static shape."""
     return tuple(int(extent) for extent in shape_of(value) or ())
 
 
-def _exchanged(operand: Any, definition: Definition) -> Any:
+def _exchanged(operand: relax.Expr, definition: Definition) -> relax.Expr | None:
     """Return the value whose first two axes an operand exchanges, or None if it is no such permutation."""
     made = definition(operand)
     rank = len(shape_of(operand) or ())
@@ -121,7 +126,7 @@ def _exchanged(operand: Any, definition: Definition) -> Any:
     return made.args[0] if permutation(made, rank) == [1, 0, *range(2, rank)] else None
 
 
-def cut_of(readers: list[Any]) -> tuple[int, ...] | None:
+def cut_of(readers: list[relax.Binding]) -> tuple[int, ...] | None:
     """Return the spatial extents of a result that are read, if its only reader cuts off the ends of these axes.
 
     That reader stays. It cuts nothing off a result that has these extents already, as no end is counted from behind.

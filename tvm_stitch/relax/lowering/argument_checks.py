@@ -173,7 +173,7 @@ class _Tensor(NamedTuple):
 class _Checks:
     """The checks of a function's arguments."""
 
-    def __init__(self, gvar: Any, func: Any):
+    def __init__(self, gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc):
         self.gvar, self.func = gvar, func
         self.asked: dict[Any, _Asked] = {}
         self.checked: set[str] = set()
@@ -194,11 +194,11 @@ class _Checks:
         self.first = first if knows and all(self.tensors[each].is_near for each in others) else None
         """The tensor on whose device the others have to be, if the function checks it before them."""
 
-    def rewritten(self) -> Any:
+    def rewritten(self) -> tirx.PrimFunc:
         """Return the function with one check for each tensor."""
         return self.func.with_body(tirx.SeqStmt([tirx.AllocBuffer(self.found), self._of(self.func.body)]))
 
-    def _of(self, body: Any) -> Any:
+    def _of(self, body: tirx.Stmt) -> tirx.Stmt:
         name = compat.kind(body)
         if name == "SeqStmt":
             return tirx.SeqStmt([made for step in compat.elements(body.seq) for made in self._step(step)])
@@ -206,7 +206,7 @@ class _Checks:
             return tirx.AttrStmt(body.node, body.attr_key, body.value, self._of(body.body))
         return body
 
-    def _step(self, step: Any) -> list[Any]:
+    def _step(self, step: tirx.Stmt) -> list[tirx.Stmt]:
         asked = self.asked.get(step)
         if asked is None:
             return [_without_branch(step) if compat.kind(step) == "Bind" else self._of(step)]
@@ -244,22 +244,22 @@ class _Checks:
         ]
 
 
-def _without_branch(step: Any) -> Any:
+def _without_branch(step: tirx.Stmt) -> tirx.Stmt:
     """Return the binding of a tensor's address, computed without a branch on the argument's type."""
     value = step.value
     if not compat.is_choice(value):
         return step
-    condition, moved, place = value.args
+    condition, moved, position = value.args
     if compat.kind(moved) != "Call" or compat.call_name(moved) != "handle_add_byte_offset":
         return step
     given, offset = moved.args
-    if not compat.structural_equal(given, place):
+    if not compat.structural_equal(given, position):
         return step
     offset = tirx.Select(condition, offset, compat.const(0, compat.dtype_of(offset)))
     return tirx.Bind(step.var, compat.remake_call(moved, [given, offset]))
 
 
-def _steps(body: Any) -> list[Any]:
+def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
     """Return the statements around a kernel's body."""
     found: list[Any] = []
     left = [body]
@@ -275,7 +275,7 @@ def _steps(body: Any) -> list[Any]:
     return found
 
 
-def _asked(step: Any) -> _Asked | None:
+def _asked(step: tirx.Stmt) -> _Asked | None:
     """Return the check of an argument that a statement makes, or None for any other statement."""
     check = step.then_case if compat.kind(step) == "IfThenElse" else step
     if compat.kind(check) != "AssertStmt":

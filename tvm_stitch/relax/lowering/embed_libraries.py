@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -28,7 +26,7 @@ class EmbedLibraries:
         target: the target that the module is compiled for.
     """
 
-    def __init__(self, target: Any):
+    def __init__(self, target: tvm.target.Target):
         self.target = target
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -48,7 +46,7 @@ def called_by_name(mod: tvm.IRModule) -> set[str]:
     """
     found: set[str] = set()
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.ExternFunc):
             found.add(str(expr.global_symbol))
 

@@ -101,7 +101,7 @@ def _finished(mod: tvm.IRModule) -> tvm.IRModule:
     return with_tasks_apart(with_shared_checks(mod))
 
 
-def with_quick_host(target: Any) -> Any:
+def with_quick_host(target: tvm.target.Target) -> tvm.target.Target:
     """Return the target with LLVM's level ``HOST_LEVEL`` for its host's code, if the user asked for no level."""
     host = target.host
     if "gpu" not in target.keys or host is None or host.kind.name != "llvm" or "opt-level" in host.attrs:
@@ -109,7 +109,7 @@ def with_quick_host(target: Any) -> Any:
     return target.with_host(tvm.target.Target({**dict(host.export()), "opt-level": HOST_LEVEL}))
 
 
-def _needless(func: Any) -> tuple[str, ...]:
+def _needless(func: tirx.PrimFunc) -> tuple[str, ...]:
     """Return the passes that a function does not need.
 
     TVM's build binds targets before it lowers. A function without a target may be for any.
@@ -122,7 +122,7 @@ def _needless(func: Any) -> tuple[str, ...]:
     return NEEDLESS_IF_FLAT if COMPUTE_ATTR in func.attrs and _is_flat(func) else NEEDLESS_ON_CPU
 
 
-def _is_flat(func: Any) -> bool:
+def _is_flat(func: tirx.PrimFunc) -> bool:
     """Return True if all buffers that a function reads and writes have one dimension, and the same dtype in memory.
 
     Booleans have another dtype in memory. A function and those that it calls are lowered together, so a function that

@@ -20,7 +20,7 @@ EXTRA_PREFIX = "tvm.contrib."
 _TVM = "pip install apache-tvm=={version}, or that file and libtvm_ffi of its wheels"
 
 
-def needs(lowered: tvm.IRModule, target: Any, compiled: bool = False) -> list[dict[str, str]]:
+def needs(lowered: tvm.IRModule, target: tvm.target.Target, compiled: bool = False) -> list[dict[str, str]]:
     """Return the needs of a process that runs a model: each with its name, its purpose, and how to get it.
 
     Args:

@@ -35,7 +35,7 @@ def with_tasks_apart(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def _apart(func: Any, name: str) -> Any:
+def _apart(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     """Return a function with its body in a scope. Declarations of tensors stay outside.
 
     Otherwise TVM would pass LLVM too much knowledge about the pointers.
@@ -56,6 +56,6 @@ def _apart(func: Any, name: str) -> Any:
     return func.with_body(tirx.SeqStmt([*declared, scope, done]))
 
 
-def _declares(step: Any, pointers: list[Any]) -> bool:
+def _declares(step: tirx.Stmt, pointers: list[Any]) -> bool:
     """Return True if a statement declares a tensor for a parameter."""
     return compat.kind(step) == "DeclBuffer" and any(step.data.same_as(pointer) for pointer in pointers)

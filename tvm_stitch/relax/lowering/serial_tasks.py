@@ -59,7 +59,7 @@ class SerialTasks:
 class _Branches:
     """A PrimFunc with its marked loops rewritten (``result``), and the functions of their tasks (``tasks``)."""
 
-    def __init__(self, func: Any, name: str, names: set[str]):
+    def __init__(self, func: tirx.PrimFunc, name: str, names: set[str]):
         self.tasks: dict[Any, Any] = {}
         self._func, self._name, self._names = func, name, names
         buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
@@ -69,7 +69,7 @@ class _Branches:
         body = tvm_ffi.structural_map(func.body, (tirx.AttrStmt, self._branch), order="post")
         self.result = with_body(func, body)
 
-    def _branch(self, stmt: Any) -> Any:
+    def _branch(self, stmt: tirx.Stmt) -> Any:
         if stmt.attr_key != SERIAL_WHERE:
             return stmt
         loop = stmt.body
@@ -95,7 +95,9 @@ class _Branches:
             for extent in (*var.shape, *(var.strides or ()), var.elem_offset):
                 scalars |= dict.fromkeys(undefined_vars(extent) if extent is not None else ())
         data = [tirx.Var(buffer.name, buffer.data.ty) for buffer in buffers]
-        declared = [tirx.DeclBuffer(buffer, data=place) for buffer, place in zip(buffers, data, strict=True)]
+        declared = [
+            tirx.DeclBuffer(buffer, data=position) for buffer, position in zip(buffers, data, strict=True)
+        ]
         passed = {var: self._passed(var) for var in scalars}
         bound = [
             tirx.Bind(var, tirx.Cast(var.ty, given)) for var, (given, _) in passed.items() if given is not var
@@ -131,7 +133,7 @@ class _Branches:
         return name
 
 
-def _without_memory(body: Any) -> tuple[list[Any] | None, Any]:
+def _without_memory(body: tirx.Stmt) -> tuple[list[Any] | None, Any]:
     """Return the buffers that a task asks the runtime for, and the task without them.
 
     TVM asks the runtime only in functions with a global symbol. The first result is None if the size of a buffer
@@ -172,5 +174,5 @@ def _like(buffer: Any) -> Any:
     )
 
 
-def _sequence(steps: Sequence[Any]) -> Any:
+def _sequence(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return steps[0] if len(steps) == 1 else tirx.SeqStmt(list(steps))

@@ -13,13 +13,13 @@ from typing import Any
 from tvm import relax
 
 from ..rewriting.operators import PRODUCTS, operator_name
-from ..rewriting.readers import readers_of
+from ..rewriting.readers import Readers, readers_of
 
 _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 """Expressions that are other names of values."""
 
 
-def with_half_crossings(func: Any, dtype: str) -> Any:
+def with_half_crossings(func: relax.Function, dtype: str) -> relax.Function:
     """Return the function with float32 values that cross a product rounded to a half type where they are computed.
 
     A value crosses a product if it depends on a product, and a later value reads it that depends on more products in
@@ -30,7 +30,7 @@ def with_half_crossings(func: Any, dtype: str) -> Any:
     return _Rounds(_crossing(func), dtype).visit_expr(func)
 
 
-def _crossing(func: Any) -> frozenset[Any]:
+def _crossing(func: relax.Function) -> frozenset[relax.Var]:
     levels = _Levels()
     levels.visit_expr(func)
     readers = readers_of(func)
@@ -42,7 +42,7 @@ def _crossing(func: Any) -> frozenset[Any]:
     return frozenset(found)
 
 
-def _is_result(var: Any, readers: dict[Any, list[Any]]) -> bool:
+def _is_result(var: relax.Var, readers: Readers) -> bool:
     """Return True if a value is a result of the function, directly, under another name, or in a tuple."""
     return any(
         reader is None or (isinstance(reader.value, _NAMES) and _is_result(reader.var, readers))
@@ -59,7 +59,7 @@ class _Levels(relax.PyExprVisitor):
         self.of: dict[Any, int] = {}
         self._seen = 0
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.Binding) -> None:
         outer, self._seen = self._seen, 0
         self.visit_expr(binding.value)
         self.of[binding.var] = self._seen + (operator_name(binding.value) in PRODUCTS)
@@ -67,34 +67,34 @@ class _Levels(relax.PyExprVisitor):
 
     visit_match_cast_ = visit_var_binding_
 
-    def visit_var_(self, var: Any) -> None:
+    def visit_var_(self, var: relax.Var) -> None:
         self._seen = max(self._seen, self.of.get(var, 0))
 
     visit_dataflow_var_ = visit_var_
 
-    def visit_var_def_(self, var: Any) -> None:
+    def visit_var_def_(self, var: relax.Var) -> None:
         """Ignore definitions, which are not uses."""
 
-    def behind(self, reader: Any) -> int:
+    def behind(self, reader: relax.Binding | None) -> int:
         """Return the level of a value's reader. It is 0 for products, which read half types anyway."""
         return 0 if reader is None or operator_name(reader.value) in PRODUCTS else self.of[reader.var]
 
 
 @relax.expr_functor.mutator
 class _Rounds(relax.PyExprMutator):
-    def __init__(self, crossing: frozenset[Any], dtype: str):
+    def __init__(self, crossing: frozenset[relax.Var], dtype: str):
         super().__init__()
         self.crossing, self.dtype = crossing, dtype
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.Binding) -> None:
         super().visit_var_binding_(binding)
         self._round(binding.var)
 
-    def visit_match_cast_(self, binding: Any) -> None:
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         super().visit_match_cast_(binding)
         self._round(binding.var)
 
-    def _round(self, var: Any) -> None:
+    def _round(self, var: relax.Var) -> None:
         if var not in self.crossing or not isinstance(var.ty, relax.TensorType) or var.ty.dtype != "float32":
             return
         half = self.builder_.emit(relax.op.astype(self.visit_expr(var), self.dtype))

@@ -68,7 +68,7 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
     return relax.transform.DeadCodeElimination()(mod)
 
 
-def _with_half_inputs(func: Any, dtype: str) -> Any:
+def _with_half_inputs(func: relax.Function, dtype: str) -> relax.Function:
     """Return the function with the half type in place of float32 parameters."""
     builder, params, bindings = relax.BlockBuilder(), [], []
     for old in func.params:
@@ -97,17 +97,17 @@ class _HalfCalls(relax.PyExprMutator):
         self.halves: dict[Any, Any] = {}  # by value, the cast of it that exists already
         self.gone: set[Any] = set()  # variables visible only in dataflow blocks and branches that have ended
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         made = super().visit_dataflow_block_(block)
         self.gone |= {each.var for each in made.bindings if isinstance(each.var, relax.DataflowVar)}
         return made
 
-    def visit_seq_expr_(self, seq: Any) -> Any:
+    def visit_seq_expr_(self, seq: relax.SeqExpr) -> relax.SeqExpr:
         made = super().visit_seq_expr_(seq)
         self.gone |= {each.var for block in made.blocks for each in block.bindings}
         return made
 
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+    def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         name = operator_name(call)
         if name == "relax.astype" and str(call.ty.dtype) == self.dtype and _is_float32(call.args[0].ty):
@@ -124,7 +124,7 @@ class _HalfCalls(relax.PyExprMutator):
             return self._wide(made)
         return relax.Tuple([self._wide(relax.TupleGetItem(made, i)) for i in range(len(made.ty.fields))])
 
-    def _product(self, call: Any, name: str) -> Any:
+    def _product(self, call: relax.Call, name: str) -> relax.Expr | None:
         if name.startswith("relax.nn.attention"):
             # Its mask stays: the least float32 would become an infinity, and a row of infinities gives NaN.
             half = [self._half(arg) for arg in call.args[:3]]
@@ -137,7 +137,7 @@ class _HalfCalls(relax.PyExprMutator):
         }
         return operator(*map(self._half, call.args), **options, out_dtype=self.given)
 
-    def _following(self, call: Any) -> Any:
+    def _following(self, call: relax.Call) -> relax.Expr | None:
         """Return the call with half operands, or None if an operand cannot be half."""
         half = [self._half_operand(arg) for arg in call.args]
         if any(each is None for each in half) or not any(map(_has_var, half)):
@@ -146,19 +146,19 @@ class _HalfCalls(relax.PyExprMutator):
         types = made.ty.fields if isinstance(made.ty, relax.TupleType) else [made.ty]
         return made if all(str(ty.dtype) == self.dtype for ty in types) else None
 
-    def _half_operand(self, value: Any) -> Any:
-        """Return an operand that is half without a cast at run time, or that is no float32, or else None."""
+    def _half_operand(self, value: relax.Expr) -> relax.Expr | None:
+        """Return an operand that is half without a cast at run time, or that is not a float32, or else None."""
         if isinstance(value, relax.Tuple):
             fields = [self._half_operand(field) for field in value.fields]
             return None if any(field is None for field in fields) else relax.Tuple(fields)
         return self._known_half(value) if _is_float32(value.ty) else value
 
-    def _known_half(self, value: Any) -> Any:
+    def _known_half(self, value: relax.Expr) -> relax.Expr | None:
         """Return the half value that a float32 value was cast from or to, or None if none is visible here."""
         found = self._half_of(value)
         return None if found in self.gone else found
 
-    def _half_of(self, value: Any) -> Any:
+    def _half_of(self, value: relax.Expr) -> relax.Expr | None:
         if isinstance(value, tvm.ir.GenericConst):
             return self._half_constant(value.value.numpy())
         if isinstance(value, relax.TupleGetItem):
@@ -173,7 +173,7 @@ class _HalfCalls(relax.PyExprMutator):
             return made.args[0] if str(made.args[0].ty.dtype) == self.dtype else None
         return self._half_of(made) if isinstance(made, (relax.Var, relax.TupleGetItem)) else None
 
-    def _half_constant(self, array: np.ndarray) -> Any:
+    def _half_constant(self, array: np.ndarray) -> relax.Expr | None:
         """Return a constant in the half type, or None.
 
         The result is None if the half type would turn a finite number into an infinity, or round a constant of one
@@ -186,7 +186,7 @@ class _HalfCalls(relax.PyExprMutator):
             return None
         return relax.const(half, self.dtype)
 
-    def _half(self, value: Any) -> Any:
+    def _half(self, value: relax.Expr) -> relax.Expr:
         """Return a float32 value in the half type, cast if necessary. Other values stay as they are."""
         if not _is_float32(value.ty):
             return value
@@ -198,18 +198,18 @@ class _HalfCalls(relax.PyExprMutator):
             self.halves[value] = made
         return made
 
-    def _wide(self, value: Any) -> Any:
+    def _wide(self, value: relax.Expr) -> relax.Expr:
         made = value if isinstance(value, relax.Var) else self.builder_.emit(value)
         return made if str(made.ty.dtype) == "float32" else R.astype(made, "float32")
 
 
-def _is_float32(ty: Any) -> bool:
+def _is_float32(ty: relax.Type) -> bool:
     if isinstance(ty, relax.TupleType):
         return bool(ty.fields) and all(map(_is_float32, ty.fields))
     return isinstance(ty, relax.TensorType) and str(ty.dtype) == "float32"
 
 
-def _follows(call: Any) -> bool:
+def _follows(call: relax.Call) -> bool:
     name = operator_name(call)
     if not name or name in NORMS:
         return False
@@ -217,8 +217,8 @@ def _follows(call: Any) -> bool:
     return name in MOVEMENT or (policy is not None and int(policy) == _FOLLOWS)
 
 
-def _has_var(operand: Any) -> bool:
-    """Return True if an operand, or an element of a tuple, is no constant."""
+def _has_var(operand: relax.Expr) -> bool:
+    """Return True if an operand, or an element of a tuple, is not a constant."""
     if isinstance(operand, relax.Tuple):
         return any(map(_has_var, operand.fields))
     return isinstance(operand, relax.Var)

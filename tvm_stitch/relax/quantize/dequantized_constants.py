@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
 import tvm
@@ -24,10 +22,15 @@ class DequantizedConstants:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, (DEQUANTIZE,), lambda _builder, call: _folded(call))
+        return with_calls(
+            mod,
+            (DEQUANTIZE,),
+            lambda _builder, call: _folded(call),
+            why="templates and libraries take weights that are constants",
+        )
 
 
-def _folded(call: Any) -> Any:
+def _folded(call: relax.Call) -> relax.Expr:
     parts = constant_parts(call)
     if parts is None:
         return call

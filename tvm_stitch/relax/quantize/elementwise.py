@@ -15,7 +15,7 @@ from tvm.topi import tag
 from .parameters import DEQUANTIZE, QUANTIZE, array_of, is_constant, is_served, is_zero
 
 
-def _quantize(builder: Any, call: Any) -> Any:
+def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not is_served(call):
         return call.op.get_attr("FLegalize")(builder, call)
     x, scale, zero = call.args
@@ -30,7 +30,7 @@ def _quantize(builder: Any, call: Any) -> Any:
     )
 
 
-def _dequantize(builder: Any, call: Any) -> Any:
+def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not is_served(call):
         return call.op.get_attr("FLegalize")(builder, call)
     x, scale, zero = call.args
@@ -50,7 +50,7 @@ ELEMENTWISE_QUANTIZATION = {QUANTIZE: _quantize, DEQUANTIZE: _dequantize}
 """For ``LegalizeOps``."""
 
 
-def quantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
+def quantized(x: te.Tensor, scale: te.Tensor, zero: te.Tensor, axis: int, dtype: str) -> Any:
     """Compute ``saturate(round(x / scale) + zero)`` in float32, rounded to nearest, ties to even."""
 
     def value(*i: Any) -> Any:
@@ -63,7 +63,7 @@ def quantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
     return te.compute(x.shape, value, name="quantized", tag=tag.ELEMWISE)
 
 
-def dequantized(x: Any, scale: Any, zero: Any, axis: int, dtype: str) -> Any:
+def dequantized(x: te.Tensor, scale: te.Tensor, zero: te.Tensor, axis: int, dtype: str) -> Any:
     """Compute ``(x - zero) * scale`` in float32."""
 
     def value(*i: Any) -> Any:
@@ -89,7 +89,7 @@ def _range(dtype: str) -> tuple[int, int]:
     return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
 
 
-def _as_float(builder: Any, value: Any) -> Any:
+def _as_float(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr:
     """Return a scale, or a zero point of at most 16 bits, in float32."""
     if str(value.ty.dtype) == "float32":
         return value

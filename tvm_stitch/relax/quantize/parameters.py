@@ -7,7 +7,6 @@ A quantized tensor ``q`` of scale ``s`` and zero point ``z`` represents ``(q - z
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import tvm
@@ -25,28 +24,28 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 FLOATS = ("float32", "float16", "bfloat16")
 
 
-def is_constant(value: Any) -> bool:
+def is_constant(value: relax.Expr) -> bool:
     """Return whether a value is a constant tensor."""
     return isinstance(value, tvm.ir.GenericConst) and isinstance(value.ty, relax.TensorType)
 
 
-def array_of(value: Any) -> np.ndarray:
+def array_of(value: relax.Expr) -> np.ndarray:
     """Return the elements of a constant tensor."""
     return np.asarray(value.value.numpy())
 
 
-def is_zero(value: Any) -> bool:
+def is_zero(value: relax.Expr) -> bool:
     """Return whether a value is a constant of zeros."""
     return is_constant(value) and not array_of(value).any()
 
 
-def is_single(value: Any) -> bool:
+def is_single(value: relax.Expr) -> bool:
     """Return whether a tensor has one element."""
     shape = shape_of(value)
     return shape is not None and all(is_number(extent, 1) for extent in shape)
 
 
-def is_served(call: Any) -> bool:
+def is_served(call: relax.Expr) -> bool:
     """Return whether a call quantizes floats to at most 16 bits, or dequantizes such integers or int32 to floats."""
     name = operator_name(call)
     if name not in (QUANTIZE, DEQUANTIZE) or any(getattr(arg, "ty", None) is None for arg in call.args):
@@ -60,7 +59,7 @@ def is_served(call: Any) -> bool:
     return source in (*NARROW, "int32") and made in FLOATS
 
 
-def is_per_tensor(call: Any) -> bool:
+def is_per_tensor(call: relax.Expr) -> bool:
     """Return whether a call quantizes or dequantizes all elements with one scale and one zero point."""
     return is_served(call) and all(is_single(arg) for arg in call.args[1:])
 
@@ -74,7 +73,7 @@ def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
     return values.reshape(shape)
 
 
-def constant_parts(call: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def constant_parts(call: relax.Call) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return a dequantized constant's integers, scales and zero points, all of one rank, or None for another call."""
     if operator_name(call) != DEQUANTIZE or not is_served(call) or not all(map(is_constant, call.args)):
         return None
@@ -90,7 +89,7 @@ def dequantized(array: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.nd
     return (array.astype("int64") - zero.astype("int64")).astype("float32") * scale.astype("float32")
 
 
-def undo_each_other(dequantize: Any, quantize: Any) -> bool:
+def undo_each_other(dequantize: relax.Expr, quantize: relax.Expr) -> bool:
     """Return whether quantizing a dequantized tensor gives its integers back, for one constant scale and zero point.
 
     ``(q - z) * s / s`` differs from ``q - z`` by two roundings. The difference is below one half if nothing

@@ -109,7 +109,7 @@ class _Integers:
         self._definition, self._emit = partial(definition, match.values), match.emit
 
     def product(self) -> relax.Expr | None:
-        """Return the result, computed with integers, or None if its operands are no dequantized integers.
+        """Return the result, computed with integers, or None if its operands are not dequantized integers.
 
         Raises:
             Refusal: if they are, and no template takes them.
@@ -121,25 +121,30 @@ class _Integers:
     def _data(self, value: relax.Expr) -> _Data | None:
         """Return the activations that a left factor is computed from. None if it is computed from something else."""
         call = self._definition(value)
+        if call is None:
+            return None
         if operator_name(call) == DEQUANTIZE:
             source, scale, zero = call.args
             if is_per_tensor(call) and str(call.ty.dtype) == "float32":
                 return _Data(source, None if is_zero(zero) else zero, scale)
             return None
-        zero = None
+        shift: relax.Expr | None = None
         if operator_name(call) == "relax.subtract":
-            call, zero = self._definition(call.args[0]), call.args[1]
-        if operator_name(call) != "relax.astype" or str(call.ty.dtype) != "int32":
+            first, shift = call.args
+            call = self._definition(first)
+        if call is None or operator_name(call) != "relax.astype" or str(call.ty.dtype) != "int32":
             return None
-        return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
+        return _Data(call.args[0], None if shift is None or is_zero(shift) else shift, None)
 
     def _weight(self, value: relax.Expr) -> _Weight | None:
-        """Return the integers that a right factor represents, or None if it is no constant of integers."""
+        """Return the integers that a right factor represents, or None if it is not a constant of integers."""
         if is_constant(value):
             whole = str(value.ty.dtype) == "int32"
             return _Weight(array_of(value).astype("int64"), None) if whole else None
         call = self._definition(value)
-        parts = constant_parts(call) if call is not None else None
+        if call is None:
+            return None
+        parts = constant_parts(call)
         if parts is not None:
             array, scale, zero = parts
             return _Weight(array.astype("int64") - zero.astype("int64"), scale.astype("float32"))
@@ -153,8 +158,8 @@ class _Integers:
             if found is None:
                 return None
             order = permutation(call, found.integers.ndim)
-            turned = None if found.scale is None else found.scale.transpose(order)
-            return _Weight(found.integers.transpose(order), turned)
+            permuted = None if found.scale is None else found.scale.transpose(order)
+            return _Weight(found.integers.transpose(order), permuted)
         return None
 
     def _factors(self, call: relax.Call) -> tuple[_Data, _Weight] | None:
@@ -171,7 +176,7 @@ class _Integers:
         weight = self._weight(call.args[1])
         if weight is None:
             if data.scale is None or operator_name(self._definition(call.args[1])) == DEQUANTIZE:
-                raise Refusal("its right side is no constant")
+                raise Refusal("its right side is not a constant")
             return None
         if (data.scale is None) != (weight.scale is None):
             return None
@@ -188,9 +193,9 @@ class _Integers:
             return None
         data, weight = found
         if weight.integers.ndim != 2:
-            raise Refusal("its right side is no matrix")
+            raise Refusal("its right side is not a matrix")
         if weight.scale is not None and weight.scale.shape[0] != 1:
-            raise Refusal("its right side has scales along the depth, which is added up")
+            raise Refusal("its right side has scales along the reduction dimension, which is added up")
         if data.scale is None and str(call.ty.dtype) != "int32":
             return None
         split = _split(weight.integers, (0,))
@@ -220,14 +225,14 @@ class _Integers:
         if len(layout) != spatial + 2 or str(attrs.out_layout) not in ("", layout):
             return None
         channel = kernel.index("O")
-        depth = tuple(axis for axis in range(weight.integers.ndim) if axis != channel)
-        if weight.scale is None or any(weight.scale.shape[axis] != 1 for axis in depth):
-            raise Refusal("its weight has scales along the depth, which is added up")
-        split = _split(weight.integers, depth)
+        reduction = tuple(axis for axis in range(weight.integers.ndim) if axis != channel)
+        if weight.scale is None or any(weight.scale.shape[axis] != 1 for axis in reduction):
+            raise Refusal("its weight has scales along the reduction dimension, which is added up")
+        split = _split(weight.integers, reduction)
         if split.rest.any():
-            raise Refusal("the zero points of its weight leave integers that are no signed bytes")
+            raise Refusal("the zero points of its weight leave integers that are not signed bytes")
         if data.zero is not None and not is_constant(data.zero) and any(attrs.padding):
-            raise Refusal("its border would be of a zero point that is no constant")
+            raise Refusal("its border would be of a zero point that is not a constant")
         x, zero = self._bytes(data, "convolution")
         padding = [int(p) for p in attrs.padding]
         if zero is not None and any(padding):
@@ -308,18 +313,18 @@ def _spatial(layout: str) -> str:
     return "".join(axis for axis in layout if axis not in "NC")
 
 
-def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:
+def _split(integers: np.ndarray, reduction: tuple[int, ...]) -> _Split:
     """Split a weight into bytes and a rest that is the same along the reduction axes.
 
     Raises:
         Refusal: if a column's integers differ by more than a byte, or sums may not fit into an int32.
     """
-    count = int(np.prod([integers.shape[axis] for axis in depth]))
-    shape = [1 if axis in depth else extent for axis, extent in enumerate(integers.shape)]
+    count = int(np.prod([integers.shape[axis] for axis in reduction]))
+    shape = [1 if axis in reduction else extent for axis, extent in enumerate(integers.shape)]
     if integers.size == 0:
         nothing = np.zeros(shape, "int32")
         return _Split(integers.astype("int8"), nothing, nothing)
-    low, high = integers.min(depth, keepdims=True), integers.max(depth, keepdims=True)
+    low, high = integers.min(reduction, keepdims=True), integers.max(reduction, keepdims=True)
     if (high - low).max() > LARGEST_BYTE:
         raise Refusal("the integers of a column of its weight differ by more than a byte")
     largest = max(abs(int(low.min())), abs(int(high.max())), SHIFT)
@@ -328,5 +333,5 @@ def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:
     fits = low.min() >= -SHIFT and high.max() < SHIFT
     rest = np.zeros_like(low) if fits else (high + low + 1) // 2
     found = integers - rest
-    sums = found.sum(depth, keepdims=True)
+    sums = found.sum(reduction, keepdims=True)
     return _Split(found.astype("int8"), rest.astype("int32"), sums.astype("int32"))

@@ -45,7 +45,7 @@ class UnsignedQuantization:
         def quantized(match: Match) -> relax.Expr | None:
             return _quantized(match) if match.var in shifted else None
 
-        why = "such bytes are multiplied at once"
+        why = "VNNI multiplies unsigned bytes by signed ones"
         return apply_rules(mod, [Rule(why, quantized, (QUANTIZE,)), Rule(why, dequantized, (DEQUANTIZE,))])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -25,7 +24,9 @@ from .kernel_calls import Call, kernel_calls
 from .model import estimated
 
 
-def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
+def completed(
+    report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: tvm.target.Target
+) -> ModelReport:
     """Return the report with TVM's own kernels for comparison, and with the sources of the kernels.
 
     Args:
@@ -46,7 +47,7 @@ def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, tar
     )
 
 
-def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCall, ...]]:
+def _stock(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[Totals | None, tuple[StockCall, ...]]:
     """Return the launches and bytes of TVM's own pipeline, or None if it does not compile the model."""
     backend = backend_of(target)
     passes = [
@@ -70,7 +71,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
     return Totals(total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls
 
 
-def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
+def _stock_call(call: Call, func: relax.Function, device: DeviceModel) -> StockCall:
     size = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
     kind: Kind = "library" if call.external else "tvm"
     if isinstance(func, tirx.PrimFunc) and is_compute_intensive(func, call.function):
@@ -78,7 +79,7 @@ def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
     return StockCall(call.function, kind, size, estimated(size, device))
 
 
-def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
+def _launches(lowered: tvm.IRModule, target: tvm.target.Target) -> tuple[int, int] | None:
     """Return how many kernels a call of the stitched module launches, and how many of them are compute-intensive."""
     try:
         scheduled = tvm.transform.Sequential(default_schedules(target))(lowered)
@@ -88,13 +89,13 @@ def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
         return None
 
 
-def _counted(mod: tvm.IRModule, target: Any) -> tuple[int, int]:
+def _counted(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[int, int]:
     """Return how many kernels one call of each function launches, and how many are compute-intensive or a library's."""
     counts = [count_lowered(mod, target, entry=entry) for entry in entries_of(mod)]
     return sum(c.total for c in counts), sum(c.compute_intensive + c.external for c in counts)
 
 
-def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str, Code]:
+def _codes(lowered: tvm.IRModule, names: Iterable[str], target: tvm.target.Target) -> dict[str, Code]:
     """Return the sources of kernels: CUDA C of scheduled kernels for CUDA, else TIR."""
     functions = {str(g.name_hint): f for g, f in lowered.functions_items()}
     found = {}
@@ -105,7 +106,7 @@ def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str
     return found
 
 
-def _cuda(name: str, func: Any, target: Any) -> Code | None:
+def _cuda(name: str, func: tirx.PrimFunc, target: tvm.target.Target) -> Code | None:
     """Return a kernel in CUDA C, or None if it is not for CUDA, is not scheduled, or does not compile."""
     if target.kind.name != "cuda" or not (func.attrs and func.attrs.get("tirx.is_scheduled")):
         return None

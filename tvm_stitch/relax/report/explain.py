@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -29,7 +28,9 @@ from .source_operators import source_operators
 logger = logging.getLogger(__name__)
 
 
-def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
+def explain(
+    mod: tvm.IRModule, target: tvm.target.Target | str = "native", config: StitchConfig | None = None
+) -> Report:
     """Report how ``mod`` is stitched for ``target``. Nothing is compiled to machine code.
 
     Args:
@@ -45,7 +46,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
     recorder, (sources, steps) = Recorder(), source_operators(mod)
     recorder.note_target(target)
     with target, watched():
-        # TVM runs the last pass in every pipeline: functions that only reshape are no kernels.
+        # TVM runs the last pass in every pipeline: functions that only reshape are not kernels.
         passes = [*planning_passes(target, config), relax.transform.RewriteDataflowReshape()]
         lowered = tvm.transform.Sequential(passes)(with_marked_names(mod))
     recorder.take(decisions_of(lowered))

@@ -73,7 +73,7 @@ class _Walk:
         self.scratch: set[Any] = set()
         self.taken: dict[int, set[int]] = {}  # by call with several results, the numbers of those with a name
 
-    def visit(self, func: Any) -> None:
+    def visit(self, func: relax.Function) -> None:
         for binding in bindings_of(func.body):
             self._bind(binding.var, binding.value)
         self._use(operands_of(func.body.body))
@@ -82,7 +82,7 @@ class _Walk:
             if call.external:  # a library's workspace is a result that nobody reads
                 call.results = [result for i, result in enumerate(call.results) if i in numbers]
 
-    def _bind(self, var: Any, value: Any) -> None:
+    def _bind(self, var: relax.Var, value: relax.Expr) -> None:
         operands = operands_of(value)
         if isinstance(value, relax.TupleGetItem):
             self._take(var, value)
@@ -109,14 +109,14 @@ class _Walk:
         self.found.calls.append(call)
         self.made[var] = [(index, i) for i in range(len(types))]
 
-    def _use(self, operands: Iterable[Any]) -> None:
+    def _use(self, operands: Iterable[relax.Expr]) -> None:
         """Mark all results of a call as read if they are read together."""
         for v in operands:
             if len(tensor_types(v.ty)) > 1:
                 for index, number in self.made.get(v, ()):
                     self.taken.setdefault(index, set()).add(number)
 
-    def _take(self, var: Any, value: Any) -> None:
+    def _take(self, var: relax.Var, value: relax.Expr) -> None:
         """Give one of several results the name that the model has for it."""
         results = self.made.get(value.tuple_value, [])
         fields = len(tensor_types(value.tuple_value.ty))
@@ -130,7 +130,7 @@ class _Walk:
         if made[number].name.endswith("]"):
             made[number] = value_of(str(var.name), tensor_types(var.ty)[0])
 
-    def _read(self, call: Call, operands: Iterable[Any]) -> None:
+    def _read(self, call: Call, operands: Iterable[relax.Expr]) -> None:
         for v in dict.fromkeys(operands):
             types = tensor_types(v.ty)
             if not types or v in self.scratch:
@@ -147,7 +147,7 @@ class _Walk:
                     call.producers.setdefault(index, []).extend(told)
 
     @staticmethod
-    def _callee(value: Any, name: str) -> tuple[str, bool] | None:
+    def _callee(value: relax.Expr, name: str) -> tuple[str, bool] | None:
         """Return the called kernel, and whether it is a function outside the module, or None if no kernel is called."""
         if not isinstance(value, relax.Call):
             return None

@@ -7,7 +7,7 @@ import dataclasses
 import platform
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 
@@ -34,7 +34,7 @@ Calls = list[tuple[str, float]]
 def measured(
     report: ModelReport,
     mod: tvm.IRModule,
-    target: Any,
+    target: tvm.target.Target,
     config: StitchConfig,
     inputs: Sequence[np.ndarray] | None,
     repeats: int,
@@ -45,13 +45,13 @@ def measured(
     CUDA graphs are not captured for it, because the kernels of a graph cannot be timed one by one.
 
     Args:
-        report: with TVM's own kernels, if TVM compiles the model.
+        report: the report of the model, with TVM's own kernels if TVM compiles it.
         mod: the module as the user passed it.
         target: the target to compile for.
         config: stitching options.
         inputs: inputs of the function that is run (``entry_of``), in order. None means random ones.
-        repeats: timed calls of each.
-        seed: of random inputs.
+        repeats: number of timed calls with stitching, and of timed calls without.
+        seed: seed of random inputs.
 
     Raises:
         RuntimeError: when this machine has no such device, or its CPU is too old.
@@ -73,7 +73,8 @@ def measured(
     for spec, value in zip(specs, values):
         dtype, shape = str(getattr(value, "dtype", type(value).__name__)), tuple(getattr(value, "shape", ()))
         if dtype != spec.dtype or not spec.takes(shape):
-            raise ValueError(f"the input {spec} is given as {dtype}[{', '.join(map(str, shape))}]")
+            given = f"{dtype}[{', '.join(map(str, shape))}]"
+            raise ValueError(f"the input {spec} is given as {given}; give an array of its dtype and shape")
     with watched():
         executable = build(mod, target, dataclasses.replace(config, cuda_graph=False)).executable
         runners = [Runner(executable, target, values, entry)]
@@ -82,16 +83,16 @@ def measured(
             runners.append(Runner(stock, target, values, entry))
         whole = interleaved(runners, repeats)
         # Kernels are timed last, because their profiler slows every later call down.
-        turns = kernel_turns(report, runners, repeats)
-    return with_times(report, whole, turns, f"{_name(runners[0].device)}, {repeats} calls")
+        rounds = kernel_rounds(report, runners, repeats)
+    return with_times(report, whole, rounds, f"{_name(runners[0].device)}, {repeats} calls")
 
 
-def kernel_turns(report: ModelReport, runners: Sequence[Runner], repeats: int) -> list[list[Calls]]:
+def kernel_rounds(report: ModelReport, runners: Sequence[Runner], repeats: int) -> list[list[Calls]]:
     """Return, by runner and round, the times of its kernels. Before each round there is a call that does not count.
 
     Args:
-        report: of the model that they run.
-        runners: the model with stitching, and by TVM's own pipeline if the report has that.
+        report: the report of the model that the runners run.
+        runners: the model with stitching, and compiled by TVM's own pipeline if the report has that.
         repeats: the number of rounds.
     """
     clock = clock_of(runners[0].device)
@@ -105,17 +106,17 @@ def kernel_turns(report: ModelReport, runners: Sequence[Runner], repeats: int) -
 
 
 def with_times(
-    report: ModelReport, whole: Sequence[Times], turns: Sequence[Sequence[Calls]], measured_on: str
+    report: ModelReport, whole: Sequence[Times], rounds: Sequence[Sequence[Calls]], measured_on: str
 ) -> ModelReport:
     """Return the report with the times of calls and of kernels.
 
     Args:
-        report: with TVM's own kernels, if TVM compiles the model.
-        whole: times of a call, with stitching and by TVM's own pipeline if the report has that.
-        turns: the result of :func:`kernel_turns`.
+        report: the report of the model, with TVM's own kernels if TVM compiles it.
+        whole: times of a call with stitching, and by TVM's own pipeline if the report has that.
+        rounds: the result of :func:`kernel_turns`.
         measured_on: the device, and the number of calls.
     """
-    stitched = _matched([k.function for k in report.kernels], turns[0])
+    stitched = _matched([k.function for k in report.kernels], rounds[0])
     found = dataclasses.replace(
         report,
         kernels=tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.kernels, stitched)),
@@ -124,13 +125,13 @@ def with_times(
     )
     if report.stock is None:
         return found
-    apart = _matched([k.function for k in report.stock_kernels], turns[1])
+    apart = _matched([k.function for k in report.stock_kernels], rounds[1])
     totals = dataclasses.replace(report.stock, measured=_spread(whole[1].seconds))
     each = tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.stock_kernels, apart))
     return dataclasses.replace(found, stock=totals, stock_kernels=each)
 
 
-def check_runs_here(target: Any) -> None:
+def check_runs_here(target: tvm.target.Target) -> None:
     """Raise RuntimeError if code for a target does not run on this machine."""
     if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
         raise RuntimeError(
@@ -144,20 +145,21 @@ def check_runs_here(target: Any) -> None:
         raise RuntimeError(f"the model would not run here: {reason}")
 
 
-def _matched(names: Sequence[str], turns: Sequence[Calls]) -> list[Spread | None]:
+def _matched(names: Sequence[str], rounds: Sequence[Calls]) -> list[Spread | None]:
     """Return the times of the kernels that a report names, each by its position in the order.
 
     A run may have other kernels, as when only one branch of a condition runs. A kernel is then found by its name, if
     it is called as often as the report lists it.
     """
-    by_turn = [_in_places(names, turn) for turn in turns]
+    by_round = [_in_order(names, round_) for round_ in rounds]
     return [
         _spread([t for t in times if t is not None]) if all(t is not None for t in times) else None
-        for times in zip(*by_turn)
+        for times in zip(*by_round)
     ]
 
 
-def _in_places(names: Sequence[str], calls: Calls) -> list[float | None]:
+def _in_order(names: Sequence[str], calls: Calls) -> list[float | None]:
+    """Return the seconds of the named kernels in the order of the names, None for a kernel that is not found."""
     if len(calls) == len(names) and all(name in ("", own) for own, (name, _) in zip(names, calls)):
         return [seconds for _, seconds in calls]
     times: dict[str, list[float]] = {}
@@ -174,6 +176,6 @@ def _spread(seconds: Sequence[float]) -> Spread:
     return Spread(statistics.median(seconds), *times.middle)
 
 
-def _name(device: Any) -> str:
+def _name(device: tvm.runtime.Device) -> str:
     is_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
     return "this CPU" if is_cpu else str(device.device_name)

@@ -43,7 +43,7 @@ def model_report(
     plans: Mapping[str, Any],
     computed: Mapping[str, str],
     left: Mapping[str, str],
-    target: Any,
+    target: tvm.target.Target,
     device: DeviceModel,
 ) -> ModelReport:
     """Return the report of a module that went through the planning passes.
@@ -123,7 +123,7 @@ class _Owned:
             caller = max(callers, key=lambda c: len(names & known[c].keys()))
             ends = ends_of(found.calls_of(caller), flow)
             placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(found.views.get(caller, ())))
-            self._place(flow, placed)
+            self._assign(flow, placed)
             for step, kernels in zip(steps, placed):
                 for value in (part for v in step.values for part in parts(v)):
                     if kernels and not is_fresh(value):
@@ -136,7 +136,7 @@ class _Owned:
             sure = {i: known[caller][v] for i, s in enumerate(steps) for v in s.values if v in known[caller]}
             self.operators += owners(steps, sure, frozenset(found.views.get(caller, ())))
 
-    def _place(self, flow: Flow, placed: Sequence[tuple[int, ...]]) -> None:
+    def _assign(self, flow: Flow, placed: Sequence[tuple[int, ...]]) -> None:
         for node, kernels in zip(flow.nodes, placed):
             for k in kernels:
                 self.flows_of[k].append(node)
@@ -238,7 +238,7 @@ def _edges(calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned) -> list[
 def _by_kind(
     producer: int, consumer: int, calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned
 ) -> tuple[Reason, ...]:
-    """Return the reasons why two kernels are not one if no merge was tried: one of them is no stitch op."""
+    """Return the reasons why two kernels are not one if no merge was tried: one of them is not a stitch op."""
     names = calls[producer].function, calls[consumer].function
     for end in (consumer, producer):
         if kinds[end] in ("compute", "library"):

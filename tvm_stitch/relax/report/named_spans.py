@@ -12,7 +12,7 @@ from ..rewriting.rules import CALL, Match, Rule, apply_rules
 
 
 def named_call(call: relax.Call, name: str) -> relax.Call:
-    """Return the call with a name as the source in its span. The span has no line: it is no position in a file."""
+    """Return the call with a name as the source in its span. The span has no line: it is not a position in a file."""
     span = tvm.ir.Span(tvm.ir.SourceName(name), 0, 0, 0, 0)
     return relax.Call(call.op, call.args, call.attrs, list(call.ty_args), span)
 

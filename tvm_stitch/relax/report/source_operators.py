@@ -60,7 +60,7 @@ def source_operators(mod: tvm.IRModule) -> tuple[list[Source], list[Step]]:
     return [Source(s.function, s.name, s.operator, n, s.shape, s.dtype) for s, n in zip(found, names)], steps
 
 
-def _operator(call: Any) -> str:
+def _operator(call: relax.Call) -> str:
     """Return the operator of a call, such as ``nn.softmax``, or the name of the function that it calls."""
     name = operator_name(call)
     if name in ("relax.call_tir", "relax.call_dps_packed", "relax.call_pure_packed") and len(call.args):
@@ -69,7 +69,7 @@ def _operator(call: Any) -> str:
     return name.removeprefix("relax.") or str(getattr(call.op, "name_hint", "call"))
 
 
-def _span(call: Any) -> str:
+def _span(call: relax.Call) -> str:
     """Return the name in a call's span, or "" if the span has a line, because it then is a position in a file."""
     span = getattr(call, "span", None)
     if span is None or span.source_name is None or int(span.line) > 0:

@@ -17,19 +17,30 @@ RewriteBound = Callable[[relax.BlockBuilder, relax.Call, relax.Var], relax.Expr]
 """A :data:`Rewrite` that also takes the variable that the call was bound to."""
 
 
-def with_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: Rewrite) -> tvm.IRModule:
+def with_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: Rewrite, *, why: str) -> tvm.IRModule:
     """Return the module with ``rewrite(builder, call)`` for its own functions' calls of some operators.
 
     The operands of a call are rewritten before the call.
+
+    Args:
+        mod: a module.
+        operators: names of operators, such as ``"relax.exp"``.
+        rewrite: the replacement of a call.
+        why: the purpose of the rule.
     """
-    return with_bound_calls(mod, operators, lambda builder, call, _var: rewrite(builder, call))
+    return with_bound_calls(mod, operators, lambda builder, call, _var: rewrite(builder, call), why=why)
 
 
-def with_bound_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: RewriteBound) -> tvm.IRModule:
-    """Return the module with ``rewrite(builder, call, var)`` for its own functions' calls of some operators."""
+def with_bound_calls(
+    mod: tvm.IRModule, operators: Collection[str], rewrite: RewriteBound, *, why: str
+) -> tvm.IRModule:
+    """Return the module with ``rewrite(builder, call, var)`` for its own functions' calls of some operators.
+
+    The arguments are those of :func:`with_calls`.
+    """
 
     def replaced(match: Match) -> relax.Expr | None:
         made = rewrite(match.builder, match.value, match.var)
         return None if made.same_as(match.value) else made
 
-    return apply_rules(mod, [Rule(rewrite.__doc__ or "", replaced, operators)])
+    return apply_rules(mod, [Rule(why, replaced, operators)])

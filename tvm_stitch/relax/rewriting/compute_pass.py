@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
 
 import tvm
 
@@ -36,6 +35,6 @@ class ChoosingPass:
 class ComputePass(ChoosingPass):
     """A pass that chooses for a target, with options."""
 
-    def __init__(self, target: Any, config: StitchConfig | None = None):
+    def __init__(self, target: tvm.target.Target, config: StitchConfig | None = None):
         self.target, self.config = resolve_target(target), checked_config(config)
         self.device = device_model(self.target, self.config)

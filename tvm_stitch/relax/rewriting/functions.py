@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tvm
 from tvm import relax
 
 
-def own_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
+def own_functions(mod: tvm.IRModule) -> list[tuple[tvm.ir.GlobalVar, relax.Function]]:
     """Return the model's own Relax functions with their names, without functions that a pass made of several calls."""
     return [
         (gvar, func)
@@ -37,7 +36,9 @@ def entry_of(mod: tvm.IRModule) -> str:
     raise ValueError(f"one function is run, main or the only one that can be called; {there}")
 
 
-def with_own_functions(mod: tvm.IRModule, rewrite: Callable[[Any], Any]) -> tvm.IRModule:
+def with_own_functions(
+    mod: tvm.IRModule, rewrite: Callable[[relax.Function], relax.Function]
+) -> tvm.IRModule:
     """Return the module with its own Relax functions rewritten. The given module stays as it is."""
     mod = mod.clone()
     for gvar, func in own_functions(mod):
@@ -45,6 +46,6 @@ def with_own_functions(mod: tvm.IRModule, rewrite: Callable[[Any], Any]) -> tvm.
     return mod
 
 
-def with_result_inferred(func: Any) -> Any:
+def with_result_inferred(func: relax.Function) -> relax.Function:
     """Return a function whose result type is the type of its body."""
     return relax.Function(func.params, func.body, func.body.ty, func.is_pure, func.attrs, func.span)

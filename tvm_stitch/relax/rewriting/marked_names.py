@@ -68,7 +68,7 @@ def unmarked(data: _Data) -> _Data:
 @mutator
 class _Marks(PyExprMutator):
     @carrying
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var = binding.var
         value = self.visit_expr(binding.value)
         dataflow = self.builder_.current_block_is_dataflow()

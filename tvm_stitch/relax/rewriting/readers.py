@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import relax
 from tvm.relax import DataflowVar
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
-Readers = dict[relax.Var, list[Any]]
+Readers = dict[relax.Var, list[relax.Binding]]
 """The bindings that read each variable, in order, one entry for each read. An entry None says that it is a result."""
 
 
@@ -20,13 +18,13 @@ def readers_of(func: relax.Function) -> Readers:
     return found.readers
 
 
-def only_reader(readers: Readers, var: relax.Expr) -> Any:
+def only_reader(readers: Readers, var: relax.Expr) -> relax.Binding | None:
     """Return the binding that alone reads a variable, once. None if several do, or the variable is a result."""
     found = readers.get(var, ())
     return found[0] if len(found) == 1 else None
 
 
-def only_reader_inside(readers: Readers, var: relax.Expr) -> Any:
+def only_reader_inside(readers: Readers, var: relax.Expr) -> relax.Binding | None:
     """Return :func:`only_reader` of a variable that is not seen outside its dataflow block, or None for others."""
     return only_reader(readers, var) if isinstance(var, DataflowVar) else None
 
@@ -34,27 +32,27 @@ def only_reader_inside(readers: Readers, var: relax.Expr) -> Any:
 @visitor
 class _Readers(PyExprVisitor):
     def __init__(self) -> None:
-        self.readers: dict[relax.Var, list[Any]] = {}
-        self.binding: Any = None
+        self.readers: Readers = {}
+        self.binding: relax.Binding | None = None
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.Binding) -> None:
         outer, self.binding = self.binding, binding
         self.visit_expr(binding.value)
         self.binding = outer
 
     visit_match_cast_ = visit_var_binding_
 
-    def visit_seq_expr_(self, seq: Any) -> None:
+    def visit_seq_expr_(self, seq: relax.SeqExpr) -> None:
         outer, self.binding = self.binding, None
         for block in seq.blocks:
             self.visit_binding_block(block)
         self.visit_expr(seq.body)
         self.binding = outer
 
-    def visit_var_(self, var: Any) -> None:
+    def visit_var_(self, var: relax.Var) -> None:
         self.readers.setdefault(var, []).append(self.binding)
 
     visit_dataflow_var_ = visit_var_
 
-    def visit_var_def_(self, var: Any) -> None:
+    def visit_var_def_(self, var: relax.Var) -> None:
         """Ignore definitions, which are not uses."""

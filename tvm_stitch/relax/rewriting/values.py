@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -15,14 +14,14 @@ from ...graph.extent import size_of, text_of
 from ...report.data import Value
 
 
-def tensor_types(ty: Any) -> list[Any]:
+def tensor_types(ty: relax.Type) -> list[relax.TensorType]:
     """Return the tensor types in a type, through tuples, in order."""
     if isinstance(ty, relax.TupleType):
         return [t for field in ty.fields for t in tensor_types(field)]
     return [ty] if isinstance(ty, relax.TensorType) else []
 
 
-def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
+def value_of(name: str, ty: relax.Type, origin: str = "kernel") -> Value:
     """Return a tensor with its name. Its shape is ``"?"`` and its size None if the program does not say them."""
     shape = getattr(ty, "shape", None)
     extents = list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
@@ -33,7 +32,7 @@ def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
     return Value(name, ", ".join(map(text_of, extents)), dtype, size, origin)
 
 
-def bindings_of(body: Any) -> Iterator[Any]:
+def bindings_of(body: relax.Expr) -> Iterator[relax.Binding]:
     """Yield the bindings of a function's body in order, with those of both branches of a condition."""
     if not isinstance(body, relax.SeqExpr):
         return
@@ -45,7 +44,7 @@ def bindings_of(body: Any) -> Iterator[Any]:
             yield binding
 
 
-def operands_of(value: Any) -> list[Any]:
+def operands_of(value: relax.Expr) -> list[relax.Expr]:
     """Return the variables and constants that a bound value reads, through tuples, in order."""
     if isinstance(value, (relax.Var, tvm.ir.GenericConst)):
         return [value]

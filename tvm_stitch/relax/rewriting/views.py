@@ -30,7 +30,7 @@ class View:
     """A value, with extents and strides (in its elements) that describe another value in its memory.
 
     Broadcast axes, and those of extent 1, have the stride 0. ``offset`` is the position of the first element, which
-    is 0 for views that are no slices.
+    is 0 for views that are not slices.
     """
 
     value: Any
@@ -47,7 +47,7 @@ class Part:
     index: int
 
 
-def shape_of(value: Any) -> tuple[Extent, ...] | None:
+def shape_of(value: relax.Expr) -> tuple[Extent, ...] | None:
     """Return the extents of a tensor, or None if they are unknown."""
     shape = getattr(value.ty, "shape", None)
     return tuple(as_extent(s) for s in elements(shape.values)) if isinstance(shape, relax.ShapeExpr) else None
@@ -58,7 +58,7 @@ def has_elements(*values: Any) -> bool:
     return not any(is_number(extent, 0) for value in values for extent in shape_of(value) or ())
 
 
-def bytes_of(value: Any) -> float:
+def bytes_of(value: relax.Expr) -> float:
     """Return the bytes of a tensor, or infinity if they are not known."""
     shape = shape_of(value)
     if shape is None or not is_static(shape):
@@ -66,13 +66,13 @@ def bytes_of(value: Any) -> float:
     return math.prod(shape) * item_bytes(str(value.ty.dtype))
 
 
-def permutation(call: Any, rank: int) -> list[int]:
+def permutation(call: relax.Call, rank: int) -> list[int]:
     """Return, for each axis of the result of ``R.permute_dims``, the axis of its operand."""
     axes = call.attrs.axes
     return [int(a) % rank for a in axes] if axes is not None else list(range(rank))[::-1]
 
 
-def whole(value: Any, extents: Sequence[Extent]) -> View:
+def whole(value: relax.Expr | None, extents: Sequence[Extent]) -> View:
     """Return the view of a compact tensor that is the tensor itself."""
     strides: list[Extent] = []
     inner: list[Extent] = [1]
@@ -82,7 +82,7 @@ def whole(value: Any, extents: Sequence[Extent]) -> View:
     return View(value, tuple(extents), tuple(strides[::-1]))
 
 
-def definition(values: Mapping[Any, Any], value: Any) -> Any:
+def definition(values: Mapping[relax.Var, relax.Expr], value: relax.Expr) -> relax.Call | None:
     """Return the call that ``values`` bind a variable to, or None.
 
     The operands of the call must be readable in place of the variable.
@@ -94,7 +94,7 @@ def definition(values: Mapping[Any, Any], value: Any) -> Any:
     return None if inside and not isinstance(value, relax.DataflowVar) else call
 
 
-def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
+def views(value: relax.Expr, definition: Callable[[relax.Expr], relax.Expr | None]) -> Iterator[View]:
     """Yield a value as views: first of the value itself, then of earlier and earlier values that it is made from.
 
     Args:
@@ -122,8 +122,8 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
         call = definition(source)
 
 
-def through(step: Any, view: View) -> View | None:
-    """Return the view of a step's result, for a step on a view, or None if the result is no view.
+def through(step: relax.Call | Part, view: View) -> View | None:
+    """Return the view of a step's result, for a step on a view, or None if the result is not a view.
 
     A step is one of ``VIEWS``, a slice, or a part.
     """
@@ -145,7 +145,7 @@ def reordered(view: View, order: Sequence[int]) -> View:
     )
 
 
-def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
+def _permuted(call: relax.Call, view: View, extents: tuple[Extent, ...]) -> View:
     return reordered(view, permutation(call, len(extents)))
 
 
@@ -163,7 +163,7 @@ def broadcast(view: View, extents: Sequence[Extent]) -> View | None:
     return replace(view, extents=tuple(extents), strides=tuple(strides))
 
 
-def _sliced(call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
+def _sliced(call: relax.Call, view: View, extents: tuple[Extent, ...]) -> View | None:
     axes, begins, _ends, *steps = (integers_of(arg) for arg in call.args[1:])
     if axes is None or begins is None or any(step is None or set(step) != {1} for step in steps):
         return None
@@ -193,14 +193,14 @@ def _part(part: Part, view: View) -> View | None:
     return replace(view, extents=extents, strides=strides, offset=offset)
 
 
-def parts_of(split: Any) -> list[tuple[int, int]]:
+def parts_of(split: relax.Call) -> list[tuple[int, int]]:
     """Return the begin and end of each part of ``R.split`` along its axis, or nothing for a symbolic axis."""
     axis = int(split.attrs.axis)
     extents = [as_extent(field.shape.values[axis]) for field in split.ty.fields]
     return list(pairwise(accumulate(extents, initial=0))) if is_static(extents) else []
 
 
-def integers_of(value: Any) -> list[int] | None:
+def integers_of(value: relax.Expr) -> list[int] | None:
     """Return the integers of a tuple of constants, or None for anything else."""
     if not isinstance(value, (relax.Tuple, relax.ShapeExpr)):
         return None

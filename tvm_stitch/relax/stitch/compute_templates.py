@@ -42,7 +42,7 @@ class ComputeTemplates(ComputePass):
 
     def __init__(
         self,
-        target: Any,
+        target: tvm.target.Target,
         config: StitchConfig | None = None,
         check: bool = True,
     ):
@@ -63,7 +63,7 @@ class ComputeTemplates(ComputePass):
         made = apply_rules(mod, [Rule("a template is faster", kernels.call, ("relax.call_tir",))])
         return tvm.transform.Sequential([relax.transform.DeadCodeElimination(), LiftWorkspace()])(made)
 
-    def _product(self, name: str, func: Any) -> Anchored | None:
+    def _product(self, name: str, func: tirx.PrimFunc) -> Anchored | None:
         contracts = any(word in name for word in CONTRACTIONS)
         try:
             graph = read(func, name)
@@ -150,7 +150,7 @@ class _Kernels:
                 dtype = tiles.packed_dtype(found.weight.dtype)
                 buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
-                raise Refusal("the weight of the convolution is no constant: bind it to the module")
+                raise Refusal("the weight of the convolution is not a constant: bind it to the module")
             made = emit_anchored(func, found, tiles, buffer, self.device, owner.config)
             if owner.check:
                 lowered(made, owner.target)

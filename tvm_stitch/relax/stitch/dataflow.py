@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ...compat import elements, free_vars
 from ...compute.cpu.emit import COMPUTE_ATTR
@@ -52,7 +52,11 @@ class GraphReader:
         self.cache: dict[Any, StitchGraph | str] = {}
 
     def graph(
-        self, gvar: Any, args: list[Any], scalars: Sequence[Any] = (), results: Sequence[Any] = ()
+        self,
+        gvar: tvm.ir.GlobalVar,
+        args: list[relax.Expr],
+        scalars: Sequence[relax.Expr] = (),
+        results: Sequence[Any] = (),
     ) -> StitchGraph:
         """Return the graph of a function, with symbolic shapes and scalar parameters written in the caller's symbols.
 
@@ -91,7 +95,7 @@ class GraphReader:
         return specialize(found, values)
 
     @staticmethod
-    def _read(func: Any, name: str) -> StitchGraph | str:
+    def _read(func: tirx.PrimFunc, name: str) -> StitchGraph | str:
         try:
             graph = read(func, name)
         except Exception as err:  # any hand-written function compiles without stitching
@@ -102,7 +106,7 @@ class GraphReader:
         return graph
 
 
-def view_block(block: Any, reader: GraphReader) -> BlockView:
+def view_block(block: relax.BindingBlock, reader: GraphReader) -> BlockView:
     """Return the nodes of a dataflow block."""
     view = BlockView()
     tuples = _splittable(block)
@@ -150,7 +154,7 @@ def _inlined(node: Node) -> dict[int, Any]:
     return found
 
 
-def _splittable(block: Any) -> set[Any]:
+def _splittable(block: relax.BindingBlock) -> set[relax.Var]:
     """Return the variables of calls with several results that are read one result at a time, under one name each."""
     found: set[Any] = set()
     named: set[Any] = set()
@@ -170,17 +174,17 @@ def _splittable(block: Any) -> set[Any]:
     return found
 
 
-def is_call_tir(value: Any) -> bool:
+def is_call_tir(value: relax.Expr) -> bool:
     """Return True for ``R.call_tir(gvar, (...))``."""
     return operator_name(value) == "relax.call_tir"
 
 
-def _is_packed(value: Any) -> bool:
+def _is_packed(value: relax.Expr) -> bool:
     """Return True for ``R.call_dps_packed("function", (...))``, which is how libraries are called."""
     return operator_name(value) == "relax.call_dps_packed"
 
 
-def call_args(value: Any) -> tuple[list[Any], list[Any]]:
+def call_args(value: relax.Call) -> tuple[list[relax.Expr], list[relax.Expr]]:
     """Return the tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
     args = value.args[1]
     fields = elements(args.fields) if type(args).__name__ == "Tuple" else [args]
@@ -188,13 +192,13 @@ def call_args(value: Any) -> tuple[list[Any], list[Any]]:
     return tensors, [a for a in fields if type(a.ty).__name__ == "PrimType"]
 
 
-def result_types(value: Any) -> list[Any]:
+def result_types(value: relax.Expr) -> list[relax.Type]:
     """Return the types of a ``call_tir``'s results."""
     ty = value.ty_args[0]
     return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
 
 
-def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
+def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -> Node:
     value, var = binding.value, binding.var
     name = str(var.name)
     if is_call_tir(value):
@@ -234,7 +238,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
     made = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
     nodes = tuple(
         FlowNode(
-            tuple(_told(view.named(v)) for v in node.outputs),
+            tuple(_name_of(view.named(v)) for v in node.outputs),
             node.name,
             node.kind.value,
             node.reason,
@@ -246,7 +250,7 @@ def flow_of(view: BlockView, found: Identified) -> Flow:
     return Flow(nodes, refusals, dict(found.left))
 
 
-def _told(value: Any) -> str:
+def _name_of(value: relax.Var | tuple[relax.Var, int]) -> str:
     """Return a variable's name, or for one result of several without a name, the name of the whole and a number."""
     if isinstance(value, tuple):
         return f"{value[0].name}[{value[1]}]"

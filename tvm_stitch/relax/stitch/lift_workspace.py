@@ -61,22 +61,22 @@ class _WholeUses(PyExprVisitor):
     def __init__(self) -> None:
         self.found: set[Any] = set()
 
-    def visit_tuple_getitem_(self, op: Any) -> None:
+    def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> None:
         if not isinstance(op.tuple_value, relax.Var):
             self.visit_expr(op.tuple_value)
 
-    def visit_var_(self, op: Any) -> None:
+    def visit_var_(self, op: relax.Var) -> None:
         self.found.add(op)
 
     visit_dataflow_var_ = visit_var_
 
-    def visit_var_def_(self, var: Any) -> None:
+    def visit_var_def_(self, var: relax.Var) -> None:
         """Ignore definitions, which are not uses."""
 
 
 @mutator
 class _Lifter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, wanted: Mapping[Any, int]):
+    def __init__(self, mod: tvm.IRModule, wanted: Mapping[tvm.ir.GlobalVar, int]):
         super().__init__(mod)
         self.mod, self.wanted = mod, wanted
         self.whole: set[Any] = set()
@@ -92,12 +92,14 @@ class _Lifter(PyExprMutator):
         self.whole = uses.found
         return self.visit_expr(func)
 
-    def visit_global_var_(self, gvar: Any) -> Any:  # not reached for calls that are rewritten
+    def visit_global_var_(
+        self, gvar: tvm.ir.GlobalVar
+    ) -> tvm.ir.GlobalVar:  # not reached for calls that are rewritten
         if gvar in self.wanted:
             raise WorkspaceError(f"{gvar.name_hint} needs workspace: it can only be called by R.call_tir")
         return gvar
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var, value = binding.var, binding.value
         by_item = isinstance(var, relax.DataflowVar) and var not in self.whole
         if self._lacks_workspace(value) and len(result_types(value)) > 1 and by_item:
@@ -106,7 +108,7 @@ class _Lifter(PyExprMutator):
             return
         super().visit_var_binding_(binding)
 
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+    def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         if not self._lacks_workspace(call):
             if is_call_tir(call) and call.args[0] in self.wanted:
                 args = [self.renewed[call.args[0]], *(self.visit_expr(a) for a in call.args[1:])]
@@ -119,7 +121,7 @@ class _Lifter(PyExprMutator):
             return items[0]
         return relax.Tuple([self.builder_.emit(item) for item in items])
 
-    def _lacks_workspace(self, value: Any) -> bool:
+    def _lacks_workspace(self, value: relax.Expr) -> bool:
         """Return True for a call that has to be rewritten."""
         if not is_call_tir(value) or value.args[0] not in self.wanted:
             return False
@@ -133,7 +135,7 @@ class _Lifter(PyExprMutator):
             )
         return given < len(params)
 
-    def _extended(self, call: Any) -> Any:
+    def _extended(self, call: relax.Call) -> relax.Call:
         gvar = call.args[0]
         args, results = _arguments(call), result_types(call)
         workspace = workspace_types(self.mod[gvar], self.wanted[gvar], [*args, *results], name=gvar.name_hint)
@@ -141,7 +143,9 @@ class _Lifter(PyExprMutator):
         return self.builder_.normalize(relax.call_tir(self.renewed[gvar], visited, [*results, *workspace]))
 
 
-def workspace_types(func: Any, count: int, given: Sequence[Any], name: str = "the function") -> list[Any]:
+def workspace_types(
+    func: tirx.PrimFunc, count: int, given: Sequence[Any], name: str = "the function"
+) -> list[relax.TensorType]:
     """Return the tensor types of the last ``count`` parameters of ``func`` in a caller's symbols.
 
     Args:
@@ -200,6 +204,6 @@ def _int64(extent: Any) -> Any:
     return extent if compat.dtype_of(extent) == "int64" else compat.tir.Cast("int64", extent)
 
 
-def _arguments(call: Any) -> list[Any]:
+def _arguments(call: relax.Call) -> list[relax.Expr]:
     args = call.args[1]
     return list(args.fields) if isinstance(args, relax.Tuple) else [args]

@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import relax, s_tir, tirx
 
 from ... import compat
 from ...compat import Buffer, Expr
@@ -30,7 +30,7 @@ _LEAST = -(2**31)
 """The least int32."""
 
 
-def number_in(value: Any, tensor: Tensor) -> Expr | None:
+def number_in(value: relax.Expr, tensor: Tensor) -> Expr | None:
     """Return the number that may replace a value in the readers of ``tensor``, or None if no number may.
 
     Constants of one element have a number, with two exceptions:
@@ -53,7 +53,7 @@ def number_in(value: Any, tensor: Tensor) -> Expr | None:
     return None if any(_computes(op, tensor, misread) for op in tensor.consumers) else number
 
 
-def _number(value: Any) -> Expr | None:
+def _number(value: relax.Expr) -> Expr | None:
     if not isinstance(value, tvm.ir.GenericConst):
         return None
     array = value.value
@@ -82,10 +82,10 @@ def _computes(op: Operator, tensor: Tensor, kinds: Collection[str]) -> bool:
     return found
 
 
-def with_numbers(func: Any, numbers: Mapping[Buffer, Expr]) -> Any:
+def with_numbers(func: tirx.PrimFunc, numbers: Mapping[Buffer, Expr]) -> tirx.PrimFunc:
     """Return an unscheduled PrimFunc with numbers in place of parameters of one element that its blocks only read."""
 
-    def loaded(load: Any) -> Any:
+    def loaded(load: tvm.ir.TensorLoad) -> tvm.ir.Expr:
         return numbers.get(compat.load_buffer(load), load)
 
     def read(block: Any) -> Any:

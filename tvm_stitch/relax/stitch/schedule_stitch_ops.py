@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
+from tvm import tirx
 
 from ...codegen.emit import emit
 from ...config import StitchConfig, checked_config
@@ -45,7 +46,7 @@ class ScheduleStitchOps:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
     """
 
-    def __init__(self, target: Any, config: StitchConfig | None = None, check: bool = True):
+    def __init__(self, target: tvm.target.Target, config: StitchConfig | None = None, check: bool = True):
         self.target = resolve_target(target)
         self.config = checked_config(config)
         self.check = check
@@ -56,7 +57,7 @@ class ScheduleStitchOps:
         plans: dict[str, KernelPlan] = {}
         declined: dict[str, str] = {}
 
-        def scheduled(name: str, func: Any) -> Any:
+        def scheduled(name: str, func: tirx.PrimFunc) -> Any:
             if not (func.attrs and STITCH_ATTR in func.attrs):
                 return None
             check()

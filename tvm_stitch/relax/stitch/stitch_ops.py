@@ -105,7 +105,7 @@ class _Stitcher(PyExprMutator):
         self.boundaries: list[Boundary] = []
 
     @carrying
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         check()
         key = block, self.exclude
         if key not in self.known:
@@ -218,7 +218,7 @@ class _Stitcher(PyExprMutator):
             rebound(self, var, made)
 
 
-def _may_be_reshaped(var: Any) -> bool:
+def _may_be_reshaped(var: relax.Var) -> bool:
     """Return True if no extent is 0. In Relax's ``reshape`` an extent of 0 means the input's extent there."""
     return all(compat.int_value(extent) != 0 for extent in var.ty.shape)
 

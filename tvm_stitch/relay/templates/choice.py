@@ -98,9 +98,9 @@ class Templates:
             raise Refusal("TVM's schedules are asked for")
         if anchor.dtypes != {"float32"}:
             raise Refusal("only float32 has a template")
-        _check_places(anchor, self.choices)
+        _check_positions(anchor, self.choices)
         if isinstance(anchor.product, Convolution) and not constant[graph.inputs.index(anchor.weight)]:
-            raise Refusal("the weight of the convolution is no constant: bind it by params")
+            raise Refusal("the weight of the convolution is not a constant: bind it by params")
         self.served.add(graph)
         return graph
 
@@ -115,11 +115,11 @@ class Templates:
         return graph in self.served
 
 
-def _check_places(anchor: Anchored, choices: Choices) -> None:
+def _check_positions(anchor: Anchored, choices: Choices) -> None:
     """Raise a Refusal for a convolution that reads a large weight for few positions."""
     product = anchor.product
     if not isinstance(product, Convolution) or product.is_depthwise:
         return
     positions = math.prod(window.outputs for window in product.windows)
-    if positions < choices.few_places and product.depth * product.columns > choices.large_weight:
-        raise Refusal(f"a weight of {product.depth} x {product.columns} for {positions} places")
+    if positions < choices.few_positions and product.reduction * product.columns > choices.large_weight:
+        raise Refusal(f"a weight of {product.reduction} x {product.columns} for {positions} positions")

@@ -36,24 +36,24 @@ class PackedWeights:
 
 def unpacked(panels: Any, product: Product, width: int) -> Any:
     """Return the weight of a product as an expression of its panels."""
-    depth, columns = int(product.depth), int(product.columns)
+    reduction, columns = int(product.reduction), int(product.columns)
     if not isinstance(product, Convolution):
-        rows = _rows(panels, 1, depth, columns, width)
+        rows = _rows(panels, 1, reduction, columns, width)
         rows = relay.transpose(rows, (1, 0)) if product.transposed else rows
         return relay.reshape(rows, _shape(product.right))
-    rows = panels if product.is_depthwise else _rows(panels, product.groups, depth, columns, width)
+    rows = panels if product.is_depthwise else _rows(panels, product.groups, reduction, columns, width)
     shape, axes = _shape(product.weight), weight_axes(product)
     return relay.transpose(relay.reshape(rows, [shape[axis] for axis in axes]), np.argsort(axes).tolist())
 
 
-def _rows(panels: Any, groups: int, depth: int, columns: int, width: int) -> Any:
-    """Return the matrix <depth, columns> from panels, in which the columns of each group are padded."""
+def _rows(panels: Any, groups: int, reduction: int, columns: int, width: int) -> Any:
+    """Return the matrix <reduction, columns> from panels, in which the columns of each group are padded."""
     each = columns // groups
     wide = -(-each // width) * width
-    panel_columns = relay.reshape(panels, (groups, wide // width, depth, width))
-    panel_columns = relay.reshape(relay.transpose(panel_columns, (2, 0, 1, 3)), (depth, groups, wide))
+    panel_columns = relay.reshape(panels, (groups, wide // width, reduction, width))
+    panel_columns = relay.reshape(relay.transpose(panel_columns, (2, 0, 1, 3)), (reduction, groups, wide))
     return relay.reshape(
-        relay.strided_slice(panel_columns, [0, 0, 0], [depth, groups, each]), (depth, columns)
+        relay.strided_slice(panel_columns, [0, 0, 0], [reduction, groups, each]), (reduction, columns)
     )
 
 

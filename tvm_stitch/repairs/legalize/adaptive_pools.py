@@ -4,15 +4,13 @@
 All slices are read in the greatest size, and elements beyond the end of a slice count as 0.
 
 Fault: TVM's adaptive average pool loops over as many elements as a slice has, which depends on the slice's
-    position. Such a loop nest is no reduction: neither TVM's schedules nor stitching take it for one.
+    position. Such a loop nest is not a reduction: neither TVM's schedules nor stitching take it for one.
 Seen in: TVM 0.27.0
 Input: ``R.nn.adaptive_avg_pool2d(x, (6, 4))`` of (2, 3, 9, 11) float32
 Upstream: none known
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -28,7 +26,7 @@ LAYOUTS = {
 """The operators that are rewritten, with the layout that each is rewritten in."""
 
 
-def parts_of_one_size(builder: Any, call: Any) -> Any:
+def parts_of_one_size(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the average as sums over slices of one size, or the call itself if all slices already have one size.
 
     Each pooled axis gets an axis of its own for the elements of its slices.
@@ -46,10 +44,10 @@ def parts_of_one_size(builder: Any, call: Any) -> Any:
     dtype, count = str(x.ty.dtype), np.ones([1] * len(pairs))
     for at, (old, new) in enumerate(pairs):
         begins, ends = np.arange(new) * old // new, -(-(np.arange(new) + 1) * old // new)
-        places = begins[:, None] + np.arange((ends - begins).max())
+        positions = begins[:, None] + np.arange((ends - begins).max())
         axis = 2 + 2 * at
-        x = emit(R.take(x, relax.const(np.minimum(places, old - 1)), axis, mode="fast"))
-        there = (places < ends[:, None]).reshape([*places.shape, *[1] * (len(x.ty.shape) - axis - 2)])
+        x = emit(R.take(x, relax.const(np.minimum(positions, old - 1)), axis, mode="fast"))
+        there = (positions < ends[:, None]).reshape([*positions.shape, *[1] * (len(x.ty.shape) - axis - 2)])
         if not there.all():
             x = emit(R.where(relax.const(there), x, relax.const(0, dtype)))
         count = count * (ends - begins).reshape([-1] + [1] * (len(pairs) - 1 - at))

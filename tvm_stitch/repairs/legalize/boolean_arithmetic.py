@@ -22,20 +22,20 @@ from tvm.relax import op as R
 Mend = Callable[[Any, Any], Any]
 
 
-def _of_booleans(call: Any) -> bool:
+def _of_booleans(call: relax.Call) -> bool:
     return all(str(getattr(arg.ty, "dtype", "")) == "bool" for arg in call.args)
 
 
 def _by_logic(logic: Callable[[Any, Any, Any], Any]) -> Mend:
     """Return the mend of an operator of two tensors: ``logic(emit, left, right)`` if both are booleans."""
 
-    def mend(builder: Any, call: Any) -> Any:
+    def mend(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return logic(builder.emit, *call.args) if _of_booleans(call) else call
 
     return mend
 
 
-def _none_but(emit: Any, left: Any, right: Any) -> Any:
+def _none_but(emit: Any, left: relax.Expr, right: relax.Expr) -> relax.Expr:
     """Return ``right and not left``: false is less than true."""
     return R.logical_and(emit(R.logical_not(left)), right)
 
@@ -64,7 +64,7 @@ ORDERED = {
 def _by_integers(dtype: str) -> Mend:
     """Return the mend that computes an operator of booleans in ``dtype``, and casts a boolean result back."""
 
-    def mend(builder: Any, call: Any) -> Any:
+    def mend(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if not _of_booleans(call):
             return call
         found = relax.Call(call.op, [builder.emit(R.astype(call.args[0], dtype))], call.attrs)

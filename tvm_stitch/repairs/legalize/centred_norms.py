@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import te, topi
+from tvm import relax, te, topi
 
 
-def _instance_norm(builder: Any, call: Any) -> Any:
+def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x, gamma, beta = call.args
     rank = len(x.ty.shape)
     channel = int(call.attrs.channel_axis) % rank
@@ -36,7 +36,7 @@ def _instance_norm(builder: Any, call: Any) -> Any:
     )
 
 
-def _group_norm(builder: Any, call: Any) -> Any:
+def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x, gamma, beta = call.args
     shape = list(x.ty.shape)
     channel = int(call.attrs.channel_axis) % len(shape)
@@ -92,16 +92,16 @@ def normalized(
         over = [te.reduce_axis((0, x.shape[a]), f"k{a}") for a in axes]
 
         def total(*outer: Any) -> Any:
-            places = dict(zip([*kept, *axes], [*outer, *over]))
-            return te.sum(term([places[a] for a in range(len(x.shape))]), over)
+            positions = dict(zip([*kept, *axes], [*outer, *over]))
+            return te.sum(term([positions[a] for a in range(len(x.shape))]), over)
 
         return te.compute([x.shape[a] for a in kept], total, name=name)
 
     def channel_of(index: Any) -> Any:
-        place = index[channel[0]]
+        position = index[channel[0]]
         for axis in channel[1:]:
-            place = place * x.shape[axis] + index[axis]
-        return place
+            position = position * x.shape[axis] + index[axis]
+        return position
 
     def scaled(*index: Any) -> Any:
         root = tvm.tirx.rsqrt(squares(*(index[a] for a in kept)) / count + tvm.tirx.const(epsilon, dtype))

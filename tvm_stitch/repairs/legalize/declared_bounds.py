@@ -47,12 +47,12 @@ class DeclaredBounds:
         return with_own_functions(mod, _simplified)
 
 
-def _declared(func: Any, name: str) -> dict[str, int]:
+def _declared(func: relax.Function, name: str) -> dict[str, int]:
     given = dict(func.attrs or {}).get(name) or {}
     return {str(variable): int(value) for variable, value in given.items()}
 
 
-def _simplified(func: Any) -> Any:
+def _simplified(func: relax.Function) -> relax.Function:
     least, most, analyzer = _declared(func, LEAST), _declared(func, MOST), compat.Analyzer()
     for var in relax.analysis.defined_symbolic_vars(func):
         low, high = least.get(var.name, 0), most.get(var.name, -1)
@@ -70,14 +70,14 @@ class _Mutator(relax.PyExprMutator):
         super().__init__()
         self.analyzer, self.changed = analyzer, False
 
-    def visit_shape_expr_(self, shape: Any) -> Any:  # pylint: disable=arguments-renamed
+    def visit_shape_expr_(self, shape: relax.ShapeExpr) -> relax.ShapeExpr:  # pylint: disable=arguments-renamed
         values = [self.analyzer.simplify(value) for value in shape.values]
         if all(compat.structural_equal(a, b) for a, b in zip(values, shape.values)):
             return shape
         self.changed = True
         return relax.ShapeExpr(values)
 
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+    def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         if operator_name(call) != SLICE or call.attrs.assume_inbound:
             return call
@@ -86,7 +86,7 @@ class _Mutator(relax.PyExprMutator):
         self.changed = True
         return within
 
-    def _within(self, call: Any) -> Any:
+    def _within(self, call: relax.Call) -> relax.Expr:
         """Return the slice with ends counted from the front, if it begins and ends in the tensor, or None."""
         shape, (axes, begin, end, *strides) = shape_of(call.args[0]), call.args[1:]
         parts = [list(getattr(part, "fields", None) or ()) for part in (axes, begin, end, *strides)]
@@ -100,7 +100,7 @@ class _Mutator(relax.PyExprMutator):
             if number is None:
                 return None
             extent = as_expr(shape[number])
-            first, last = (self._from_the_front(place, extent) for place in (first, last))
+            first, last = (self._from_the_front(position, extent) for position in (first, last))
             order = (as_expr(0) <= first, first <= last, last <= extent)
             if not all(self.analyzer.can_prove(each) for each in order):
                 return None
@@ -110,14 +110,14 @@ class _Mutator(relax.PyExprMutator):
             call.args[0], axes, relax.Tuple(firsts), relax.Tuple(lasts), *strides, assume_inbound=True
         )
 
-    def _from_the_front(self, place: Any, extent: Any) -> Any:
+    def _from_the_front(self, position: Any, extent: Any) -> Any:
         """Return an end of a slice, counted from the front if it is a number.
 
         A number below zero counts from the end, and one beyond the tensor is the tensor's end.
         """
-        number = compat.int_value(place)
+        number = compat.int_value(position)
         if number is None:
-            return place
+            return position
         if number < 0:
             return self.analyzer.simplify(extent + as_expr(number))
-        return extent if self.analyzer.can_prove(extent <= place) else place
+        return extent if self.analyzer.can_prove(extent <= position) else position

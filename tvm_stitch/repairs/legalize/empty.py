@@ -49,7 +49,7 @@ class SkipEmpty:
         return skipper.builder_.get()
 
 
-def _without_empty_loops(_name: str, func: Any) -> Any:
+def _without_empty_loops(_name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
     started = tvm_ffi.structural_map(func.body, (tirx.For, _as_it_begins), order="pre")
     return with_body(func, tvm_ffi.structural_map(started, (tirx.SeqStmt, _those_that_run), order="post"))
 
@@ -89,8 +89,8 @@ def _those_that_run(sequence: Any) -> Any:
     return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
 
 
-def _never_runs(stmt: Any) -> bool:
-    """Return True for a loop nest without iterations that is no reduction. A reduction of nothing has a result."""
+def _never_runs(stmt: tirx.Stmt) -> bool:
+    """Return True for a loop nest without iterations that is not a reduction. A reduction of nothing has a result."""
     empty = False
     while isinstance(stmt, tirx.For):
         empty = empty or compat.int_value(stmt.extent) == 0
@@ -100,7 +100,7 @@ def _never_runs(stmt: Any) -> bool:
 
 @mutator
 class _Skipper(PyExprMutator):
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
         if operator_name(call) == "relax.call_tir":
             types = call.ty_args[0]
             if type(types).__name__ != "TupleType":
@@ -110,19 +110,19 @@ class _Skipper(PyExprMutator):
                 return relax.Tuple([_nothing(ty) for ty in types.fields])
         return super().visit_call_(call)
 
-    def visit_tuple_getitem_(self, item: Any) -> Any:
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
 
-    def visit_generic_const_(self, constant: Any) -> Any:
+    def visit_generic_const_(self, constant: tvm.ir.GenericConst) -> relax.Expr:
         # TVM 0.27 writes a constant of shape (6, 0) in a form that it cannot read again.
         return _nothing(constant.ty) if _is_empty(constant.ty) else super().visit_generic_const_(constant)
 
 
-def _is_empty(ty: Any) -> bool:
+def _is_empty(ty: relax.Type) -> bool:
     """Return True for a tensor without elements, whatever values its symbols have."""
     shape = getattr(ty, "shape", None)
     return isinstance(shape, relax.ShapeExpr) and any(compat.int_value(s) == 0 for s in shape)
 
 
-def _nothing(ty: Any) -> Any:
+def _nothing(ty: relax.Type) -> relax.Expr:
     return relax.op.builtin.alloc_tensor(ty.shape, str(ty.dtype), 0)

@@ -5,7 +5,7 @@ While ``FuseOps`` runs, elements of tuples that another kernel or the caller giv
 their own.
 
 ``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the tuples. After
-the fault, the function reads variables that are no parameters.
+the fault, the function reads variables that are not parameters.
 
 Fault: With two or more tuples, ``FuseOps`` may drop the wrong tuples from a kernel's parameters, depending on the
     order of a hash table. ``FuseTIR`` then fails.
@@ -15,8 +15,6 @@ Upstream: none known
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -47,7 +45,7 @@ class FuseRest:
         return with_own_functions(fused, lambda func: _Shown().visit_expr(func))
 
 
-def _left_alone(_name: str, func: Any) -> Any:
+def _left_alone(_name: str, func: compat.PrimFunc) -> compat.PrimFunc | None:
     """Return a function with an extent that ``FuseOps`` cannot copy marked, so that nothing is fused into it."""
     shapes = [buffer.shape for _param, buffer in compat.prim_func_params(func) if buffer is not None]
     if not any(is_unusual(extent) for shape in shapes for extent in shape):
@@ -61,7 +59,7 @@ class _Hidden(relax.PyExprMutator):
         super().__init__()
         self.mod = mod
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
         value = binding.value
         if not isinstance(value, relax.TupleGetItem) or not isinstance(binding.var, relax.DataflowVar):
@@ -72,7 +70,7 @@ class _Hidden(relax.PyExprMutator):
         ):
             self.set_var_remap(binding.var, self.builder_.match_cast(item, binding.var.ty))
 
-    def _is_opaque(self, var: Any) -> bool:
+    def _is_opaque(self, var: relax.Var) -> bool:
         """Return True if a tuple is a parameter, or the result of a call that nothing is fused into."""
         call = self.lookup_binding(var) if isinstance(var, relax.Var) else var
         if not isinstance(call, relax.Call):
@@ -85,7 +83,7 @@ class _Hidden(relax.PyExprMutator):
 
 @relax.expr_functor.mutator
 class _Shown(relax.PyExprMutator):
-    def visit_match_cast_(self, binding: Any) -> None:
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         value = self.visit_expr(binding.value)
         made = self.lookup_binding(value) if isinstance(value, relax.DataflowVar) else None
         is_item = isinstance(made, relax.TupleGetItem) and isinstance(binding.var, relax.DataflowVar)

@@ -12,8 +12,6 @@ Upstream: https://github.com/tile-ai/tilelang/issues/2638
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -28,17 +26,17 @@ class KeepZeros:
     """Bind the scalar zeros of float products, quotients and remainders. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, _FOLDED, _kept)
+        return with_calls(mod, _FOLDED, _kept, why="TVM folds x * 0 to 0, also where x is NaN")
 
 
-def _kept(builder: Any, call: Any) -> Any:
+def _kept(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not any(map(_is_zero, call.args)):
         return call
     args = [builder.emit(a) if _is_zero(a) else a for a in call.args]
     return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
 
 
-def _is_zero(arg: Any) -> bool:
+def _is_zero(arg: relax.Expr) -> bool:
     if not isinstance(arg, tvm.ir.GenericConst):
         return False
     array = arg.value

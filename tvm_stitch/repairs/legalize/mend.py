@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MendImports: rewrite calls from importers that TVM does not compile, or compiles to the wrong thing.
+"""MendImports: rewrite calls from importers that TVM does not compile, or computes wrongly.
 
 ``MENDED`` holds a function for each operator, whose docstring says what it mends. Clips, leaky ReLUs and top-1 calls
 compile, but TVM's change of layouts stops at the first two, and the third sorts.
@@ -34,11 +34,11 @@ from ..imports import unlegalized
 from . import adaptive_pools, boolean_arithmetic
 
 
-def _clip(builder: Any, call: Any) -> Any:
+def _clip(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a clip as a maximum and a minimum, without bounds that are infinite.
 
-    TVM does not legalize a clip of integers with an infinite bound, as ``clamp(min=0)`` has. For every dtype this
-    gains more: TVM's change of layouts stops at a clip, but not at a maximum.
+    TVM does not legalize a clip of integers with an infinite bound, and ``clamp(min=0)`` is imported as one. Clips of
+    other dtypes gain too: TVM's change of layouts stops at a clip, but not at a maximum.
     """
     x, *bounds = call.args
     dtype = str(call.ty.dtype)
@@ -63,7 +63,7 @@ def _is_exact(value: float, dtype: str) -> bool:
     return math.isinf(value) or (value == int(value) and held.min <= value <= held.max)
 
 
-def _full(_builder: Any, call: Any) -> Any:
+def _full(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a tensor of one infinite or NaN value as a broadcast.
 
     TVM's legalization raises for such a value.
@@ -80,7 +80,7 @@ def _full(_builder: Any, call: Any) -> Any:
     return relax.op.broadcast_to(relax.const(number.astype("float64").astype(dtype), dtype), shape)
 
 
-def _count(_builder: Any, call: Any) -> Any:
+def _count(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a running sum of booleans as one of int64, as PyTorch defines it. TVM's importer keeps them boolean.
 
     LLVM refuses to add booleans, and TVM's kernel for a GPU reads them out of alignment.
@@ -93,7 +93,7 @@ def _count(_builder: Any, call: Any) -> Any:
     return scan(relax.op.astype(x, "int64"), axis, "int64", bool(call.attrs.exclusive))
 
 
-def _topk(builder: Any, call: Any) -> Any:
+def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the greatest or least element with its index by reductions.
 
     ``max(dim)`` is imported as a top-1, which sorts.
@@ -115,15 +115,15 @@ def _topk(builder: Any, call: Any) -> Any:
         value = extreme(x, axis, True)
         found.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
     if which in ("both", "indices"):
-        place = relax.op.argmax if attrs.largest else relax.op.argmin
-        index = builder.emit(place(x, axis, True))
+        position = relax.op.argmax if attrs.largest else relax.op.argmin
+        index = builder.emit(position(x, axis, True))
         dtype = str(attrs.dtype) if attrs.dtype is not None else "int32"
         found.append(index if str(index.ty.dtype) == dtype else relax.op.astype(index, dtype))
     return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
 
 
-def _take(builder: Any, call: Any) -> Any:
-    """Return a take at constant indices with negative ones counted from the start.
+def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Return a take at constant indices with negative indices replaced by the positions that they mean.
 
     TVM's take reads in front of the tensor. ``x[:, -1]`` is imported so, in the mode that does not check indices.
     """
@@ -131,24 +131,25 @@ def _take(builder: Any, call: Any) -> Any:
     checked = call.attrs.axis is None or str(call.attrs.mode) != "fast"
     if checked or not isinstance(indices, tvm.ir.GenericConst):
         return call
-    shape, places = shape_of(x), indices.value.numpy()
-    if not shape or places.dtype.kind != "i" or not (places < 0).any():
+    shape, positions = shape_of(x), indices.value.numpy()
+    if not shape or positions.dtype.kind != "i" or not (positions < 0).any():
         return call
     axis = int(call.attrs.axis) % len(shape)
     extent = shape[axis]
     if isinstance(extent, int):
         counted = relax.const(
-            np.where(places < 0, places + extent, places).astype(places.dtype), str(indices.ty.dtype)
+            np.where(positions < 0, positions + extent, positions).astype(positions.dtype),
+            str(indices.ty.dtype),
         )
         return relax.op.take(x, counted, axis, "fast")
-    if places.ndim:
+    if positions.ndim:
         return call
-    first = extent + int(places)
+    first = extent + int(positions)
     part = builder.emit(relax.op.strided_slice(x, [axis], [first], [first + 1], assume_inbound=True))
     return relax.op.squeeze(part, [axis])
 
 
-def _slice(_builder: Any, call: Any) -> Any:
+def _slice(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a slice with its axes counted from the front, and from 0 to 0 along axes where nothing is left.
 
     TVM legalizes no other slice of a tensor with a symbolic extent. PyTorch's ``diff`` is imported so, and
@@ -156,10 +157,10 @@ def _slice(_builder: Any, call: Any) -> Any:
     in TVM, and no legalization.
     """
     x, axes, *cuts = call.args
-    shape, places = shape_of(x), integers_of(axes)
-    if shape is None or places is None:
+    shape, positions = shape_of(x), integers_of(axes)
+    if shape is None or positions is None:
         return call
-    counted, inbound = [place % len(shape) for place in places], bool(call.attrs.assume_inbound)
+    counted, inbound = [position % len(shape) for position in positions], bool(call.attrs.assume_inbound)
     bounds = [list(getattr(cut, "fields", None) or getattr(cut, "values", None) or ()) for cut in cuts]
     if not inbound and all(len(part) == len(counted) for part in bounds):
         steps = bounds[2] if len(bounds) > 2 else [compat.const(1, "int64")] * len(counted)
@@ -168,7 +169,7 @@ def _slice(_builder: Any, call: Any) -> Any:
         kept = [_NOTHING if nothing else cut for nothing, cut in zip(empty, given)]
         if any(empty):
             return relax.op.strided_slice(x, counted, *map(list, zip(*kept)))
-    if counted == places:
+    if counted == positions:
         return call
     return relax.op.strided_slice(x, counted, *cuts, assume_inbound=inbound)
 
@@ -187,7 +188,7 @@ def _is_nothing(extent: Any, begin: Any, end: Any, step: Any) -> bool:
     return by > 0 and last <= first and (first < 0) == (last < 0)
 
 
-def _split(builder: Any, call: Any) -> Any:
+def _split(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a split into one part as its operand, and parts without elements as slices.
 
     TVM gives a split into one part the type of a tensor. Its legalization raises for positions that repeat or fall.
@@ -198,15 +199,15 @@ def _split(builder: Any, call: Any) -> Any:
     cuts, shape = call.attrs.indices_or_sections, shape_of(x)
     if isinstance(cuts, tvm.tirx.IntImm) or shape is None:
         return call
-    axis, places = int(call.attrs.axis) % len(shape), [0, *map(int, cuts)]
-    if all(first < last for first, last in pairwise(places)):
+    axis, positions = int(call.attrs.axis) % len(shape), [0, *map(int, cuts)]
+    if all(first < last for first, last in pairwise(positions)):
         return call
-    ends = [*places[1:], shape[axis]]
-    slices = (relax.op.strided_slice(x, [axis], [first], [last]) for first, last in zip(places, ends))
+    ends = [*positions[1:], shape[axis]]
+    slices = (relax.op.strided_slice(x, [axis], [first], [last]) for first, last in zip(positions, ends))
     return relax.Tuple([builder.emit(_slice(builder, part)) for part in slices])
 
 
-def _concat(_builder: Any, call: Any) -> Any:
+def _concat(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a concatenation without operands that have no elements.
 
     Rotary embeddings of whole heads have them: the rest of a head of 64 numbers is ``x[..., 64:]``. Such an operand
@@ -221,7 +222,7 @@ def _concat(_builder: Any, call: Any) -> Any:
     return some[0] if len(some) == 1 else relax.op.concat(some, call.attrs.axis)
 
 
-def _leaky_relu(builder: Any, call: Any) -> Any:
+def _leaky_relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the maximum of an element and its multiple, or the minimum for a factor above 1.
 
     TVM's change of layouts stops at a leaky ReLU, but not at a maximum.
@@ -265,5 +266,7 @@ class MendImports:
             retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
             return made
 
-        made = with_calls(mod, MENDED, mended)
+        made = with_calls(
+            mod, MENDED, mended, why="TVM fails on the imported call, errs, or keeps its layout"
+        )
         return with_own_functions(made, with_result_inferred) if retyped else made

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ... import compat
 from ...relax.rewriting.calls import with_calls
@@ -41,7 +41,7 @@ class RaisedCalls:
             return mod
         known: dict[Any, bool] = {}
 
-        def raised(_builder: Any, call: Any) -> Any:
+        def raised(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             if call.args[0] not in functions or len(call.args) != 2:
                 return call
             gvar, args = call.args[0], list(call.args[1])
@@ -50,10 +50,10 @@ class RaisedCalls:
                 known[gvar] = _is_of(operator, functions[gvar], [arg.ty for arg in args])
             return operator(*args) if known[gvar] else call
 
-        return with_calls(mod, ("relax.call_tir",), raised)
+        return with_calls(mod, ("relax.call_tir",), raised, why="passes know the operator, not the function")
 
 
-def _name(gvar: Any) -> str:
+def _name(gvar: tvm.ir.GlobalVar) -> str:
     """Return a function's name without the number that makes it unique."""
     return str(gvar.name_hint).rstrip("0123456789_")
 
@@ -69,7 +69,7 @@ def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
     return func
 
 
-def _is_of(operator: Callable[..., Any], func: Any, types: list[Any]) -> bool:
+def _is_of(operator: Callable[..., Any], func: tirx.PrimFunc, types: list[Any]) -> bool:
     """Return True if a function is TVM's legalization of an operator of two tensors of one dtype."""
     if len(types) != 2 or not all(isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types):
         return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.topi import tag
 
 from ...compat import int_value
@@ -20,7 +20,7 @@ from ...graph.extent import is_static
 from ...relax.rewriting.views import shape_of
 
 
-def _slice_scatter(builder: Any, call: Any) -> Any:
+def _slice_scatter(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, source, *numbers = call.args
     shape, length, axis = shape_of(data), shape_of(source), int(call.attrs.axis)
     start, end, step = (int_value(getattr(number, "value", number)) for number in numbers)
@@ -48,8 +48,8 @@ def scattered(data: te.Tensor, source: te.Tensor, axis: int, start: int, end: in
         inside += [tirx.LE(first, at)] if start > 0 else []
         inside += [tirx.LT(at, last)] if end < int(data.shape[axis]) else []
         inside += [tirx.EQ(tirx.floormod(at - first, by), none)] if step > 1 else []
-        place = tirx.floordiv(at - first, by) if step > 1 else at - first
-        taken = source(*indices[:axis], place, *indices[axis + 1 :])
+        position = tirx.floordiv(at - first, by) if step > 1 else at - first
+        taken = source(*indices[:axis], position, *indices[axis + 1 :])
         return tirx.if_then_else(tirx.all(*inside), taken, data(*indices)) if inside else taken
 
     return te.compute(data.shape, element, name="slice_scatter", tag=tag.INJECTIVE)

@@ -12,8 +12,6 @@ Upstream: none known
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax, te
 from tvm.topi import tag
@@ -24,7 +22,7 @@ from ...support.module_pass import module_pass
 TAKE = "relax.take"
 
 
-def _take(builder: Any, call: Any) -> Any:
+def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not _is_unchecked(call):
         return call.op.get_attr("FLegalize")(builder, call)
     return builder.call_te(taken, *call.args, int(call.attrs.axis), primfunc_name_hint="take")
@@ -34,7 +32,7 @@ TAKES = {TAKE: _take}
 """Legalizations for ``LegalizeOps``."""
 
 
-def taken(data: Any, indices: Any, axis: int) -> Any:
+def taken(data: te.Tensor, indices: te.Tensor, axis: int) -> te.Tensor:
     """Return the elements of a tensor at indices along an axis. Indices are not checked."""
     axis %= len(data.shape)
     end = axis + len(indices.shape)
@@ -46,7 +44,7 @@ def taken(data: Any, indices: Any, axis: int) -> Any:
     )
 
 
-def _is_unchecked(call: Any) -> bool:
+def _is_unchecked(call: relax.Call) -> bool:
     """Return True for a take along an axis of tensors of known shape, in the mode ``"fast"``."""
     shaped = all(isinstance(arg.ty, relax.TensorType) and arg.ty.shape is not None for arg in call.args)
     return shaped and str(call.attrs.mode) == "fast" and call.attrs.axis is not None
@@ -58,10 +56,13 @@ class LegalizeTakes:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_calls(
-            mod, TAKES, lambda builder, call: _take(builder, call) if _is_unchecked(call) else call
+            mod,
+            TAKES,
+            lambda builder, call: _take(builder, call) if _is_unchecked(call) else call,
+            why="TVM's legalization prints a warning",
         )
 
 
-def stock_pipeline(target: Any) -> Any:
+def stock_pipeline(target: tvm.target.Target | str) -> tvm.transform.Pass:
     """Return TVM's default pipeline for a target, without its warnings about takes."""
     return tvm.transform.Sequential([LegalizeTakes(), relax.get_default_pipeline(tvm.target.Target(target))])

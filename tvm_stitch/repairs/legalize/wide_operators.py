@@ -9,8 +9,6 @@ Upstream: none known
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -29,10 +27,10 @@ class WideOperators:
     """Cast the operands of these operators to float32, and their results back. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        return with_calls(mod, WIDENED, _widened)
+        return with_calls(mod, WIDENED, _widened, why="TVM does not compile the operator for bfloat16")
 
 
-def _widened(builder: Any, call: Any) -> Any:
+def _widened(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not _is_bfloat16(call.args[0]):
         return call
     args = [relax.op.astype(arg, "float32") if _is_bfloat16(arg) else arg for arg in call.args]
@@ -40,5 +38,5 @@ def _widened(builder: Any, call: Any) -> Any:
     return relax.op.astype(builder.emit(made), "bfloat16") if _is_bfloat16(call) else made
 
 
-def _is_bfloat16(value: Any) -> bool:
+def _is_bfloat16(value: relax.Expr) -> bool:
     return str(getattr(value.ty, "dtype", "")) == "bfloat16"

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hide the lower bounds of guards from TVM's index simplification.
 
-TVM leaves guards that are no comparison as they are, and simplifies indices in them without the bound. So conditions
-that state a lower bound are marked ``likely``.
-
 When TVM flattens buffers, its simplifier moves the origin of a sum of loop variables to the lower bound that a guard
-states.
+states. It reads bounds from comparisons only. So conditions that state a lower bound are marked ``likely``, and TVM
+simplifies the indices behind them without the bound.
 
 Fault: TVM's simplifier moves the origin of a sum to a guard's lower bound even if that is below the least value of
     the sum. Indices are then wrong by the difference.

@@ -105,7 +105,7 @@ def _check_reductions(scheduled: Any) -> None:
     """Check that threads that compute nothing write nothing.
 
     TVM 0.27 forgets the condition of a block that reduces across threads when it writes the result. That does no harm
-    to a result in registers. A matrix-vector product has its result in memory, with rows that are no multiple of 16.
+    to a result in registers. A matrix-vector product has its result in memory, with rows that are not a multiple of 16.
 
     Raises:
         Unlowerable: when a kernel would write beyond its result.

@@ -47,7 +47,7 @@ def is_small(dtype: str) -> bool:
 
 
 def holds(dtype: str, other: str) -> bool:
-    """Return True if an integer dtype holds all numbers of another one, or if one of them is no integer dtype."""
+    """Return True if an integer dtype holds all numbers of another one, or if one of them is not an integer dtype."""
     bits, others = bits_of(dtype), bits_of(other)
     if not bits or not others or dtype == other:
         return True

@@ -61,7 +61,7 @@ def _sound(extent: Expr) -> Expr:
 
 
 def _sum(e: Expr) -> tuple[list[Expr], int]:
-    """Return the terms of a sum that are no numbers, subtracted ones too, and the sum of the numbers."""
+    """Return the terms of a sum that are not numbers, subtracted ones too, and the sum of the numbers."""
     value = compat.int_value(e)
     if value is not None:
         return [], value

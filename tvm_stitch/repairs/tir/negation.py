@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write negations of int32 so that ptxas does not lose them.
 
-The order of operands that the compilers before ptxas choose decides which source shows the fault. So kernels hold no
-negation that ptxas could see. ``-x`` is ``~x + 1``, with the ``~`` in assembly, because NVVM would turn it into a
-negation again. Absolute values stay: they have an instruction of their own.
+The compilers before ptxas choose the order of operands, and no source is sure to be safe from the fault. So kernels
+hold no negation that ptxas could see. ``-x`` is ``~x + 1``, with the ``~`` in assembly, because NVVM would turn it
+into a negation again. Absolute values stay: they have an instruction of their own.
 
 Fault: For sm_90 and later, ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the sign
     of a negated operand: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``.

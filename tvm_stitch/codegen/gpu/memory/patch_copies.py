@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy the patches of a block's next rows to shared memory by cp.async, and read the patches of its own rows.
 
+A patch is the rectangle of a transposed input that a block reads for its rows.
+
 Every thread copies pieces of 16 bytes, next to those of its neighbours. It reads pieces that others have copied, so
 block barriers separate the two. Inputs that all rows share for each column stay in shared memory next to the patches.
 """

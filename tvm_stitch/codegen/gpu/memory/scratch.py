@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .... import compat
-from ....compat import Buffer, tir
+from ....compat import Buffer, PrimFunc, Stmt, tir
 from ....graph.extent import as_expr
 from ....plan.kernel import Scratch
 from ..grid_barrier import declare_barrier
@@ -35,8 +35,8 @@ def declare_scratch(wanted: Iterable[Scratch], barrier: bool = False) -> dict[st
 
 
 def finish(
-    func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None
-) -> Any:
+    func: PrimFunc, body: Stmt, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None
+) -> PrimFunc:
     """Return ``func`` with the emitted body, marked as scheduled.
 
     Scratch becomes trailing parameters, unless the body allocates it.
