@@ -14,22 +14,19 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import _checkout  # noqa: F401  (puts the packages on the path)
 import numpy as np
 import tvm
+from _gpu import need_gpu
+from _measure import Timing, time_on_gpu
 from tvm import relax
 from tvm.relax import op as R
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from _gpu import need_gpu  # noqa: E402
-from _measure import Timing, time_on_gpu  # noqa: E402
-
-from tvm_stitch.plan.gpu import tile as mapping  # noqa: E402
-from tvm_stitch.records.recorder import Recorder  # noqa: E402
-from tvm_stitch.relax.pipeline import pipeline  # noqa: E402
+from tvm_stitch.plan.gpu import tile as mapping
+from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax.pipeline import pipeline
 
 BYTES = 256 << 20
 """Bytes of all inputs of a case together."""

@@ -26,6 +26,7 @@ PACKAGES = [
     ROOT / "tvm_stitch",
     ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain",
     ROOT / "python/cuda-emulator/src/cuda_emulator",
+    ROOT / "python/stitch-testing/src/stitch_testing",
 ]
 
 
@@ -133,16 +134,27 @@ def _importers(package: Path, name: str) -> list[str]:
 
 
 def test_each_distribution_knows_those_that_it_may() -> None:
-    """The emulator knows TVM only; of tvm_stitch, nothing but its tools for tests knows the emulator."""
-    package, _, emulator = PACKAGES
+    """The emulator knows TVM only. The package knows neither the emulator nor the tools for tests, which know both."""
+    package, _, emulator, testing = PACKAGES
     assert _importers(emulator, "tvm") != [] and _importers(emulator, "tvm_stitch") == []
-    users = _importers(package, "cuda_emulator")
-    assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+    assert _importers(package, "cuda_emulator") == _importers(package, "stitch_testing") == []
+    assert _importers(testing, "cuda_emulator") and _importers(testing, "tvm_stitch")
 
 
-def test_nothing_that_users_run_imports_the_tools_for_tests() -> None:
+def test_nothing_that_users_run_imports_the_workloads() -> None:
     users = _importers(PACKAGES[0], "tvm_stitch.testing")
     assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+
+
+def test_the_wheel_has_no_workload_that_no_page_shows() -> None:
+    """Modules of ``tvm_stitch/testing`` are on a page, or another of them imports them."""
+    pages = "".join(
+        p.read_text(encoding="utf-8") for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    )
+    graph = {name: found for name, found in _graph(PACKAGES[0]).items() if ".testing.workloads." in name}
+    shown = {name for name in graph if re.search(rf"from {re.escape(name)} import", pages)}
+    assert {"tvm_stitch.testing.workloads.bert", "tvm_stitch.testing.workloads.cases"} < shown
+    assert set(graph) - shown - set().union(*graph.values()) == set()
 
 
 # -- what code generation knows of plans ---------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build
 from tvm_stitch.compute.cpu import emit as templates
 from tvm_stitch.config import StitchConfig
@@ -18,7 +19,6 @@ from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.pipeline import planning_passes
 from tvm_stitch.relax.stitch import compute_templates, schedule_stitch_ops
 from tvm_stitch.scope import for_target
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 SPECS = [((64, 48), F32), ((48, 48), F32), ((48,), F32), ((48,), F32)]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import tvm
 
+from stitch_testing.random.graphs import emulated_target
 from tests.relax.test_planted_failures import three_scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.context import CompileContext
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.phases import ALWAYS, Condition, Phase, Row, broken_claims, numbers_of, table
 from tvm_stitch.relax.pipeline import PHASES, passes_table
-from tvm_stitch.testing.random.graphs import emulated_target
 
 TARGETS = {
     "cuda": tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm"),

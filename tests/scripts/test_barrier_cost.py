@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from cuda_emulator import default_target, lower
-from tvm_stitch.testing.planted import barriers
+from stitch_testing.planted import barriers
 
 
 def load(name: str) -> ModuleType:

@@ -16,7 +16,7 @@ import tvm
 
 import cuda_emulator
 from cuda_emulator import default_target
-from tvm_stitch.testing.planted import planted
+from stitch_testing.planted import planted
 
 pytest.importorskip("torch")
 

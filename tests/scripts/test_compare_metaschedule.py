@@ -19,7 +19,7 @@ from comparison.workload_sizes import Sizes
 from tvm import relax
 
 import tvm_stitch.relax
-from tvm_stitch.testing.random.graphs import emulated_target
+from stitch_testing.random.graphs import emulated_target
 
 
 def load(name: str) -> ModuleType:

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
 
 torch = pytest.importorskip("torch")

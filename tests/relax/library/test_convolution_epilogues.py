@@ -14,6 +14,9 @@ from tvm.script import relax as R
 
 from cuda_emulator import Options, run_cuda, run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, explain
@@ -21,9 +24,6 @@ from tvm_stitch.compute.cuda import convolution_plan as cuda_convolution_plan
 from tvm_stitch.compute.cuda.convolution_plan import Tile
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()

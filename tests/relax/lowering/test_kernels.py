@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate
 from tests.graph.helpers import build, draw
 from tvm_stitch import compat
 from tvm_stitch.codegen import builder as B
@@ -23,8 +25,6 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.lowering import kernels as kernel_lowering
 from tvm_stitch.relax.lowering.argument_checks import NAME, with_shared_checks
 from tvm_stitch.relax.pipeline import default_schedules, planning_passes
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate
 from tvm_stitch.testing.workloads.cases import Case, cases
 
 F32 = "float32"

@@ -19,6 +19,7 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
@@ -28,7 +29,6 @@ from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.quantize import products as quantized_products
 from tvm_stitch.relax.quantize.products import QuantizedProducts
 from tvm_stitch.target import this_cpu
-from tvm_stitch.testing.random.graphs import emulated_target
 
 HERE = tvm.target.Target(this_cpu())
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})

@@ -13,6 +13,9 @@ from tvm import auto_scheduler, relay
 from tvm.contrib import graph_executor
 from tvm.runtime.vm import VirtualMachine
 
+from stitch_testing.reference.values import mismatches
+from stitch_testing.relay.count import count_kernels
+from stitch_testing.relay.reference import evaluate
 from tests.relay.modules import drawn, kernels, run_ahead_of_time
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.decisions import decisions_of
@@ -21,9 +24,6 @@ from tvm_stitch.relay import enable, explain
 from tvm_stitch.relay.stitch_ops import TEMPLATE_ATTR
 from tvm_stitch.relay.templates import substitute as compute_templates
 from tvm_stitch.relay.templates.substitute import ComputeTemplates
-from tvm_stitch.testing.reference.values import mismatches
-from tvm_stitch.testing.relay.count import count_kernels
-from tvm_stitch.testing.relay.reference import evaluate
 
 F32 = "float32"
 AVX2 = tvm.target.Target("llvm -mcpu=haswell")

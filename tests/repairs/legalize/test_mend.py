@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tests.relax.legalize.test_arg_reductions import LLVM, emulated, on_llvm
 from tests.repairs import faults
@@ -20,7 +21,6 @@ from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.mend import MendImports
-from tvm_stitch.testing.random.graphs import emulated_target
 
 INF = float("inf")
 
