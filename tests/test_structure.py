@@ -53,12 +53,22 @@ def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> se
     return (found & modules) - {name}
 
 
+def _modules(root: Path, pattern: str) -> dict[str, Path]:
+    """The files of modules, by their names below a folder of Python's path."""
+    paths = {}
+    for path in root.glob(pattern):
+        parts = path.relative_to(root).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
+
+
 def _graph(package: Path) -> dict[str, set[str]]:
     """The modules of a package, and which of them each imports."""
-    paths = {}
-    for path in package.rglob("*.py"):
-        parts = path.relative_to(package.parent).with_suffix("").parts
-        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return _imports_among(_modules(package.parent, f"{package.name}/**/*.py"))
+
+
+def _imports_among(paths: dict[str, Path]) -> dict[str, set[str]]:
+    """Which modules each of them imports."""
     return {
         name: _imported(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", set(paths))
         for name, path in paths.items()
@@ -80,10 +90,17 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [list(circle) for circle in sorted(found) if circle]
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_no_files_import_each_other(package: Path) -> None:
-    graph = _graph(package)
-    assert len(graph) > 10 and sum(map(len, graph.values())) > len(graph)
+def test_no_files_import_each_other() -> None:
+    """Neither within a package nor across packages, the command, scripts and tests."""
+    paths = _modules(ROOT, "*.py") | _modules(ROOT, "tests/**/*.py") | _modules(ROOT / "scripts", "**/*.py")
+    for package in PACKAGES:
+        paths |= _modules(package.parent, f"{package.name}/**/*.py")
+    graph = _imports_among(paths)
+    assert graph["tvm_stitch_command"] >= {"tvm_stitch.support.interrupts", "tvm_stitch.cli"}
+    assert {"stitch_testing.random.graphs", "_gpu"} <= graph["gpu_check"]
+    for package in PACKAGES:
+        own = {name for name in graph if name.startswith(package.name)}
+        assert len(own) > 10 and sum(len(graph[name] & own) for name in own) > len(own)
     assert circles(graph) == []
 
 
