@@ -24,7 +24,7 @@ from _measure import Timing, time_on_gpu
 from tvm import relax
 from tvm.relax import op as R
 
-from tvm_stitch.plan.gpu import tile as mapping
+from tvm_stitch.plan.gpu import tile
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.pipeline import pipeline
 
@@ -58,13 +58,13 @@ def graph(rows: int, columns: int, inputs: int) -> tvm.IRModule:
 @contextmanager
 def threads_a_row(threads: int | None) -> Iterator[None]:
     """Force this number of threads on rows, whatever the planner would choose."""
-    chosen = mapping._threads_for
+    chosen = tile._threads_for
     if threads is not None:
-        mapping._threads_for = lambda *_args: threads
+        tile._threads_for = lambda *_args: threads
     try:
         yield
     finally:
-        mapping._threads_for = chosen
+        tile._threads_for = chosen
 
 
 def compiled(mod: tvm.IRModule, target: Any, threads: int | None) -> tuple[Any, int]:

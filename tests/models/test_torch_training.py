@@ -6,9 +6,6 @@ Right on llvm and in the emulator against PyTorch in float64; the optimizer's st
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,13 +22,9 @@ from tvm_stitch.relax import pipeline
 
 torch = pytest.importorskip("torch")
 
+from models.training import ResidualBlock, Training, TransformerLayer, training  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-steps: Any = importlib.import_module("models.training")
-ResidualBlock, TransformerLayer, training = steps.ResidualBlock, steps.TransformerLayer, steps.training
-Training = Any
 
 LLVM, CUDA = tvm.target.Target("llvm"), emulated_target()
 WIDTH, HEADS = 32, 4

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax
 
 from stitch_testing.more_than_stock import more_than_stock
-from stitch_testing.random import checks as random_checks
+from stitch_testing.random import checks
 from stitch_testing.random import graphs as random_graphs
 from stitch_testing.random.graphs import LEVELS, RandomGraph, random_graph
 from stitch_testing.random.relax_front_end import RelaxFrontEnd
@@ -241,7 +241,7 @@ def test_stitch_ops_that_an_error_leaves_to_tvm_are_reported(monkeypatch: pytest
 
 
 def test_wrong_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_checks, "violations", lambda outputs, bounds: ["output 0: wrong"])
+    monkeypatch.setattr(checks, "violations", lambda outputs, bounds: ["output 0: wrong"])
     why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, "row", True, True, StitchConfig()))
     assert why == "out of bounds" and shown.startswith("FAIL seed 0") and "output 0: wrong" in shown
     assert "def main" in shown
