@@ -15,6 +15,8 @@ VENV_SITE := .venv-site
 TOOLCHAIN := python/tvm-relay-toolchain
 # The package that runs CUDA kernels without a GPU, for the tests.
 EMULATOR := python/cuda-emulator
+# The package with random graphs and references, for the tests and the scripts.
+TESTING := python/stitch-testing
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 # Workers of the test run.
 JOBS ?= 2
@@ -88,10 +90,10 @@ $(VENV_SITE)/.installed: requirements/site.txt | $(VENV_SITE)/bin/pip
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/dev.txt pyproject.toml $(EMULATOR)/pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.installed: requirements/dev.txt pyproject.toml $(EMULATOR)/pyproject.toml $(TESTING)/pyproject.toml | $(VENV)/bin/pip
 	@echo "installing requirements/dev.txt into $(VENV)"
 	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt
-	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable . --editable $(EMULATOR)
+	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable . --editable $(EMULATOR) --editable $(TESTING)
 	$(VENV)/bin/python -c 'import tvm'
 	@touch $@
 
@@ -100,14 +102,14 @@ venv-relay: $(VENV_RELAY)/.installed
 # bitblas contains the Relay-era TVM. Its own requirements are left out (that TVM's are in requirements/relay.txt).
 # About 200 MB of downloads. The last command imports that TVM, or says what is missing.
 $(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt pyproject.toml \
-    $(EMULATOR)/pyproject.toml $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
+    $(EMULATOR)/pyproject.toml $(TESTING)/pyproject.toml $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/relay.txt
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/relay-nodeps.txt
-	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable $(TOOLCHAIN) --editable . --editable $(EMULATOR)
+	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable $(TOOLCHAIN) --editable . --editable $(EMULATOR) --editable $(TESTING)
 	$(VENV_RELAY)/bin/python -m tvm_relay_toolchain
 	@touch $@
 
 clean:
-	rm -rf build dist *.egg-info $(TOOLCHAIN)/build $(TOOLCHAIN)/src/*.egg-info $(EMULATOR)/build $(EMULATOR)/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info $(TOOLCHAIN)/build $(TOOLCHAIN)/src/*.egg-info $(foreach p,$(EMULATOR) $(TESTING),$(p)/build $(p)/src/*.egg-info) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,20 +7,16 @@ import gc
 import importlib
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _grid_peers
+from _flushed import FlushedTimer
+from _grid_jobs import Answer, Job, Measured, Target
 
-import _grid_peers  # noqa: E402
-from _flushed import FlushedTimer  # noqa: E402
-from _grid_jobs import Answer, Job, Measured, Target  # noqa: E402
-
-from tvm_stitch.testing.random.graphs import describe_error  # noqa: E402
-from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, grid_cases  # noqa: E402
+from stitch_testing.random.graphs import describe_error
+from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, grid_cases
 
 #: Takes torch tensors, returns one result or several, of the library's own kind and perhaps not computed yet.
 Compiled = Callable[..., Any]

@@ -14,22 +14,19 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import _checkout  # noqa: F401  (puts the packages on the path)
 import numpy as np
 import tvm
+from _gpu import need_gpu
+from _measure import Timing, time_on_gpu
 from tvm import relax
 from tvm.relax import op as R
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from _gpu import need_gpu  # noqa: E402
-from _measure import Timing, time_on_gpu  # noqa: E402
-
-from tvm_stitch.plan.gpu import tile as mapping  # noqa: E402
-from tvm_stitch.records.recorder import Recorder  # noqa: E402
-from tvm_stitch.relax.pipeline import pipeline  # noqa: E402
+from tvm_stitch.plan.gpu import tile
+from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax.pipeline import pipeline
 
 BYTES = 256 << 20
 """Bytes of all inputs of a case together."""
@@ -61,13 +58,13 @@ def graph(rows: int, columns: int, inputs: int) -> tvm.IRModule:
 @contextmanager
 def threads_a_row(threads: int | None) -> Iterator[None]:
     """Force this number of threads on rows, whatever the planner would choose."""
-    chosen = mapping._threads_for
+    chosen = tile._threads_for
     if threads is not None:
-        mapping._threads_for = lambda *_args: threads
+        tile._threads_for = lambda *_args: threads
     try:
         yield
     finally:
-        mapping._threads_for = chosen
+        tile._threads_for = chosen
 
 
 def compiled(mod: tvm.IRModule, target: Any, threads: int | None) -> tuple[Any, int]:

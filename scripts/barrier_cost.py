@@ -14,19 +14,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "python/cuda-emulator/src"))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import numpy as np
+import tvm
+from _gpu import need_gpu
+from _measure import time_on_gpu
+from tvm import relax
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-from _measure import time_on_gpu  # noqa: E402
-from tvm import relax  # noqa: E402
-
-from tvm_stitch.testing.barrier_kernels import Barrier, barrier_loop  # noqa: E402
+from stitch_testing.barrier_kernels import Barrier, barrier_loop
 
 COUNTS = (0, 1, 10, 100)
 BLOCKS_PER_SM = (1, 2, 4)

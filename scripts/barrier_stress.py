@@ -22,21 +22,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "python/cuda-emulator/src"))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import numpy as np
+import tvm
+from _gpu import need_gpu
+from tvm import relax
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-from tvm import relax  # noqa: E402
-
-from tvm_stitch.testing.barrier_kernels import chained_reductions, chained_reductions_reference  # noqa: E402
-from tvm_stitch.testing.random import graphs as random_graphs  # noqa: E402
-from tvm_stitch.testing.random.isolated import Crash, run_isolated  # noqa: E402
-from tvm_stitch.testing.reference.relax import evaluate, mismatches  # noqa: E402
+from stitch_testing.barrier_kernels import chained_reductions, chained_reductions_reference
+from stitch_testing.random import graphs as random_graphs
+from stitch_testing.random.isolated import Crash, run_isolated
+from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 MODES = ("alone", "busy", "graph")

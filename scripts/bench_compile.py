@@ -29,19 +29,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import _checkout  # noqa: F401  (puts the packages on the path)
 import tvm
 import tvm_ffi
 from models.registry import MODELS, check_packages
 from models.spec import MissingPackages
 
 import tvm_stitch
+from stitch_testing.warned import warned
 from tvm_stitch.repairs.legalize.take import stock_pipeline
-from tvm_stitch.testing.warned import warned
 
 ZOO = "zoo"
 FULL = ("bert", "resnet18", "swin-t", "convnext-t")

@@ -20,11 +20,9 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import _checkout  # noqa: F401  (puts the packages on the path)
 import torch
 import tvm
 from _device_events import device_events

@@ -10,16 +10,13 @@ Both builds run in turn, and the least time of each counts.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import _checkout  # noqa: F401  (puts the packages on the path)
 import tvm
 from tvm import relax
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.models.zoo.models import MODELS
 from tvm_stitch.relax import pipeline

@@ -20,15 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+from _gpu import need_gpu
+from _grid_contenders import MAKERS, work
+from _grid_jobs import Answer, Job, Target
+from _table import aligned
 
-from _gpu import need_gpu  # noqa: E402
-from _grid_contenders import MAKERS, work  # noqa: E402
-from _grid_jobs import Answer, Job, Target  # noqa: E402
-from _table import aligned  # noqa: E402
-
-from tvm_stitch.testing.random.isolated import Child, Crash  # noqa: E402
-from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases  # noqa: E402
+from stitch_testing.random.isolated import Child, Crash
+from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases
 
 DEFAULT = "stitched,stock,inductor,xla"
 #: Not competitors: the copy that sets the scale, and stitching itself.

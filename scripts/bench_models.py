@@ -26,17 +26,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+from _gpu import need_gpu
+from models import plot, report
+from models.job import Job
+from models.measure import Effort, measure_all
+from models.process import CONTENDERS, REFERENCE
+from models.registry import MODELS, check_packages
+from models.spec import DTYPES, SIZES, MissingPackages
 
-from _gpu import need_gpu  # noqa: E402
-from models import plot, report  # noqa: E402
-from models.job import Job  # noqa: E402
-from models.measure import Effort, measure_all  # noqa: E402
-from models.process import CONTENDERS, REFERENCE  # noqa: E402
-from models.registry import MODELS, check_packages  # noqa: E402
-from models.spec import DTYPES, SIZES, MissingPackages  # noqa: E402
-
-from tvm_stitch.support.cores import physical_cores  # noqa: E402
+from tvm_stitch.support.cores import physical_cores
 
 PACKAGES = ("apache-tvm", "torch", "onnxruntime", "jax", "torchax", "transformers", "timm", "triton")
 

@@ -16,20 +16,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 os.environ["TVM_NUM_THREADS"] = "1"  # before TVM is imported
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import numpy as np
+import tvm
+from comparison.native import native_cpu
+from tvm import relay
+from tvm.contrib import graph_executor
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-from comparison.native import native_cpu  # noqa: E402
-from tvm import relay  # noqa: E402
-from tvm.contrib import graph_executor  # noqa: E402
-
-from tvm_stitch import StitchConfig  # noqa: E402
-from tvm_stitch.relay import enable  # noqa: E402
+from tvm_stitch import StitchConfig
+from tvm_stitch.relay import enable
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import _checkout  # noqa: F401  (puts the packages on the path)
 import torch
 import tvm
 from _flushed import FlushedTimer

@@ -19,16 +19,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import _contenders
+from _gpu import need_gpu
+from _measure import Contender, Timing, time_on_cpu, time_on_gpu
+from _table import aligned, geometric_mean
 
-import _contenders  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-from _measure import Contender, Timing, time_on_cpu, time_on_gpu  # noqa: E402
-from _table import aligned, geometric_mean  # noqa: E402
-
-from tvm_stitch.testing.random.graphs import describe_error  # noqa: E402
-from tvm_stitch.testing.reference.relax import mismatches  # noqa: E402
-from tvm_stitch.testing.workloads.cases import Case, cases  # noqa: E402
+from stitch_testing.random.graphs import describe_error
+from stitch_testing.reference.relax import mismatches
+from tvm_stitch.testing.workloads.cases import Case, cases
 
 DEFAULT_CONTENDERS = {"llvm": "stitched,stock,inductor,eager", "cuda": "stitched,stock,inductor"}
 

@@ -19,11 +19,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import _checkout  # noqa: F401  (puts the packages on the path)
 import numpy as np
 import torch
 import tvm

@@ -17,15 +17,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+from comparison import ansor, options, tuning_time
+from comparison.measure import Built, Variant
+from comparison.relay_program import RelayProgram, kernels_noted
+from comparison.relay_workloads import RelayWorkload, workload
 
-from comparison import ansor, options, tuning_time  # noqa: E402
-from comparison.measure import Built, Variant  # noqa: E402
-from comparison.relay_program import RelayProgram, kernels_noted  # noqa: E402
-from comparison.relay_workloads import RelayWorkload, workload  # noqa: E402
-
-from tvm_stitch import StitchConfig  # noqa: E402
-from tvm_stitch import relay as stitch  # noqa: E402
+from tvm_stitch import StitchConfig
+from tvm_stitch import relay as stitch
 
 TIMING = (
     "Whole: wall time of graph-executor runs, in blocks. Memory-intensive part: every memory-intensive node of the "

@@ -17,15 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+from comparison import metaschedule, options, tuning_time
+from comparison.measure import Built, Variant
+from comparison.relax_program import RelaxProgram
+from comparison.relax_workloads import RelaxWorkload, workload
+from tvm import relax
 
-from comparison import metaschedule, options, tuning_time  # noqa: E402
-from comparison.measure import Built, Variant  # noqa: E402
-from comparison.relax_program import RelaxProgram  # noqa: E402
-from comparison.relax_workloads import RelaxWorkload, workload  # noqa: E402
-from tvm import relax  # noqa: E402
-
-import tvm_stitch.relax  # noqa: E402
+import tvm_stitch.relax
 
 TIMING = (
     "Whole: wall time of calls of the virtual machine, in blocks. Memory-intensive part: every memory-intensive "

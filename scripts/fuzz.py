@@ -19,10 +19,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-# The packages of this checkout, installed or not.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "python/cuda-emulator/src"))
-
+import _checkout  # noqa: F401  (puts the packages on the path)
 import tvm
 from fuzzing.case import Case
 from fuzzing.execute import BACKENDS, Settings

@@ -12,21 +12,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import numpy as np
+import torch
+import tvm
+from _cuda_events import microseconds
+from _gpu import need_gpu
+from tvm import relax
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import tvm  # noqa: E402
-from _cuda_events import microseconds  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-from tvm import relax  # noqa: E402
-
-import tvm_stitch.relax  # noqa: E402
-from tvm_stitch.records.recorder import Recorder  # noqa: E402
-from tvm_stitch.testing.workloads.attention import Case, inputs, module, reference  # noqa: E402
+import tvm_stitch.relax
+from stitch_testing.workloads.attention import Case, inputs, module, reference
+from tvm_stitch.records.recorder import Recorder
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 1e-6}
 BLOCKS, CALLS = 7, 20

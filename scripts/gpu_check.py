@@ -22,18 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import numpy as np
+import tvm
+from _gpu import need_gpu
+from tvm import relax
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-from tvm import relax  # noqa: E402
-
-from tvm_stitch.execution.count import count_kernels  # noqa: E402
-from tvm_stitch.testing.random import graphs as random_graphs  # noqa: E402
-from tvm_stitch.testing.random.isolated import Crash, run_isolated  # noqa: E402
-from tvm_stitch.testing.reference.bounds import violations  # noqa: E402
-from tvm_stitch.testing.reference.relax import evaluate, mismatches  # noqa: E402
+from stitch_testing.random import graphs as random_graphs
+from stitch_testing.random.isolated import Crash, run_isolated
+from stitch_testing.reference.bounds import violations
+from stitch_testing.reference.relax import evaluate, mismatches
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")

@@ -12,22 +12,20 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+import torch
+import tvm
+import tvm_ffi
+from _cuda_events import microseconds
+from _gpu import need_gpu
 
-import ml_dtypes  # noqa: E402, F401  (gives NumPy the name "bfloat16")
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import tvm  # noqa: E402
-import tvm_ffi  # noqa: E402
-from _cuda_events import microseconds  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-
-from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.cost.choices import Choices  # noqa: E402
-from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT  # noqa: E402
+from tvm_stitch.compute.cuda import library
+from tvm_stitch.cost.choices import Choices
+from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT
 
 TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Most of ||result - reference|| / ||reference||, by precision."""

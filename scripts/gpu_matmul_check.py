@@ -20,26 +20,24 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+import tvm
+from _cuda_events import milliseconds
+from _gpu import need_gpu
+from _gpu_encoder import Sizes, relax_encoder, torch_encoder, weights_of
+from _measure import _device_activity
+from tvm import relax
+from tvm.relax import op as R
 
-import ml_dtypes  # noqa: E402, F401  (gives NumPy the name "bfloat16")
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-from _cuda_events import milliseconds  # noqa: E402
-from _gpu import need_gpu  # noqa: E402
-from _gpu_encoder import Sizes, relax_encoder, torch_encoder, weights_of  # noqa: E402
-from _measure import _device_activity  # noqa: E402
-from tvm import relax  # noqa: E402
-from tvm.relax import op as R  # noqa: E402
-
-from tvm_stitch import StitchConfig  # noqa: E402
-from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.records.recorder import Recorder  # noqa: E402
-from tvm_stitch.relax import pipeline  # noqa: E402
-from tvm_stitch.target import resolve_target  # noqa: E402
+from tvm_stitch import StitchConfig
+from tvm_stitch.compute.cuda import library
+from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax import pipeline
+from tvm_stitch.target import resolve_target
 
 TOLERANCE = {"float32": 2e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 8e-3}
 """Most of ||result - reference|| / ||reference||, by precision."""

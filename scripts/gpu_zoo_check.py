@@ -14,11 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import _checkout  # noqa: F401  (puts the packages on the path)
 import numpy as np
 import tvm
 from _gpu import need_gpu

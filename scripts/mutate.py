@@ -37,6 +37,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+#: The folders of the packages, from the checkout's root.
+SOURCES = ("", "python/cuda-emulator/src", "python/stitch-testing/src")
 #: The Python of each environment, from the checkout's root.
 ENVIRONMENTS = {"relax": ".venv/bin/python", "relay": ".venv-relay/bin/python"}
 MARKS = ("<!-- mutants -->", "<!-- /mutants -->")
@@ -196,7 +198,7 @@ class Runner:
         command = [str(python), "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "--tb=line"]
         env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "python/cuda-emulator/src")]),
+            "PYTHONPATH": os.pathsep.join(str(tree / source) for source in SOURCES),
             "TVM_STITCH_CACHE_DIR": str(self.folder / "cache"),
             "CUDA_EMULATOR_CACHE_DIR": str(self.folder / "cache" / "emulator"),
             "COLUMNS": "200",

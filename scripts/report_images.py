@@ -14,15 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from _browser import find_browser
+from _checkout import ROOT  # also puts the packages on the path
 
-
-from _browser import find_browser  # noqa: E402
-
-import tvm_stitch  # noqa: E402
-from tvm_stitch.importers.onnx.names import from_onnx_named  # noqa: E402
-from tvm_stitch.testing.workloads.bert import build_bert  # noqa: E402
+import tvm_stitch
+from tvm_stitch.importers.onnx.names import from_onnx_named
+from tvm_stitch.testing.workloads.bert import build_bert
 
 STEPS = {
     "report-graph.png": "",

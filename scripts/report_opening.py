@@ -20,16 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from _browser import Outcome, find_browser, in_browser
+from models import registry
+from models.spec import MissingPackages, Model, make
 
-from _browser import Outcome, find_browser, in_browser  # noqa: E402
-from models import registry  # noqa: E402
-from models.spec import MissingPackages, Model, make  # noqa: E402
-
-import tvm_stitch  # noqa: E402
-from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
-from tvm_stitch.importers.torch.names import from_exported_program_named  # noqa: E402
+import tvm_stitch
+from tvm_stitch.importers.torch.converters import torch_converters
+from tvm_stitch.importers.torch.names import from_exported_program_named
 
 
 def _unet(size: str, batch: int) -> tuple[Any, list[Any]]:

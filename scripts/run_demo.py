@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import _checkout  # noqa: F401  (puts the packages on the path)
 
-from tvm_stitch.support.cores import sleep_soon, use_all_cores  # noqa: E402
+from tvm_stitch.support.cores import sleep_soon, use_all_cores
 
 use_all_cores()
 sleep_soon()

@@ -28,13 +28,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 os.environ.setdefault("TVM_STITCH_CUBLASLT", "none")
 
-import tvm  # noqa: E402
+import tvm
+from _checkout import ROOT
 
-from tvm_stitch import compat  # noqa: E402
+from tvm_stitch import compat
 
 TARGETS = ("llvm", "cuda")
 WITH_LIBRARIES = "cuda-libraries"
@@ -74,20 +73,20 @@ def _corpus(name: str) -> tvm.IRModule:
 
 
 def _random(seed: int) -> tvm.IRModule:
-    from tvm_stitch.testing.random.graphs import random_graph
+    from stitch_testing.random.graphs import random_graph
 
     return random_graph(seed).mod
 
 
 def _random_relay(seed: int) -> tvm.IRModule:
-    from tvm_stitch.testing.relay.random_graphs import random_graph
+    from stitch_testing.relay.random_graphs import random_graph
 
     return random_graph(seed).mod
 
 
 def _cases() -> dict[str, Callable[[], tvm.IRModule]]:
     if compat.HAS_RELAY:
-        from tvm_stitch.testing.relay import cases
+        from stitch_testing.relay import cases
 
         return {f"case-{c.name}": c.build for c in (*cases.cases(), *cases.grid_cases())}
     from tvm_stitch.testing.workloads import cases as named

@@ -15,10 +15,10 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import build, draw
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import StitchError
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads.cases import Case, cases
 from tvm_stitch.testing.workloads.examples import Attention
 

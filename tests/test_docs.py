@@ -24,8 +24,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.report.test_reasons import guide_table
 from tvm_stitch import StitchConfig, cli
-from tvm_stitch.report.reasons import guide_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -14,9 +14,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, StitchConfig, explain
-from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.cases import Case, cases, power_broadcast_add, softmax
 

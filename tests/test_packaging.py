@@ -20,7 +20,8 @@ import tvm_stitch
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 (LEAST,) = re.fullmatch(r">=(3\.\d+)", PROJECT["requires-python"]).groups()
-EMULATOR = ROOT / "python/cuda-emulator"
+SIBLINGS = {"cuda-emulator": "$(EMULATOR)", "stitch-testing": "$(TESTING)"}
+"""Distributions that the tests need beside the package, and the Makefile's names for their folders."""
 OFFLINE = re.compile(
     r"failure in name resolution|NewConnectionError|Connection refused|Network is unreachable"
 )
@@ -36,7 +37,7 @@ def test_the_range_of_pythons_is_the_same_everywhere() -> None:
     for page in ("README.md", "docs/user-guide.md", "CONTRIBUTING.md"):
         assert f"Python {LEAST} or newer" in text(page), page
     assert f"version_info < ({LEAST.replace('.', ', ')})" in text("Makefile")
-    for name in ("tvm-relay-toolchain", "cuda-emulator"):
+    for name in ("tvm-relay-toolchain", *SIBLINGS):
         assert f'requires-python = "{PROJECT["requires-python"]}"' in text(f"python/{name}/pyproject.toml")
     assert f"\n            {LEAST}\n" in text(".github/workflows/ci.yml")
 
@@ -94,19 +95,28 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     assert len(licences) == 2, "ours, and those of the page's libraries"
 
 
-def test_the_emulator_is_a_distribution_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_siblings_are_distributions_of_their_own(name: str, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    shutil.copytree(EMULATOR, tree, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    shutil.copytree(
+        ROOT / "python" / name, tree, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    )
     _build(tree, tree / "dist")
     with zipfile.ZipFile(_wheel(tree / "dist")) as archive:
         contents = {name for name in archive.namelist() if ".dist-info/" not in name}
-    ours = {str(p.relative_to(tree / "src")) for p in (tree / "src/cuda_emulator").rglob("*") if p.is_file()}
-    assert contents == ours and any(name.endswith(".cc") for name in contents)
+    package = tree / "src" / name.replace("-", "_")
+    ours = {str(p.relative_to(tree / "src")) for p in package.rglob("*") if p.is_file()}
+    assert contents == ours and any(path.endswith("py.typed") for path in contents)
+    assert any(path.endswith(".cc") for path in contents) == (name == "cuda-emulator")
 
 
-def test_both_environments_of_the_tests_get_the_emulator() -> None:
+def test_both_environments_of_the_tests_get_the_siblings() -> None:
     installed = [line for line in text("Makefile").splitlines() if "--editable ." in line]
-    assert len(installed) == 2 and all(line.endswith("--editable $(EMULATOR)") for line in installed)
+    assert len(installed) == 2
+    for name, variable in SIBLINGS.items():
+        assert f"\n{variable[2:-1]} := python/{name}\n" in text("Makefile")
+        assert all(f"--editable {variable}" in line for line in installed)
+        assert text("Makefile").count(f" {variable}/pyproject.toml") == 2
 
 
 def test_the_source_distribution_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ COVERED = (
     *(f"tvm_stitch/{path.parent.name}" for path in sorted((ROOT / "tvm_stitch").glob("*/__init__.py"))),
     "tvm_stitch_command.py",
     "python/cuda-emulator/src",
+    "python/stitch-testing/src",
     "python/tvm-relay-toolchain/src",
 )
 """Files and folders that keep the rules. Those that follow them later are added here."""

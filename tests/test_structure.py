@@ -26,6 +26,7 @@ PACKAGES = [
     ROOT / "tvm_stitch",
     ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain",
     ROOT / "python/cuda-emulator/src/cuda_emulator",
+    ROOT / "python/stitch-testing/src/stitch_testing",
 ]
 
 
@@ -52,12 +53,22 @@ def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> se
     return (found & modules) - {name}
 
 
+def _modules(root: Path, pattern: str) -> dict[str, Path]:
+    """The files of modules, by their names below a folder of Python's path."""
+    paths = {}
+    for path in root.glob(pattern):
+        parts = path.relative_to(root).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
+
+
 def _graph(package: Path) -> dict[str, set[str]]:
     """The modules of a package, and which of them each imports."""
-    paths = {}
-    for path in package.rglob("*.py"):
-        parts = path.relative_to(package.parent).with_suffix("").parts
-        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return _imports_among(_modules(package.parent, f"{package.name}/**/*.py"))
+
+
+def _imports_among(paths: dict[str, Path]) -> dict[str, set[str]]:
+    """Which modules each of them imports."""
     return {
         name: _imported(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", set(paths))
         for name, path in paths.items()
@@ -79,10 +90,17 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [list(circle) for circle in sorted(found) if circle]
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_no_files_import_each_other(package: Path) -> None:
-    graph = _graph(package)
-    assert len(graph) > 10 and sum(map(len, graph.values())) > len(graph)
+def test_no_files_import_each_other() -> None:
+    """Neither within a package nor across packages, the command, scripts and tests."""
+    paths = _modules(ROOT, "*.py") | _modules(ROOT, "tests/**/*.py") | _modules(ROOT / "scripts", "**/*.py")
+    for package in PACKAGES:
+        paths |= _modules(package.parent, f"{package.name}/**/*.py")
+    graph = _imports_among(paths)
+    assert graph["tvm_stitch_command"] >= {"tvm_stitch.support.interrupts", "tvm_stitch.cli"}
+    assert {"stitch_testing.random.graphs", "_gpu"} <= graph["gpu_check"]
+    for package in PACKAGES:
+        own = {name for name in graph if name.startswith(package.name)}
+        assert len(own) > 10 and sum(len(graph[name] & own) for name in own) > len(own)
     assert circles(graph) == []
 
 
@@ -133,16 +151,27 @@ def _importers(package: Path, name: str) -> list[str]:
 
 
 def test_each_distribution_knows_those_that_it_may() -> None:
-    """The emulator knows TVM only; of tvm_stitch, nothing but its tools for tests knows the emulator."""
-    package, _, emulator = PACKAGES
+    """The emulator knows TVM only. The package knows neither the emulator nor the tools for tests, which know both."""
+    package, _, emulator, testing = PACKAGES
     assert _importers(emulator, "tvm") != [] and _importers(emulator, "tvm_stitch") == []
-    users = _importers(package, "cuda_emulator")
-    assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+    assert _importers(package, "cuda_emulator") == _importers(package, "stitch_testing") == []
+    assert _importers(testing, "cuda_emulator") and _importers(testing, "tvm_stitch")
 
 
-def test_nothing_that_users_run_imports_the_tools_for_tests() -> None:
+def test_nothing_that_users_run_imports_the_workloads() -> None:
     users = _importers(PACKAGES[0], "tvm_stitch.testing")
     assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+
+
+def test_the_wheel_has_no_workload_that_no_page_shows() -> None:
+    """Modules of ``tvm_stitch/testing`` are on a page, or another of them imports them."""
+    pages = "".join(
+        p.read_text(encoding="utf-8") for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    )
+    graph = {name: found for name, found in _graph(PACKAGES[0]).items() if ".testing.workloads." in name}
+    shown = {name for name in graph if re.search(rf"from {re.escape(name)} import", pages)}
+    assert {"tvm_stitch.testing.workloads.bert", "tvm_stitch.testing.workloads.cases"} < shown
+    assert set(graph) - shown - set().union(*graph.values()) == set()
 
 
 # -- what code generation knows of plans ---------------------------------------------------------------------

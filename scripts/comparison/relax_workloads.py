@@ -25,7 +25,7 @@ class RelaxWorkload:
 
     def reference(self) -> list[np.ndarray]:
         """All outputs, computed in float64 by NumPy."""
-        from tvm_stitch.testing.reference.relax import evaluate
+        from stitch_testing.reference.relax import evaluate
 
         return evaluate(self.mod, self.inputs)
 

@@ -17,10 +17,10 @@ from tvm.contrib import graph_executor
 from comparison.native import device_of
 from comparison.results import Kernels
 from comparison.traffic import kernel_bytes
+from stitch_testing.relay.count import count_kernels, holds_contraction
 from tvm_stitch.execution.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.relay.external import COMPILER, KERNEL_ATTR
 from tvm_stitch.relay.global_function import registered
-from tvm_stitch.testing.relay.count import count_kernels, holds_contraction
 
 #: Least seconds of a block of calls, of the whole and of one kernel.
 _BLOCK_SECONDS, _KERNEL_SECONDS = 0.2, 0.005

@@ -28,7 +28,7 @@ class RelayWorkload:
 
     def reference(self) -> list[np.ndarray]:
         """All outputs, computed in float64 by NumPy."""
-        from tvm_stitch.testing.relay.reference import evaluate
+        from stitch_testing.relay.reference import evaluate
 
         return evaluate(self.mod, dict(self.inputs), dict(self.params))
 
@@ -107,7 +107,7 @@ def encoder(sizes: Sizes) -> RelayWorkload:
 
 def bert(sizes: Sizes) -> RelayWorkload:
     """A BERT encoder with embeddings and mask."""
-    from tvm_stitch.testing.relay.encoder import bert_in_relay
+    from stitch_testing.relay.encoder import bert_in_relay
     from tvm_stitch.testing.workloads.bert import random_inputs
 
     config = sizes.bert_config()

@@ -12,11 +12,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from stitch_testing.warned import warned
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing.warned import warned
 
 from .bounded import Rules
 from .build import Unbuildable, build

@@ -137,9 +137,9 @@ def test_every_argument_of_a_function_behind_a_command_has_an_option(function: C
     assert list(told) == list(inspect.signature(function).parameters)
     known = {
         option
-        for action in program.parser()._subparsers._group_actions  # type: ignore[union-attr]  # noqa: SLF001
+        for action in program.parser()._subparsers._group_actions  # type: ignore[union-attr]
         for command in action.choices.values()  # type: ignore[union-attr]
-        for option in command._option_string_actions  # noqa: SLF001
+        for option in command._option_string_actions
     }
     assert {option for option in told.values() if option.startswith("-")} <= known
 

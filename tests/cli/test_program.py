@@ -18,7 +18,7 @@ from tvm import relax
 
 import tvm_stitch
 from tests.cli.helpers import run
-from tvm_stitch.cli import program as program_module
+from tvm_stitch.cli import program
 
 PROGRAM = [sys.executable, "-m", "tvm_stitch.cli"]
 
@@ -195,9 +195,9 @@ def test_an_interrupt_of_the_command_line_itself(
     def interrupted(*_args: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(program_module, name, interrupted)
+    monkeypatch.setattr(program, name, interrupted)
     if name != "parser":
-        monkeypatch.setattr(program_module, "import_compiler", lambda: 1 / 0)
+        monkeypatch.setattr(program, "import_compiler", lambda: 1 / 0)
     (tmp_path / "model.onnx").write_bytes(b"")
     code, stdout, stderr = run(capfd, "compile", tmp_path / "model.onnx", "-o", tmp_path / "out")
     assert (code, stdout, stderr) == (130, "", "tvm-stitch: interrupted\n")
@@ -228,16 +228,16 @@ def test_the_full_help_names_all_commands(capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_reader_that_goes_away(model: Path) -> None:
-    program = subprocess.Popen(
+    process = subprocess.Popen(
         [*PROGRAM, "explain", str(model), "--shape", "x=8,16", "-q"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert program.stdout is not None and program.stderr is not None
-    program.stdout.close()
-    told = program.stderr.read().splitlines()
-    assert program.wait(60) == 1
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    told = process.stderr.read().splitlines()
+    assert process.wait(60) == 1
     assert told[-1:] == ["tvm-stitch: the result could not be written to stdout: Broken pipe"]
 
 

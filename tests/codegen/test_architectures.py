@@ -12,11 +12,11 @@ import tvm
 
 import tvm_stitch.relax
 from cuda_emulator import Options, lower, run_lowered
+from stitch_testing.reference.relax import evaluate, mismatches
+from stitch_testing.resources import has_compiler, kernel_resources
 from tvm_stitch import explain
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
-from tvm_stitch.testing.resources import has_compiler, kernel_resources
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 #: Of what nvcc 13 compiles for one each of equal limits, and without sm_90, which the other tests are about.

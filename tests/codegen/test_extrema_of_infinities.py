@@ -14,10 +14,10 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

@@ -14,9 +14,9 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference import relax as reference
 from tests.graph.helpers import Spec, build, stitch_functions, symbol
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference import relax as reference
 
 F32, F16 = "float32", "float16"
 Body = Callable[..., Any]

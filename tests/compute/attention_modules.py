@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from stitch_testing.workloads.attention import Case
 from tvm_stitch.compute.attention import Attention, Operand
-from tvm_stitch.testing.workloads.attention import Case
 
 
 def described(case: Case) -> Attention:

@@ -79,14 +79,12 @@ def _in_process() -> Any:
 def test_a_planted_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes of a row's sum are combined by their maximum."""
     right = combine.combine
-    from tvm_stitch.codegen.cpu import base as cpu_base
-    from tvm_stitch.codegen.cpu import columns as cpu_columns
-    from tvm_stitch.codegen.cpu import rows as cpu_rows
+    from tvm_stitch.codegen.cpu import base, columns, rows
 
     def wrong(combiner: str, a: Any, b: Any, *arithmetic: Any) -> Any:
         return right("max" if combiner == "sum" else combiner, a, b, *arithmetic)
 
-    for module in (combine, cpu_base, cpu_columns, cpu_rows):
+    for module in (combine, base, columns, rows):
         if hasattr(module, "combine"):
             monkeypatch.setattr(module, "combine", wrong)
     case = Case(

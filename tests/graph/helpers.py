@@ -13,6 +13,8 @@ from tvm import relax, tirx
 
 import tvm_stitch.relax
 from cuda_emulator import EmulatedRun, run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.bounds import evaluate_bounds, violations
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.graph.ir import Operator, StitchGraph
@@ -22,8 +24,6 @@ from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.stitch.mark import MergeStitchOps
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
 
 H200 = GPUS["h200"]
 LLVM = tvm.target.Target("llvm")

@@ -11,12 +11,12 @@ from tvm import tirx
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
+from stitch_testing.random.graphs import random_graph
+from stitch_testing.validate import validate
 from tests.graph.helpers import build, graph, graphs, legalize, operator, prim_funcs, single, symbol
 from tvm_stitch import compat
 from tvm_stitch.graph.ir import Dependency, OpClass, Span
 from tvm_stitch.graph.reader import Unreadable, read
-from tvm_stitch.testing.random.graphs import random_graph
-from tvm_stitch.testing.validate import validate
 from tvm_stitch.testing.workloads.cases import Case, cases
 
 F32 = "float32"

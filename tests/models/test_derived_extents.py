@@ -13,10 +13,10 @@ from tvm import relax
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 EXTENTS: dict[str, Callable[[Any, Any], Any]] = {

@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target, stitched_pipeline
+from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.testing.random.graphs import emulated_target, stitched_pipeline
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
 
 pytest.importorskip("torch")

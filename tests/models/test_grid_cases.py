@@ -10,14 +10,14 @@ import pytest
 
 import tvm_stitch
 from cuda_emulator import Lowered, lower, run_lowered
+from stitch_testing import resources
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.shared_memory import shared_bytes
-from tvm_stitch.testing import resources
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.grid_cases import GridCase
 

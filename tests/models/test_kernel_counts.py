@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import tvm
 
+from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.random.graphs import emulated_target
 from tests.models.test_derived_extents import EXTENTS, moved
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 WORKLOADS: dict[str, Callable[[], tvm.IRModule]] = {

@@ -15,11 +15,11 @@ from tvm.relax import op as R
 
 from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import Spec, build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 STRICT = StitchConfig(strict=True)

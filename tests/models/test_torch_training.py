@@ -6,9 +6,6 @@ Right on llvm and in the emulator against PyTorch in float64; the optimizer's st
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,20 +15,16 @@ from tvm import relax
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 torch = pytest.importorskip("torch")
 
+from models.training import ResidualBlock, Training, TransformerLayer, training  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-steps: Any = importlib.import_module("models.training")
-ResidualBlock, TransformerLayer, training = steps.ResidualBlock, steps.TransformerLayer, steps.training
-Training = Any
 
 LLVM, CUDA = tvm.target.Target("llvm"), emulated_target()
 WIDTH, HEADS = 32, 4

@@ -13,11 +13,11 @@ from tvm import relax
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import build
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 LLVM = tvm.target.Target("llvm")
 TOLERANCE = {"float32": (2e-5, 2e-5)}

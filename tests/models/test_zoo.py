@@ -23,10 +23,10 @@ from tvm import relax
 
 from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.random.graphs import emulated_target
 from tvm_stitch.execution.count import KernelCount, count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing.random.graphs import emulated_target
 
 pytest.importorskip("torch")
 models = pytest.importorskip("tests.models.zoo.models")

@@ -22,11 +22,11 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
+from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.random.graphs import emulated_target
 from tests.onnx_node.cases import family, node_cases, simplify
 from tvm_stitch.execution.count import count_lowered
 from tvm_stitch.relax.pipeline import Recorder, pipeline
-from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random.graphs import emulated_target
 
 LIST = Path(__file__).with_name("passes.txt")
 TARGET = tvm.target.Target("llvm")

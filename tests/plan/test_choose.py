@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.config import StitchConfig
@@ -19,7 +20,6 @@ from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 F32 = "float32"

@@ -10,6 +10,7 @@ import pytest
 import tvm_ffi
 from tvm.relax import op as R
 
+from stitch_testing.stitch_graphs import stitch_graph, stitch_graphs
 from tests.graph.helpers import H200, build, graph, operator, stitch_functions
 from tests.plan.iteration.test_alignment import composed
 from tvm_stitch.codegen.emit import emit
@@ -24,7 +25,6 @@ from tvm_stitch.plan.kernel import KernelPlan, Scheme
 from tvm_stitch.records.describe import describe
 from tvm_stitch.report.report import Report
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.cases import cases, power_broadcast_add
 from tvm_stitch.testing.workloads.cases import softmax as softmax_case

@@ -13,13 +13,13 @@ from tvm.relax import op as R
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from cuda_emulator.lowering import lower
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200, build, grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import finished_bytes, stage_traffic, traffic
 from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 
 

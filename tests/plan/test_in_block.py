@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import random_graph
 from tests.graph.helpers import H200, build, graph, graphs
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.cpu.tile import CpuMapping
 from tvm_stitch.plan.gpu.mapping import RowMapping
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing.random.graphs import random_graph
 from tvm_stitch.testing.workloads.cases import cases, softmax
 
 

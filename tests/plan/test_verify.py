@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tvm_stitch
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200, graph, graphs, grid_plan
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
@@ -26,7 +27,6 @@ from tvm_stitch.plan.shared_memory import with_mapping
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.support.errors import StitchError
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 CPU = device_model(resolve_target("llvm"))

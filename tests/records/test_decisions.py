@@ -10,12 +10,12 @@ import pytest
 import tvm
 import tvm_ffi
 
+from stitch_testing.random.graphs import emulated_target
 from tests.relax.test_planted_failures import three_scopes
 from tvm_stitch.context import CompileContext
 from tvm_stitch.records.decisions import ATTRIBUTE, Decisions, decided, decisions_of, without_decisions
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import lowered
-from tvm_stitch.testing.random.graphs import emulated_target
 
 PACKAGE = Path(__file__).parents[2] / "tvm_stitch"
 

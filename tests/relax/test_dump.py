@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import without_decisions
@@ -19,7 +20,6 @@ from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.dump import dumping, read_dump
 from tvm_stitch.relax.phases import numbers_of
 from tvm_stitch.relax.pipeline import PHASES, planning_passes
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 LLVM = tvm.target.Target("llvm")

@@ -15,14 +15,14 @@ from tvm import relax
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import build
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.execution.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import stitch_passes
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
 
 F32 = "float32"

@@ -11,14 +11,14 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build
-from tvm_stitch.compute.cpu import emit as templates
+from tvm_stitch.compute.cpu.emit import emit_anchored
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.pipeline import planning_passes
 from tvm_stitch.relax.stitch import compute_templates, schedule_stitch_ops
 from tvm_stitch.scope import for_target
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 SPECS = [((64, 48), F32), ((48, 48), F32), ((48,), F32), ((48,), F32)]
@@ -53,7 +53,7 @@ def work(count: int, target: tvm.target.Target, patch: pytest.MonkeyPatch) -> tu
         p.setattr(for_target, "estimate_kernel", counted("estimate", for_target.estimate_kernel))
         p.setattr(schedule_stitch_ops, "choose_plan", counted("plan", schedule_stitch_ops.choose_plan))
         p.setattr(schedule_stitch_ops, "emit", counted("emit", schedule_stitch_ops.emit))
-        p.setattr(compute_templates, "emit_anchored", counted("template", templates.emit_anchored))
+        p.setattr(compute_templates, "emit_anchored", counted("template", emit_anchored))
         with target:
             made = tvm.transform.Sequential(planning_passes(target, StitchConfig()))(layers(count))
     return done, len(decisions_of(made).plans)

@@ -19,7 +19,7 @@ def test_every_public_name_is_there() -> None:
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pipelines'"):
-        tvm_stitch.relax.pipelines  # noqa: B018
+        tvm_stitch.relax.pipelines
 
 
 def test_the_pipeline_is_the_function_behind_an_import_of_its_module() -> None:

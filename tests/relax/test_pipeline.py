@@ -15,6 +15,10 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.bounds import evaluate_bounds, violations
+from stitch_testing.reference.relax import evaluate, flatten, mismatches
 from tests.graph.helpers import build, check_emulated, draw, symbol
 from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
@@ -23,10 +27,6 @@ from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax import StitchError
 from tvm_stitch.relax.pipeline import Recorder, pipeline, stitch_passes
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR
-from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.reference.relax import evaluate, flatten, mismatches
 from tvm_stitch.testing.workloads.cases import softmax
 
 pipelines = importlib.import_module("tvm_stitch.relax.pipeline")  # the package has a function of that name

@@ -11,11 +11,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op as Rop
 
+from stitch_testing.random.graphs import random_graph
 from tests.graph.helpers import build, legalize
 from tests.relax.modules import main_calls, outlined, run
 from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.relax.stitch.stitch_ops import StitchOps
-from tvm_stitch.testing.random.graphs import random_graph
 
 F32 = "float32"
 

@@ -11,6 +11,8 @@ import pytest
 import tvm
 from tvm import relay
 
+from stitch_testing.random.growth import LEVELS
+from stitch_testing.relay.random_graphs import random_graph
 from tvm_stitch.graph.reader import Unreadable
 from tvm_stitch.relay.dataflow import Region, _readable, view
 from tvm_stitch.relay.lower import OpReader, short_name
@@ -18,8 +20,6 @@ from tvm_stitch.relay.traverse import children, post_order, rewrite
 from tvm_stitch.scope.node import NodeKind
 from tvm_stitch.scope.quotient import Quotient
 from tvm_stitch.scope.weigh import kernels_of
-from tvm_stitch.testing.random.growth import LEVELS
-from tvm_stitch.testing.relay.random_graphs import random_graph
 
 LLVM = tvm.target.Target("llvm")
 

@@ -11,18 +11,18 @@ import pytest
 import tvm
 from tvm import relay
 
+from stitch_testing.reference.values import mismatches
+from stitch_testing.relay import encoder
+from stitch_testing.relay.count import count_kernels
+from stitch_testing.relay.reference import evaluate
+from stitch_testing.relay.run import build_stitched, run
+from stitch_testing.workloads.equivalents import stitched_functions
 from tvm_stitch import StitchConfig
 from tvm_stitch.execution.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.relay import StitchOps, enable
 from tvm_stitch.relay.stitch_ops import is_marked
 from tvm_stitch.relay.traverse import post_order
-from tvm_stitch.testing.reference.values import mismatches
-from tvm_stitch.testing.relay import encoder
-from tvm_stitch.testing.relay.count import count_kernels
-from tvm_stitch.testing.relay.reference import evaluate
-from tvm_stitch.testing.relay.run import build_stitched, run
 from tvm_stitch.testing.workloads.bert import BertConfig
-from tvm_stitch.testing.workloads.equivalents import stitched_functions
 
 F32 = "float32"
 CUDA, LLVM = "cuda -arch=sm_90", "llvm"

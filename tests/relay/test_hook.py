@@ -16,6 +16,7 @@ from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 from tvm.runtime.vm import VirtualMachine
 
+from stitch_testing.relay.run import build_stock
 from tests.relay.modules import (
     WEIGHT,
     drawn,
@@ -27,7 +28,6 @@ from tests.relay.modules import (
 )
 from tvm_stitch import StitchConfig
 from tvm_stitch.relay import StitchError, enable, hook
-from tvm_stitch.testing.relay.run import build_stock
 
 PARAMS = {"w": WEIGHT}
 

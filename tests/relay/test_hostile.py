@@ -12,8 +12,8 @@ import tvm
 from tvm import relay
 from tvm.runtime.vm import VirtualMachine
 
+from stitch_testing.relay.run import build_stitched, build_stock, run
 from tvm_stitch.relay import enable
-from tvm_stitch.testing.relay.run import build_stitched, build_stock, run
 
 LLVM = tvm.target.Target("llvm")
 F32 = "float32"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relay's graphs and plans equal those of Relax.
 
-tests/testing/workloads/test_canonical.py compares Relax's with the same file.
+tests/stitch_testing/workloads/test_canonical.py compares Relax's with the same file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_stitch.testing.workloads.equivalents import describe_workload, workloads
+from stitch_testing.workloads.equivalents import describe_workload, workloads
 
 EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "same_plans.json").read_text())
 WORKLOADS = workloads()

@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relay
 
+from stitch_testing.workloads.equivalents import stitched_functions
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relay import StitchOps
 from tvm_stitch.relay.stitch_ops import RESHAPE_ONLY, STITCH_ATTR
-from tvm_stitch.testing.workloads.equivalents import stitched_functions
 
 F32 = "float32"
 

@@ -14,11 +14,11 @@ from tvm.relax import op as R
 from tvm.s_tir import dlight as dl
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.bounds import evaluate_bounds, violations
 from tests.graph.helpers import build, draw, prim_funcs
 from tvm_stitch.codegen.gpu.memory.scratch import WORKSPACE_ATTR
 from tvm_stitch.rules import StitchRule
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
 
 F32 = "float32"
 PASSES = [

@@ -8,11 +8,11 @@ from functools import cache
 
 from tvm.relax import op as R
 
+from stitch_testing.validate import validate
 from tests.graph.helpers import single
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.scope.identify import Identified
 from tvm_stitch.scope.node import Node, NodeKind
-from tvm_stitch.testing.validate import validate
 
 
 @cache

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stitch_testing.validate import validate
 from tests.scope.nodes import memory
 from tvm_stitch.scope.compose import compose, wiring
 from tvm_stitch.scope.node import Node
-from tvm_stitch.testing.validate import validate
 
 
 def test_values_are_wired() -> None:

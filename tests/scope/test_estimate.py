@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import random_graph
+from stitch_testing.stitch_graphs import stitch_graphs
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, graphs, symbol
 from tests.scope.nodes import memory
@@ -21,8 +23,6 @@ from tvm_stitch.plan.gpu.partition import Partition
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
-from tvm_stitch.testing.random.graphs import random_graph
-from tvm_stitch.testing.stitch_graphs import stitch_graphs
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 CONFIG = StitchConfig()

@@ -11,6 +11,8 @@ import pytest
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target, stitched_pipeline
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
@@ -21,8 +23,6 @@ from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
-from tvm_stitch.testing.random.graphs import emulated_target, stitched_pipeline
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 
 def scopes(nodes: Sequence[Node], **options: object) -> set[frozenset[str]]:

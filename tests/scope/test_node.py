@@ -9,12 +9,12 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from stitch_testing.validate import validate
 from tests.graph.helpers import build, legalize, prim_funcs, single, symbol
 from tests.scope.nodes import compute, memory
 from tvm_stitch import compat
 from tvm_stitch.graph.reader import read
 from tvm_stitch.scope.node import Node, NodeKind, kind_of, specialize
-from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 PARAMETERS = relax.const(0.5, "float32"), relax.const(0, "int8")

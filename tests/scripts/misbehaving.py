@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from _grid_jobs import Answer, Measured  # noqa: E402
+from _grid_jobs import Answer, Measured
 
 
 def misbehave(job: Any) -> Answer:

@@ -3,28 +3,16 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import barrier_cost
 import pytest
 
 from cuda_emulator import default_target, lower
-from tvm_stitch.testing.planted import barriers
+from stitch_testing.planted import barriers
 
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-barrier_cost = load("barrier_cost")
 Setting = barrier_cost.Setting
 
 

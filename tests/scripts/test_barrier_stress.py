@@ -4,11 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 import time
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,20 +12,12 @@ import tvm
 
 import cuda_emulator
 from cuda_emulator import default_target
-from tvm_stitch.testing.planted import planted
+from stitch_testing.planted import planted
 
 pytest.importorskip("torch")
 
+import barrier_stress  # noqa: E402
 
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-barrier_stress = load("barrier_stress")
 Task = barrier_stress.Task
 
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +12,8 @@ from tvm.relax import op as R
 from tests.graph.helpers import build
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-script: Any = importlib.import_module("bench_compile")
+import bench_compile as script  # noqa: E402
 
 
 def model() -> tvm.IRModule:

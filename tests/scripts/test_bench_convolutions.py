@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +13,8 @@ from tvm_stitch.execution.runner import Runner
 from tvm_stitch.relax.build import build
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-script: Any = importlib.import_module("bench_convolutions")
+import bench_convolutions as script  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from tests.scripts.misbehaving import misbehave
-from tests.scripts.test_grid_peers import load
 from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, column_sum, grid_cases
 
 torch = pytest.importorskip("torch")
-bench_grid, contenders, flushed = load("bench_grid"), load("_grid_contenders"), load("_flushed")
+
+import _flushed as flushed  # noqa: E402
+import _grid_contenders as contenders  # noqa: E402
+import bench_grid  # noqa: E402
+
 LABELS = [case.label for case in grid_cases("test")]
 
 

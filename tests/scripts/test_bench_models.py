@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    for directory in (Path(__file__).resolve().parents[2] / "scripts", Path(__file__).resolve().parent):
-        if str(directory) not in sys.path:
-            sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-bench, measure, process = load("bench_models"), load("models.measure"), load("models.process")
-report, ready, job = load("models.report"), load("models.ready"), load("models.job")
-plot, registry, errors = load("models.plot"), load("models.registry"), load("models.errors")
+import bench_models as bench  # noqa: E402
+from models import errors, job, kernel_times, measure, networks, plot, process, ready, registry, report  # noqa: E402
 
 
 def onnx_file(path: Path) -> Path:
@@ -85,8 +74,10 @@ def test_models_are_measured_and_told(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_whoever_fails_costs_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["good", "wrong", "raises", "absent", "crashes", "hangs", "stops_in_a_block"]
-    monkeypatch.setattr(process, "CONTENDERS", {name: f"contenders_of_models:{name}" for name in names})
-    monkeypatch.setattr(process, "REFERENCES", {False: "contenders_of_models:reference"})
+    monkeypatch.setattr(
+        process, "CONTENDERS", {name: f"tests.scripts.contenders_of_models:{name}" for name in names}
+    )
+    monkeypatch.setattr(process, "REFERENCES", {False: "tests.scripts.contenders_of_models:reference"})
     asked = job.Job("none", "small", 1, "float32", "llvm", 3, str(tmp_path))
     effort = measure.Effort(0.01, 2, {"": 30, "hangs": 1.5})
     told: list[str] = []
@@ -108,11 +99,11 @@ def test_whoever_fails_costs_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_processes_that_are_ended_leave_no_word(tmp_path: Path) -> None:
     script = f"""
 import sys
-sys.path[:0] = {[str(Path(process.__file__).parents[1]), str(Path(__file__).parent)]}
+sys.path[:0] = {[str(Path(process.__file__).parents[1]), str(Path(__file__).parents[2])]}
 from models import measure, process
 from models.job import Job
-process.CONTENDERS = {{"holds_a_lock": "contenders_of_models:holds_a_lock"}}
-process.REFERENCES = {{False: "contenders_of_models:reference"}}
+process.CONTENDERS = {{"holds_a_lock": "tests.scripts.contenders_of_models:holds_a_lock"}}
+process.REFERENCES = {{False: "tests.scripts.contenders_of_models:reference"}}
 job = Job("none", "small", 1, "float32", "llvm", 1, {str(tmp_path)!r})
 found = measure.measure(job, ["holds_a_lock"], measure.Effort(0.01, 1, {{"": 30}}), print)
 assert found["contenders"]["holds_a_lock"]["median_s"] > 0
@@ -126,9 +117,11 @@ def test_several_models_are_prepared_before_one_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(
-        process, "CONTENDERS", {name: f"contenders_of_models:{name}" for name in ("good", "raises")}
+        process,
+        "CONTENDERS",
+        {name: f"tests.scripts.contenders_of_models:{name}" for name in ("good", "raises")},
     )
-    monkeypatch.setattr(process, "REFERENCES", {False: "contenders_of_models:reference"})
+    monkeypatch.setattr(process, "REFERENCES", {False: "tests.scripts.contenders_of_models:reference"})
     jobs = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -161,7 +154,7 @@ def test_several_models_are_prepared_before_one_is_timed(
     ],
 )
 def test_kernels_of_others_are_told_apart_by_name(name: str, memory_intensive: bool) -> None:
-    assert load("models.kernel_times").is_memory_intensive(name) == memory_intensive
+    assert kernel_times.is_memory_intensive(name) == memory_intensive
 
 
 def test_the_file_itself_is_light() -> None:
@@ -299,7 +292,6 @@ def test_usage_errors_and_the_list(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_own_networks_are_what_pytorch_computes() -> None:
     import torch
 
-    networks = load("models.networks")
     torch.manual_seed(0)
     x = torch.randn(5, 2, 3)
     for kind, theirs in (("Lstm", torch.nn.LSTM(3, 4)), ("Gru", torch.nn.GRU(3, 4))):

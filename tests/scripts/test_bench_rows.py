@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import bench_rows
 import numpy as np
 import pytest
 import torch
 import tvm
 
-from tests.scripts.test_grid_peers import load
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.execution.runner import Runner
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.build import build
 
-bench_rows = load("bench_rows")
 WORKLOADS = [
     *bench_rows.workloads(bench_rows.ROWS, [64, 130], elements=520),
     bench_rows.transpose(3, 20, 33),

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,16 +13,9 @@ from tvm_stitch.testing.workloads import cases
 
 pytest.importorskip("torch")
 
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-bench_suite, measure, contenders = load("bench_suite"), load("_measure"), load("_contenders")
+import _contenders as contenders  # noqa: E402
+import _measure as measure  # noqa: E402
+import bench_suite  # noqa: E402
 
 
 def test_contenders_are_checked_timed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-script: Any = importlib.import_module("bench_training")
+import bench_training as script  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import compare_metaschedule
 import numpy as np
 import pytest
 import tvm
@@ -19,18 +17,7 @@ from comparison.workload_sizes import Sizes
 from tvm import relax
 
 import tvm_stitch.relax
-from tvm_stitch.testing.random.graphs import emulated_target
-
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-compare_metaschedule = load("compare_metaschedule")
+from stitch_testing.random.graphs import emulated_target
 
 TINY = ["--model", "add_layernorm_softmax", "--rows", "8", "--hidden", "32", "--blocks", "2"]
 QUICK = ["--cost-model", "random", "--strategy", "replay-trace"]

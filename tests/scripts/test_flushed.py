@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
+import _flushed as flushed
 import pytest
 
-from tests.scripts.test_grid_peers import load
-
-flushed = load("_flushed")
 FLUSH = ("flush", 1e-3)
 
 

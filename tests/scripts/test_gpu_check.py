@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,16 +12,8 @@ from tvm_stitch.testing.workloads import cases
 
 pytest.importorskip("torch")
 
+import gpu_check  # noqa: E402
 
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-gpu_check = load("gpu_check")
 ON_CPU = {"target": "llvm", "stock": True}
 
 

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,16 +23,8 @@ CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 SMALL = 1000
 """Extents above it are for a GPU."""
 
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-check, encoder = load("gpu_matmul_check"), load("_gpu_encoder")
+import _gpu_encoder as encoder  # noqa: E402
+import gpu_matmul_check as check  # noqa: E402
 
 
 class OnCPU:

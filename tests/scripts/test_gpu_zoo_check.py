@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-script: Any = importlib.import_module("gpu_zoo_check")
+import gpu_zoo_check as script  # noqa: E402
 
 
 def test_models_are_checked(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

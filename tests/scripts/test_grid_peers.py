@@ -3,29 +3,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases
 
 torch = pytest.importorskip("torch")
 
+import _grid_peers as grid_peers  # noqa: E402
+import _peers as peers  # noqa: E402
 
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-peers, grid_peers = load("_peers"), load("_grid_peers")
 CASES = grid_cases("test")
 
 

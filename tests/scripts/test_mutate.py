@@ -267,6 +267,32 @@ def test_the_tables_apply() -> None:
     assert [m.name for m in mutations for t in m.tests if not (ROOT / t.split("::")[0]).is_file()] == []
 
 
+def test_no_mutation_uses_an_undefined_name(tmp_path: Path) -> None:
+    """A ``NameError`` would be noticed whatever the tests are."""
+    ruff = Path(sys.executable).with_name("ruff")
+    if not ruff.exists():
+        pytest.skip("ruff is not installed")
+    mutations = [m for m in load(ROOT / "scripts" / "mutations") if m.file.endswith(".py")]
+    for m in mutations:
+        text = m.apply((ROOT / m.file).read_text(encoding="utf-8"))
+        (tmp_path / f"{m.name}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "undefined.py").write_text("f(_g)\n", encoding="utf-8")
+    command = [
+        str(ruff),
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--select",
+        "F821",
+        "--output-format",
+        "concise",
+    ]
+    found = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False).stdout
+    assert {line.split(".py:")[0].split("/")[-1] for line in found.splitlines() if "F821" in line} == {
+        "undefined"
+    }
+
+
 def test_the_page_lists_all_mutations() -> None:
     page = (ROOT / "docs" / "mutation-testing.md").read_text(encoding="utf-8")
     shown = page.split(mutate.MARKS[0])[1].split(mutate.MARKS[1])[0]

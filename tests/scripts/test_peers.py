@@ -3,29 +3,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
 
 torch = pytest.importorskip("torch")
 
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[2] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-peers = load("_peers")
+import _peers as peers  # noqa: E402
 
 
 @pytest.mark.parametrize("case", cases.cases("test"), ids=lambda case: case.name)

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scripts._browser import Outcome, find_browser
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-script: Any = importlib.import_module("report_opening")
+import report_opening as script  # noqa: E402
 
 SMALL = ["unet", "--size", "small", "--repeats", "1"]
 

@@ -23,8 +23,8 @@ from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-import run_demo  # noqa: E402
-from demo.part import launches, part_of  # noqa: E402
+import run_demo
+from demo.part import launches, part_of
 
 SMALL = BertConfig(layers=2, hidden=32, heads=2, sequence=16, ffn=64, vocabulary=64)
 

@@ -7,7 +7,8 @@ Results go to stdout (with ``--json``, JSON and nothing else), progress and erro
 Nothing here imports TVM before options are read, so that ``--help`` and usage errors take no time.
 """
 
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError
+from ..support.interrupts import EXIT_INTERRUPTED
+from .errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UsageError
 from .program import main, parser
 
 __all__ = ["EXIT_FAILURE", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "UsageError", "main", "parser"]

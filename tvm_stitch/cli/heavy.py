@@ -7,9 +7,8 @@ import importlib
 import sys
 from typing import Any
 
-from tvm_stitch_command import ended_by_interrupts
-
 from ..support.cores import sleep_soon, use_all_cores
+from ..support.interrupts import ended_by_interrupts
 from .errors import Failure, UsageError
 
 

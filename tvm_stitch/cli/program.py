@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from ..support.interrupts import EXIT_INTERRUPTED
 from .commands import bench, compile, explain, run
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Failure, UsageError, message_of
+from .errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Failure, UsageError, message_of
 from .heavy import import_compiler
 from .options import add_output_options
 from .progress import Progress, one_line, tell

@@ -25,7 +25,7 @@ _MODULES = {
 }
 """The module of each public name."""
 
-__all__ = list(_MODULES)  # noqa: PLE0605
+__all__ = list(_MODULES)
 
 
 pipeline: Callable[..., Any]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases of the pipeline: rows of passes with their conditions and their order, checked, run and printed.
 
-The rows themselves are in ``pipeline.py``. A row claims in ``after`` which rows must have run before it. The function
-:func:`broken_claims` checks these claims for one target and its options, and :func:`passes_of` makes the passes.
+The rows themselves are in ``pipeline.py``. A row claims in ``after`` which rows must have run before it.
+:func:`passes_of` makes the passes. A test checks the claims for many targets and options.
 """
 
 from __future__ import annotations
@@ -117,29 +117,6 @@ def numbers_of(phases: Sequence[Phase]) -> dict[str, str]:
         for place, row in enumerate(phase.rows, 1):
             numbers[row.name] = f"{number:02d}-{place:02d}"
     return numbers
-
-
-def broken_claims(phases: Sequence[Phase], context: CompileContext) -> list[str]:
-    """Return a sentence for each claim of the rows' order that does not hold, for a target and its options.
-
-    A claimed row that does not run under these options breaks nothing. A claimed name that no row and no phase has
-    breaks the claim.
-    """
-    broken: list[str] = []
-    every, done = set(numbers_of(phases)), set[str]()
-    running = {name for phase in phases for name in (phase.name, *(r.name for r in phase.running(context)))}
-    for phase in phases:
-        for row in phase.running(context):
-            for claimed in row.after:
-                if claimed not in every:
-                    broken.append(
-                        f"{row.name} claims to run after {claimed}, which is neither a pass nor a phase"
-                    )
-                elif claimed in running - done:
-                    broken.append(f"{row.name} must run after {claimed}: {row.after[claimed]}")
-            done.add(row.name)
-        done.add(phase.name)
-    return broken
 
 
 def table(phases: Sequence[Phase], context: CompileContext | None = None, width: int = 110) -> str:

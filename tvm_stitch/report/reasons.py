@@ -198,9 +198,3 @@ def explained(reason: str) -> tuple[str, str]:
 def plain(markdown: str) -> str:
     """Return Markdown without its links and code marks."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
-
-
-def guide_table() -> list[str]:
-    """Return the lines of the user guide's table of reasons."""
-    rows = [f"| {r.shown} | {r.meaning} | {r.advice} |" for r in RULES]
-    return ["| Reason | What it means | What to do |", "|---|---|---|", *rows]

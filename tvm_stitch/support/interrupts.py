@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import os
 import re
 import signal
 import sys
@@ -25,6 +26,9 @@ from typing import Any, TypeVar
 from .errors import StitchError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+EXIT_INTERRUPTED = 130
+"""The exit code of a command that an interrupt ends."""
 
 MOST_CARRIED = 8
 """Most exceptions that are kept on the way through TVM."""
@@ -142,6 +146,29 @@ def deferred() -> Iterator[None]:
             yield
         finally:
             _state.deferring -= 1
+
+
+@contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """End the process at once on an interrupt in this context. A handler installed by the program stays.
+
+    Programs enter it for imports: an exception would leave some module's import, and extension modules replace it.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(_signum: int, _frame: object) -> None:
+    sys.stderr.write("interrupted\n")
+    sys.stderr.flush()
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _begin(base: FrameType) -> None:

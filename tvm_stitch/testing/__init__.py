@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools for testing stitched code. Running CUDA kernels needs the package in ``python/cuda-emulator``."""
+"""Models and operator chains that the documentation compiles."""

@@ -16,6 +16,7 @@ from tvm.relax import op as R
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
+from stitch_testing.reference import relax as reference
 from tvm_stitch import StitchConfig
 from tvm_stitch.codegen.cpu.half import round_bfloat16
 from tvm_stitch.codegen.cpu.kernel import emit_cpu
@@ -25,7 +26,6 @@ from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.pipeline import Recorder, pipeline, planning_passes
-from tvm_stitch.testing.reference import relax as reference
 from tvm_stitch.testing.workloads.cases import Case, cases
 
 TOLERANCE = {

@@ -16,12 +16,12 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import H200, build, check_emulated, draw, grid_plan
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 SMALL = replace(H200, name="small", sms=5)

@@ -19,11 +19,11 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, RowMapping
 from tvm_stitch.plan.gpu.tile import map_rows
-from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.workloads import cases
 
 Emit = Callable[[relax.Expr], relax.Expr]

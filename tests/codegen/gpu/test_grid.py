@@ -15,6 +15,10 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import Options, lower, run_lowered
+from stitch_testing.planted import barriers, cooperative_kernels
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, grid_plan
 from tvm_stitch import explain
 from tvm_stitch.config import StitchConfig
@@ -22,10 +26,6 @@ from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing.planted import barriers, cooperative_kernels
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.grid_cases import GridCase
 

@@ -14,13 +14,13 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.choices import change_choices
 from tests.graph.helpers import H200, build, check_emulated, draw, graph, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.workloads import cases
 
 ONE_BLOCK = StitchConfig(clusters=False, grid_barriers=False)
@@ -332,7 +332,7 @@ def test_every_kind_of_value_leaves_one_kernel(dtype: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_graphs_with_column_reductions(seed: int) -> None:
-    from tvm_stitch.testing.random.graphs import check_graph_cuda_emulated, random_graph, stitched_pipeline
+    from stitch_testing.random.graphs import check_graph_cuda_emulated, random_graph, stitched_pipeline
 
     result = check_graph_cuda_emulated(
         random_graph(5000 + seed, max_elements=4000, level="column"), stitched_pipeline("emulated-cuda")

@@ -10,11 +10,11 @@ import pytest
 from tvm.relax import op as R
 
 from cuda_emulator import lower, run_lowered
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 TARGET = emulated_target()
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}

@@ -12,13 +12,13 @@ import pytest
 
 import tvm_stitch.relax
 from cuda_emulator import EmulatedRun, Lowered, Options, lower, run_lowered
+from stitch_testing.planted import barriers, places, planted
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.testing.planted import barriers, places, planted
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.grid_cases import GridCase
 

@@ -16,13 +16,13 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
 
 Emit = Callable[[relax.Expr], relax.Expr]

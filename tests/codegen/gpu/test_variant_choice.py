@@ -9,12 +9,12 @@ from tvm.relax import op as R
 
 from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, draw, plan, symbol
 from tvm_stitch import compat
 from tvm_stitch.codegen.gpu.variant_choice import launched
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def softmax() -> tuple[object, tirx.Var]:

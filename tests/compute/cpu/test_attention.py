@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 import tvm_stitch.relax
+from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.choices import CHOICES
 from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
@@ -21,7 +22,6 @@ from tvm_stitch.compute.cpu.attention import check, cpu_attention
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.support.failures import Refusal
-from tvm_stitch.testing.workloads.attention import Case, inputs, module, reference
 
 FLAGS = open("/proc/cpuinfo").read()
 TARGETS = [

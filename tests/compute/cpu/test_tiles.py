@@ -16,7 +16,8 @@ import tvm_stitch
 from tests.choices import CHOICES
 from tvm_stitch.compute.convolution import Convolution, Window
 from tvm_stitch.compute.cpu.convolution_tiles import tiles_for_convolution
-from tvm_stitch.compute.cpu.micro_kernel import blocks_of, chains_of
+from tvm_stitch.compute.cpu.micro_kernel.reduction_blocks import blocks_of
+from tvm_stitch.compute.cpu.micro_kernel.sums import chains_of
 from tvm_stitch.compute.cpu.padding import Padded
 from tvm_stitch.compute.cpu.tiles import tiles_for
 from tvm_stitch.graph.ir import Tensor

@@ -13,6 +13,8 @@ import tvm
 
 import tvm_stitch.relax
 from cuda_emulator import lower, run_cuda, run_lowered
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
@@ -20,8 +22,6 @@ from tvm_stitch.compute.cuda.attention import check, cuda_attention, is_aligned
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.support.failures import Refusal
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.workloads.attention import Case, inputs, module, reference
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-6}
 TARGET = emulated_target()

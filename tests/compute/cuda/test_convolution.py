@@ -12,10 +12,10 @@ import torch
 from tvm import relax
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.choices import CHOICES
 from tvm_stitch.compute.cuda.convolution import cuda_convolution, kernel_of, packed_weight
 from tvm_stitch.compute.cuda.convolution_plan import TILES, ConvolutionPlan, ImageConvolution, Tile
-from tvm_stitch.testing.random.graphs import emulated_target
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()

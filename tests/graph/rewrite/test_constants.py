@@ -9,6 +9,8 @@ import numpy as np
 import tvm
 from tvm.script import tirx as T
 
+from stitch_testing.reference.graph_eval import evaluate_graph
+from stitch_testing.validate import validate
 from tests.graph.helpers import H200, single
 from tvm_stitch import compat
 from tvm_stitch.codegen.emit import emit
@@ -17,8 +19,6 @@ from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite.constants import inline_constants, with_numbers
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing.reference.graph_eval import evaluate_graph
-from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 

@@ -11,6 +11,8 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from stitch_testing.reference.graph_eval import evaluate_graph
+from stitch_testing.validate import validate
 from tests.graph.helpers import build, check_emulated, draw, graph, single, symbol
 from tvm_stitch import compat
 from tvm_stitch.graph.ir import Operator, StitchGraph
@@ -18,8 +20,6 @@ from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite import candidates, with_one_pass_variance
 from tvm_stitch.graph.rewrite.build import new_tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import SAMPLES, _is_reciprocal, _Shifted
-from tvm_stitch.testing.reference.graph_eval import evaluate_graph
-from tvm_stitch.testing.validate import validate
 
 F32, F16 = "float32", "float16"
 EPSILON = 2.0**-24

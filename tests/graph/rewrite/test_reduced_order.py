@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.reference.graph_eval import evaluate_graph
+from stitch_testing.validate import validate
 from tests.graph.helpers import build, check_emulated, graph, plan, symbol
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.graph.rewrite.reduced_order import in_memory_order
-from tvm_stitch.testing.reference.graph_eval import evaluate_graph
-from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.dominants import Group
 from tvm_stitch.plan.iteration.domain import Domain
 from tvm_stitch.plan.kernel import KernelPlan, Scheme, Stage
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 
 

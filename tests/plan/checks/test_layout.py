@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200, build, graph, grid_plan
 from tests.plan.strategies.test_async_copies import made as copied_rows
 from tests.plan.strategies.test_async_copies import softmax
@@ -17,7 +18,6 @@ from tvm_stitch.plan.checks.layout import layout_problems
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.layout import SharedMemory, StageLayout
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 
 

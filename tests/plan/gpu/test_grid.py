@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from stitch_testing.random.graphs import random_graph
+from stitch_testing.stitch_graphs import stitch_graph, stitch_graphs
 from tests.graph.helpers import H200, grid_plan
 from tvm_stitch.device import GPUS
 from tvm_stitch.plan.choose import choose_plan
@@ -15,8 +17,6 @@ from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.records.describe import describe
-from tvm_stitch.testing.random.graphs import random_graph
-from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
 from tvm_stitch.testing.workloads import grid_cases
 
 CASES = [case for scale in ("test", "gpu") for case in grid_cases.grid_cases(scale)]

@@ -10,6 +10,8 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import random_graph
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
@@ -21,8 +23,6 @@ from tvm_stitch.plan.gpu.partition import (
 )
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.slices import Slice
-from tvm_stitch.testing.random.graphs import random_graph
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 
 F32 = "float32"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.graph.helpers import H200, grid_plan
 from tvm_stitch.plan.gpu.registers import stage_words, with_resident
 from tvm_stitch.plan.kernel import Stage
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.stitch_graphs import stitch_graph
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, grid_plan
 from tests.plan.reread import column_softmax, gradient
@@ -17,7 +18,6 @@ from tvm_stitch.plan.gpu.reuse import loaded_tile, retain, shared_out_alike
 from tvm_stitch.plan.kernel import InterPhaseReuse, KernelPlan
 from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing.stitch_graphs import stitch_graph
 from tvm_stitch.testing.workloads import grid_cases
 
 F32 = "float32"

@@ -16,7 +16,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
 from tvm_stitch.graph.dtype import item_bytes
 from tvm_stitch.graph.extent import ByExtent
-from tvm_stitch.plan.gpu import tile as mapping
+from tvm_stitch.plan.gpu import tile
 from tvm_stitch.plan.gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.tile import MOST_BLOCKS, stage_bytes
@@ -115,9 +115,9 @@ def test_a_device_with_less_shared_memory_keeps_less() -> None:
 
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes so few threads take so long a row: here they are told to."""
-    monkeypatch.setattr(mapping, "_threads_for", lambda *_: 64)
+    monkeypatch.setattr(tile, "_threads_for", lambda *_: 64)
     alignment = align(graph(cases.softmax(65536, 16384).build()), CHOICES)
-    made = mapping.map_rows(alignment, schedule(alignment), H200)
+    made = tile.map_rows(alignment, schedule(alignment), H200)
     assert made.rows_per_block == 2 and made.storage is Storage.NOWHERE
 
 

@@ -11,6 +11,7 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, check_emulated, draw, plan, symbol
 from tvm_stitch.device import GPUS
@@ -19,7 +20,6 @@ from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.memory import traffic
 from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def softmax(columns: Any, dtype: str = "float32", rows: Any = None) -> Any:

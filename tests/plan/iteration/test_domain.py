@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import random_graph
 from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, graphs, symbol
 from tvm_stitch import compat
 from tvm_stitch.codegen.evaluator import input_indices
 from tvm_stitch.plan.iteration.alignment import Alignment, align
 from tvm_stitch.plan.iteration.domain import ONE, ROW, At, Domain, Point
-from tvm_stitch.testing.random.graphs import random_graph
 
 F32 = "float32"
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import random_graph
 from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, graphs, symbol
 from tvm_stitch.graph.ir import Access, StitchGraph
 from tvm_stitch.plan.iteration.alignment import Misaligned, align
 from tvm_stitch.plan.iteration.domain import Domain
 from tvm_stitch.plan.iteration.index_space import IndexSpaces
-from tvm_stitch.testing.random.graphs import random_graph
 
 F32 = "float32"
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import random_graph
 from tests.choices import CHOICES
 from tests.graph.helpers import build, graph, graphs
 from tvm_stitch.plan.iteration.alignment import Alignment, align
 from tvm_stitch.plan.iteration.domain import At
 from tvm_stitch.plan.iteration.loops import Keep, LoopNest, is_streamed, schedule
-from tvm_stitch.testing.random.graphs import random_graph
 from tvm_stitch.testing.workloads.cases import cases, layer_norm, softmax
 
 F32 = "float32"

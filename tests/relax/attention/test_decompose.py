@@ -12,9 +12,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.workloads.attention import Case, inputs, reference
 from tests.graph.helpers import build, symbol
 from tvm_stitch.relax.attention.decompose import DecomposeAttention
-from tvm_stitch.testing.workloads.attention import Case, inputs, reference
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 

@@ -15,13 +15,13 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax.attention.fused import FusedAttention
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.workloads.attention import Case, inputs, module, reference
 
 TARGET = emulated_target()
 B, H, S, T, D = 2, 4, 20, 24, 16

@@ -14,12 +14,12 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 from tvm.script import tirx as T
 
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import LLVM, build, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.layout.reshapes import SinkReshapes
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 
 @I.ir_module

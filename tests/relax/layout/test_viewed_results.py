@@ -11,11 +11,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import LLVM, build, emulated, legalize, on_llvm, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.layout.viewed_results import ViewedResults
-from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def test_the_result_gets_a_second_name() -> None:

@@ -13,11 +13,11 @@ from tvm.relax import op as R
 
 from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import LLVM, build, emulated, on_llvm, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing.random.graphs import emulated_target
 
 INF, NAN = np.inf, np.nan
 

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import emulated_target
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, LLVM, build, emulated, on_llvm, symbol
 from tvm_stitch.device import device_model
@@ -17,7 +18,6 @@ from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.legalize.short_scans import SCANS, ShortScans
 from tvm_stitch.relax.rewriting.operators import has_operators
-from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def reference(x: np.ndarray, name: str, axis: int | None, exclusive: bool) -> np.ndarray:

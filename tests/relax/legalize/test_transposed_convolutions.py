@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
+from stitch_testing.more_than_stock import more_than_stock
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.execution.count import count_kernels
@@ -20,7 +21,6 @@ from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
 from tvm_stitch.relax.legalize.transposed_convolutions import TransposedConvolutions
-from tvm_stitch.testing.more_than_stock import more_than_stock
 
 F32 = "float32"
 TARGETS = {"sse": "x86-64", "avx2": "haswell"}

@@ -14,16 +14,16 @@ from tvm.script import relax as R
 
 from cuda_emulator import Options, run_cuda, run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, explain
-from tvm_stitch.compute.cuda import convolution_plan as cuda_convolution_plan
+from tvm_stitch.compute.cuda import convolution_plan
 from tvm_stitch.compute.cuda.convolution_plan import Tile
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()
@@ -197,7 +197,7 @@ def test_a_thread_adds_up_several_vectors(
 ) -> None:
     """Of one element or of four, whose places are of one channel or of several."""
     change_choices(monkeypatch, convolution_splits=(splits,))
-    monkeypatch.setattr(cuda_convolution_plan, "TILES", (Tile(64, 64, 2),))
+    monkeypatch.setattr(convolution_plan, "TILES", (Tile(64, 64, 2),))
     change_choices(monkeypatch, convolution_fewest_rounds=1)
 
     def body(emit: Any, x: Any) -> Any:
@@ -242,7 +242,7 @@ def test_few_splits_are_blocks_of_a_cluster(
 def test_clusters_have_multiprocessors_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 of eight blocks would share some on an H100, and take nearly twice the time."""
     change_choices(monkeypatch, convolution_splits=(8,))
-    monkeypatch.setattr(cuda_convolution_plan, "TILES", (Tile(64, 64, 2),))
+    monkeypatch.setattr(convolution_plan, "TILES", (Tile(64, 64, 2),))
     mod = build(
         lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, constant(256, 256, 3, 3), padding=1)))),
         ((1, 256, 14, 14), "float32"),

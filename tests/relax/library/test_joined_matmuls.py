@@ -12,11 +12,11 @@ from tvm import relax
 from tvm.script import relax as R
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library.joined_matmuls import JoinedProducts
-from tvm_stitch.testing.random.graphs import emulated_target
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()

@@ -17,7 +17,7 @@ from tests.graph.helpers import Spec, build, symbol
 from tests.relax import cublaslt_stand_in
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.config import ASKED as TVM_IS_ASKED
+from tvm_stitch.config import ASKED
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax import pipeline
@@ -26,7 +26,7 @@ from tvm_stitch.testing.workloads.cases import cases
 
 F32 = "float32"
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
-ASKED = StitchConfig(compute="libraries")
+LIBRARIES = StitchConfig(compute="libraries")
 Body = Callable[..., Any]
 
 
@@ -36,7 +36,9 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library.CUBLASLT, "missing", lambda: "cuBLASLt is not here")
 
 
-def rewritten(mod: tvm.IRModule, target: Any = CUDA, config: StitchConfig = ASKED) -> tuple[Any, list[str]]:
+def rewritten(
+    mod: tvm.IRModule, target: Any = CUDA, config: StitchConfig = LIBRARIES
+) -> tuple[Any, list[str]]:
     made = LibraryMatmuls(target, config)(mod)
     return without_decisions(made), list(decisions_of(made).computed.values())
 
@@ -512,7 +514,7 @@ def test_what_is_left_to_tvm(left: Any, right: Any, dtype: str, reason: str) -> 
 @pytest.mark.parametrize(("left", "right"), [((4, 0), (0, 5)), ((0, 4), (4, 5))])
 def test_what_has_no_elements_is_no_product(left: Any, right: Any) -> None:
     mod = build(lambda emit, x, y: R.matmul(x, y), (left, F32), (right, F32))
-    for asked in (ASKED, StitchConfig()):
+    for asked in (LIBRARIES, StitchConfig()):
         assert rewritten(mod, config=asked) == (mod, [])
 
 
@@ -543,8 +545,8 @@ def test_without_the_library_products_are_left_with_the_reason() -> None:
     made, how = rewritten(mod, config=StitchConfig())
     assert how == ["TVM: cuBLASLt is not here"] and not calls(made)
     assert "TVM: cuBLASLt is not here" in str(explain(mod, CUDA))
-    assert explain(mod, CUDA, StitchConfig(compute="tvm")).computed == {"1 matmul": f"TVM: {TVM_IS_ASKED}"}
-    assert "cuBLASLt" not in str(explain(mod, "llvm", ASKED))
+    assert explain(mod, CUDA, StitchConfig(compute="tvm")).computed == {"1 matmul": f"TVM: {ASKED}"}
+    assert "cuBLASLt" not in str(explain(mod, "llvm", LIBRARIES))
 
 
 def test_with_the_library_auto_means_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,7 +580,7 @@ def test_tensor_float_is_only_used_where_it_is_asked_for() -> None:
     mod = build(lambda emit, x: R.matmul(x, x), ((4, 4), F32))
     half = build(lambda emit, x: R.matmul(x, x), ((4, 4), "float16"))
     asked = StitchConfig(compute="libraries", tf32=True)
-    modes = [mode(calls(rewritten(m, config=c)[0])[0]) for m in (mod, half) for c in (ASKED, asked)]
+    modes = [mode(calls(rewritten(m, config=c)[0])[0]) for m in (mod, half) for c in (LIBRARIES, asked)]
     assert modes == ["", "tf32", "", ""]
 
 
@@ -599,9 +601,9 @@ def test_a_whole_model_compiles_for_a_gpu_with_products_between_stitch_ops() -> 
         return relax.const(draw((8,)))
 
     mod = build(body, ((5, 8), F32), ((8, 8), F32))
-    report = explain(mod, CUDA, ASKED)
+    report = explain(mod, CUDA, LIBRARIES)
     assert len(report.kernels) == 2 and len(report.computed) == 2 and not report.left
-    executable = tvm.compile(mod, CUDA, relax_pipeline=pipeline(CUDA, ASKED))
+    executable = tvm.compile(mod, CUDA, relax_pipeline=pipeline(CUDA, LIBRARIES))
     assert executable.as_text().count(f"call  {cublaslt_stand_in.NAME}") == 2
 
 
@@ -614,7 +616,7 @@ def test_products_are_captured_in_a_cuda_graph() -> None:
 
     mod = build(body, ((8, 8), F32))
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
-        made = pipeline(CUDA, ASKED)(mod)
+        made = pipeline(CUDA, LIBRARIES)(mod)
     captured = [f for g, f in made.functions_items() if "cuda_graph_capture" in g.name_hint]
     assert captured and str(captured[0].script()).count(cublaslt_stand_in.NAME) == 3
     assert cublaslt_stand_in.NAME not in str(made["main"].script())
@@ -624,7 +626,7 @@ def test_products_are_captured_in_a_cuda_graph() -> None:
 def test_an_encoder_layer_has_its_kernels(scale: str) -> None:
     """Keys are read transposed, as heads lie: no kernel turns them, though the importer's permutations were one."""
     (case,) = (case for case in cases(scale) if case.name == "encoder_layer")
-    counted = count_kernels(case.build(), CUDA, pipeline(CUDA, ASKED))
+    counted = count_kernels(case.build(), CUDA, pipeline(CUDA, LIBRARIES))
     assert counted.memory_intensive == case.kernels, counted.names
-    told = explain(case.build(), CUDA, config=ASKED)
+    told = explain(case.build(), CUDA, config=LIBRARIES)
     assert "right side transposed" in str(told)

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.script import relax as R
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.choices import change_choices
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
@@ -22,7 +23,6 @@ from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library import own_convolutions
 from tvm_stitch.relax.library.own_convolutions import OwnConvolutions
-from tvm_stitch.testing.random.graphs import emulated_target
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()

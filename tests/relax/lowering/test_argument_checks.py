@@ -16,7 +16,7 @@ from tvm.script import tirx as T
 
 from tvm_stitch import compat
 from tvm_stitch.relax.lowering import argument_checks
-from tvm_stitch.relax.lowering import kernels as kernel_lowering
+from tvm_stitch.relax.lowering.kernels import NAME
 
 LLVM = tvm.target.Target("llvm")
 
@@ -79,7 +79,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("pipeline", ["default", kernel_lowering.NAME])
+@pytest.mark.parametrize("pipeline", ["default", NAME])
 def test_what_fits_is_taken(pipeline: str) -> None:
     lib, out = built(pipeline), torch.zeros(4, 6)
     for make in (TAKEN["compact"], TAKEN["another library's"]):
@@ -90,20 +90,20 @@ def test_what_fits_is_taken(pipeline: str) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_a_symbolic_extent_is_any(rows: int) -> None:
-    lib = built(kernel_lowering.NAME)
+    lib = built(NAME)
     x, out = floats(rows, 2).to(torch.int8), torch.zeros(rows, 2, dtype=torch.int8)
     lib["of_any_length"](given(x), out)
     assert torch.equal(out, x * 2)
 
 
 def test_an_axis_of_one_may_have_any_stride() -> None:
-    lib, out = built(kernel_lowering.NAME), torch.zeros(1, 2, dtype=torch.int8)
+    lib, out = built(NAME), torch.zeros(1, 2, dtype=torch.int8)
     x = torch.as_strided(torch.arange(9, dtype=torch.int8), (1, 2), (7, 1))
     lib["of_any_length"](given(x), out)
     assert out.tolist() == [[0, 2]]
 
 
-@pytest.mark.parametrize("pipeline", ["default", kernel_lowering.NAME])
+@pytest.mark.parametrize("pipeline", ["default", NAME])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused(name: str, pipeline: str) -> None:
     lib, out = built(pipeline), torch.zeros(4, 6)
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_refused(name: str, pipeline: str) -> None:
 
 
 def test_symbolic_extents_that_differ_are_refused() -> None:
-    lib = built(kernel_lowering.NAME)
+    lib = built(NAME)
     x, y = (torch.zeros(rows, 2, dtype=torch.int8) for rows in (3, 4))
     with pytest.raises(ValueError, match=r"shape\[0\] on argument #1"):
         lib["of_any_length"](x, y)
@@ -123,13 +123,13 @@ def test_symbolic_extents_that_differ_are_refused() -> None:
 
 def test_the_number_of_arguments_is_checked() -> None:
     with pytest.raises(TypeError, match="Expected 2 arguments"):
-        built(kernel_lowering.NAME)["doubled"](floats(4, 6))
+        built(NAME)["doubled"](floats(4, 6))
 
 
 @pytest.mark.parametrize("name", ["another dtype", "another extent", "rows apart"])
 def test_an_error_has_the_call_and_what_is_expected(name: str) -> None:
     with pytest.raises(TypeError, match=r"doubled\(x: Tensor\(\[4, 6\], float32\)") as caught:
-        built(kernel_lowering.NAME)["doubled"](REFUSED[name](), torch.zeros(4, 6))
+        built(NAME)["doubled"](REFUSED[name](), torch.zeros(4, 6))
     assert str(caught.value).endswith(f"expected {argument_checks.FITTING}")
 
 
@@ -157,7 +157,7 @@ def test_one_check_is_left_of_a_tensor() -> None:
     ] == [argument_checks.NAME]
 
 
-@pytest.mark.parametrize("pipeline", ["default", kernel_lowering.NAME])
+@pytest.mark.parametrize("pipeline", ["default", NAME])
 @pytest.mark.parametrize("number", [0, 1])
 def test_tensors_on_several_devices_are_refused(number: int, pipeline: str) -> None:
     both = [tvm.runtime.tensor(np.zeros((4, 6), "float32"), tvm.cpu(int(i == number))) for i in range(2)]
@@ -167,7 +167,7 @@ def test_tensors_on_several_devices_are_refused(number: int, pipeline: str) -> N
 
 def test_tensors_on_another_device_are_taken() -> None:
     x, y = (tvm.runtime.tensor(np.ones((4, 6), "float32"), tvm.cpu(1)) for _ in range(2))
-    built(kernel_lowering.NAME)["doubled"](x, y)
+    built(NAME)["doubled"](x, y)
     assert (y.numpy() == 2).all()
 
 
@@ -208,6 +208,6 @@ def test_what_the_function_does_not_check_keeps_its_checks() -> None:
     after = argument_checks.with_shared_checks(before)
     assert 7 < checks_of(after["apart"]) < checks_of(before["apart"])
     assert after["of_seven_axes"].same_as(before["of_seven_axes"])
-    lib, out = tvm.compile(Unusual, target=LLVM, tir_pipeline=kernel_lowering.NAME), torch.zeros(4)
+    lib, out = tvm.compile(Unusual, target=LLVM, tir_pipeline=NAME), torch.zeros(4)
     lib["apart"](given(floats(8)[::2]), out)
     assert out.tolist() == [0, 2, 4, 6]

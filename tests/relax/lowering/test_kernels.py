@@ -15,16 +15,17 @@ from tvm import tirx
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate
 from tests.graph.helpers import build, draw
 from tvm_stitch import compat
 from tvm_stitch.codegen import builder as B
 from tvm_stitch.compute.cpu.emit import compute_func
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.relax.lowering import kernels as kernel_lowering
-from tvm_stitch.relax.lowering.argument_checks import NAME, with_shared_checks
+from tvm_stitch.relax.lowering import argument_checks
+from tvm_stitch.relax.lowering.argument_checks import with_shared_checks
+from tvm_stitch.relax.lowering.kernels import HOST_LEVEL, NAME, with_quick_host
 from tvm_stitch.relax.pipeline import default_schedules, planning_passes
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate
 from tvm_stitch.testing.workloads.cases import Case, cases
 
 F32 = "float32"
@@ -115,7 +116,7 @@ def assert_compiled_the_same(mod: tvm.IRModule) -> None:
     with tvm.transform.PassContext(config=config):
         whole = instructions(with_shared_checks(lowered(mod, "default")))
     with tvm.transform.PassContext(config=config, disabled_pass=[splits]):
-        ours, theirs = lowered(mod, kernel_lowering.NAME), lowered(mod, "default")
+        ours, theirs = lowered(mod, NAME), lowered(mod, "default")
     found = instructions(ours)
     assert found == instructions(with_shared_checks(theirs))
     assert len(found) < 1.01 * len(whole)
@@ -130,7 +131,7 @@ def test_the_kernels_are_the_same(case: Case) -> None:
 def test_common_expressions_are_named_for_nvidia_s_compiler(target: Any, named: bool) -> None:
     names = Names()
     with tvm.transform.PassContext(instruments=[names]):
-        lowered(product_norm(), kernel_lowering.NAME, target)
+        lowered(product_norm(), NAME, target)
     seen = set().union(*names.seen["tirx.CommonSubexprElim"])
     assert any("stitch" in name for name in seen) == named and "matmul1" in seen
 
@@ -138,7 +139,7 @@ def test_common_expressions_are_named_for_nvidia_s_compiler(target: Any, named: 
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: f"{case.name}{case.sizes}")
 def test_the_cuda_c_is_the_same(case: Case, no_cuda_compiler: None) -> None:
     mod = case.build()
-    ours, theirs = (device_sources(lowered(mod, name, CUDA)) for name in (kernel_lowering.NAME, "default"))
+    ours, theirs = (device_sources(lowered(mod, name, CUDA)) for name in (NAME, "default"))
     assert ours == theirs and all("__global__" in source for source in ours.values())
 
 
@@ -151,25 +152,27 @@ def test_a_device_function_with_another_function_s_name() -> None:
         (func,) = (f for f in kernels.functions.values() if isinstance(f, tirx.PrimFunc))
     rest = func.without_attr("tvm_stitch.stitch_op")
     funcs = {tvm.ir.GlobalVar("a"): func, tvm.ir.GlobalVar("a_kernel"): rest}
-    ours, theirs = (by_pipeline(funcs, name, CUDA) for name in (kernel_lowering.NAME, "default"))
+    ours, theirs = (by_pipeline(funcs, name, CUDA) for name in (NAME, "default"))
     names = {g.name_hint for g in ours.get_global_vars()}
-    assert names == {NAME, *(g.name_hint for g in theirs.get_global_vars())} and len(names) == 5
+    assert (
+        names == {argument_checks.NAME, *(g.name_hint for g in theirs.get_global_vars())} and len(names) == 5
+    )
 
 
 def test_a_host_is_optimized_less_unless_asked() -> None:
-    quick = kernel_lowering.with_quick_host(CUDA)
-    assert int(quick.host.attrs["opt-level"]) == kernel_lowering.HOST_LEVEL
+    quick = with_quick_host(CUDA)
+    assert int(quick.host.attrs["opt-level"]) == HOST_LEVEL
     assert quick.kind.name == "cuda" and dict(quick.attrs) == dict(CUDA.attrs)
     asked = CUDA.with_host(tvm.target.Target({"kind": "llvm", "opt-level": 3}))
-    assert kernel_lowering.with_quick_host(asked) is asked
-    assert kernel_lowering.with_quick_host(LLVM) is LLVM
+    assert with_quick_host(asked) is asked
+    assert with_quick_host(LLVM) is LLVM
 
 
 def test_products_are_the_same_and_only_they_are_spared() -> None:
     mod, names = product_norm(), Names()
     assert_compiled_the_same(mod)
     with tvm.transform.PassContext(instruments=[names]):
-        lowered(mod, kernel_lowering.NAME)
+        lowered(mod, NAME)
     whole = names.seen["s_tir.CompactBufferAllocation"][-1]
     assert [name for name in whole if "matmul" in name] == ["matmul1"]
     assert not any("stitch" in name or "tiled" in name for name in whole)
@@ -193,14 +196,14 @@ def test_what_has_one_dimension_is_not_flattened(shape: list[int], dtype: str, s
     """Booleans are bytes in memory: it is the same pass of TVM's that makes them so."""
     names = Names()
     with tvm.transform.PassContext(instruments=[names]):
-        by_pipeline({tvm.ir.GlobalVar("copied"): copied(shape, dtype)}, kernel_lowering.NAME, HOSTED)
+        by_pipeline({tvm.ir.GlobalVar("copied"): copied(shape, dtype)}, NAME, HOSTED)
     assert ("tirx.FlattenBuffer" not in names.seen) == spared and "tirx.VectorizeLoop" in names.seen
 
 
 def test_products_are_not_flattened() -> None:
     names = Names()
     with tvm.transform.PassContext(instruments=[names]):
-        lowered(product_norm(), kernel_lowering.NAME)
+        lowered(product_norm(), NAME)
     seen = set().union(*names.seen["tirx.FlattenBuffer"])
     assert any("stitch" in name for name in seen) and not any("tiled" in name for name in seen)
 
@@ -232,7 +235,7 @@ def test_a_function_without_a_target_is_lowered_for_any() -> None:
     (gvar,) = (g for g, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc))
     func = kernels[gvar].with_attr("global_symbol", gvar.name_hint)
     assert "target" not in func.attrs
-    lower, _, _ = tirx.get_tir_pipeline(kernel_lowering.NAME)
+    lower, _, _ = tirx.get_tir_pipeline(NAME)
     names = Names()
     with LLVM, tvm.transform.PassContext(instruments=[names]), pytest.raises(Exception, match="target"):
         lower(tvm.IRModule({gvar: func}))

@@ -14,8 +14,8 @@ from tvm.relax import op as R
 import tvm_stitch
 from tests.graph.helpers import build
 from tvm_stitch import compat
-from tvm_stitch.relax.lowering import kernels as kernel_lowering
 from tvm_stitch.relax.lowering.argument_checks import SCOPE
+from tvm_stitch.relax.lowering.kernels import NAME
 from tvm_stitch.relax.lowering.separate_tasks import TASK_ATTR, with_tasks_apart
 from tvm_stitch.relax.pipeline import pipeline
 
@@ -41,7 +41,7 @@ def llvm_of(mod: tvm.IRModule, tir_pipeline: str) -> str:
 
 
 def test_a_task_is_not_inlined() -> None:
-    source = llvm_of(kernels(), kernel_lowering.NAME)
+    source = llvm_of(kernels(), NAME)
     (defined,) = re.findall(r"define [^\n]*@\w+_task_compute_\([^\n]*", source)
     assert "noalias" not in defined
     assert len(re.findall(r"call [^\n]*@\w+_task_compute_\(", source)) == 2

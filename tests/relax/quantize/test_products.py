@@ -19,16 +19,16 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.quantize import products as quantized_products
+from tvm_stitch.relax.quantize import products
 from tvm_stitch.relax.quantize.products import QuantizedProducts
 from tvm_stitch.target import this_cpu
-from tvm_stitch.testing.random.graphs import emulated_target
 
 HERE = tvm.target.Target(this_cpu())
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
@@ -412,7 +412,7 @@ def test_a_residual_block_is_two_kernels_of_bytes() -> None:
 
 def test_a_residual_block_of_unsigned_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a CPU with VNNI, with what this one has."""
-    monkeypatch.setattr(quantized_products, "multiplies_unsigned", lambda _target: True)
+    monkeypatch.setattr(products, "multiplies_unsigned", lambda _target: True)
     model = residual_block([1, 8, 9, 11])
     x = np.random.default_rng(4).standard_normal((1, 8, 9, 11)).astype("float32") * 2
     found, recorder = run(from_onnx(model, keep_params_in_input=False), x)
@@ -424,7 +424,7 @@ def test_a_residual_block_of_unsigned_bytes(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("zero", ["constant", "computed", "none"])
 def test_signed_bytes_that_others_made(monkeypatch: pytest.MonkeyPatch, zero: str) -> None:
     """Shifted in front of the product, where a CPU multiplies unsigned ones."""
-    monkeypatch.setattr(quantized_products, "multiplies_unsigned", lambda _target: True)
+    monkeypatch.setattr(products, "multiplies_unsigned", lambda _target: True)
     w = integers("int8", 16, 6)
 
     def body(emit: Any, x: Any, z: Any) -> list[Any]:

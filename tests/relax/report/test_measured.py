@@ -15,7 +15,7 @@ from tvm.relax import op as R
 import tvm_stitch
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
-from tvm_stitch.relax.report import measured as measured_report
+from tvm_stitch.relax.report import measured
 from tvm_stitch.relax.report.measured import _in_order, check_runs_here
 from tvm_stitch.target import resolve_target
 
@@ -134,7 +134,7 @@ def test_code_for_another_machine_is_not_run() -> None:
 
 
 def test_code_for_a_newer_cpu_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured_report, "needed_flags", lambda _: ["avx9000"])
+    monkeypatch.setattr(measured, "needed_flags", lambda _: ["avx9000"])
     with pytest.raises(RuntimeError, match="would not run here: .* lacks avx9000"):
         check_runs_here(resolve_target("native"))
 

@@ -15,6 +15,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R_
 from tvm.script import tirx as T
 
+from stitch_testing.random.graphs import LEVELS, random_graph
 from tests.graph.helpers import build, legalize, symbol
 from tvm_stitch.graph.reader import Unreadable
 from tvm_stitch.relax import pipeline
@@ -23,7 +24,6 @@ from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
 from tvm_stitch.scope.node import NodeKind
 from tvm_stitch.scope.quotient import Quotient
 from tvm_stitch.scope.weigh import kernels_of
-from tvm_stitch.testing.random.graphs import LEVELS, random_graph
 
 F32 = "float32"
 X = ((4, 8), F32)

@@ -15,11 +15,11 @@ from tvm.script import ir as I
 from tvm.script import relax as S
 from tvm.script import tirx as T
 
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import LLVM, build, emulated, on_llvm
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import without_decisions
 from tvm_stitch.relax import StitchOps, pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
 
 NAN, INF = np.nan, np.inf
 EXACT: dict[str, list[Any]] = {

@@ -9,13 +9,13 @@ from tvm.relax import op as R
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, legalize
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax import ScheduleStitchOps, StitchError
 from tvm_stitch.relax.stitch.mark import MergeStitchOps
 from tvm_stitch.relax.stitch.stitch_ops import StitchOps
-from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.workloads.cases import softmax
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tvm import relay
 
-from tests.relay.codegen import gpu_kernels, kernels
-from tvm_stitch.testing.expressions import (
+from stitch_testing.expressions import (
     COMPARISONS,
     Tree,
     construct,
@@ -21,6 +20,7 @@ from tvm_stitch.testing.expressions import (
     wrong,
     zero_trees,
 )
+from tests.relay.codegen import gpu_kernels, kernels
 
 RELATIVE = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-12}
 SAME = (

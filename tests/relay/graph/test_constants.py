@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tvm import relay
 
+from stitch_testing.reference.graph_eval import evaluate_graph
+from stitch_testing.validate import validate
 from tests.relay.codegen.kernels import check, lower
 from tvm_stitch import compat
 from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
 from tvm_stitch.graph.reader import read
-from tvm_stitch.testing.reference.graph_eval import evaluate_graph
-from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 

@@ -11,15 +11,15 @@ import tvm
 from tvm import relay
 
 from cuda_emulator import run_relay_cuda
+from stitch_testing.random.growth import LEVELS
+from stitch_testing.reference.values import mismatches
+from stitch_testing.relay import cases, encoder
+from stitch_testing.relay.count import count_kernels
+from stitch_testing.relay.random_graphs import check_graph_cuda_emulated, check_graph_llvm, random_graph
+from stitch_testing.relay.reference import evaluate
+from stitch_testing.relay.run import Params, build_stitched, build_stock, run
 from tvm_stitch import StitchConfig
 from tvm_stitch.relay import enable
-from tvm_stitch.testing.random.growth import LEVELS
-from tvm_stitch.testing.reference.values import mismatches
-from tvm_stitch.testing.relay import cases, encoder
-from tvm_stitch.testing.relay.count import count_kernels
-from tvm_stitch.testing.relay.random_graphs import check_graph_cuda_emulated, check_graph_llvm, random_graph
-from tvm_stitch.testing.relay.reference import evaluate
-from tvm_stitch.testing.relay.run import Params, build_stitched, build_stock, run
 from tvm_stitch.testing.workloads.bert import BertConfig
 from tvm_stitch.testing.workloads.cases import Case
 

@@ -8,12 +8,11 @@ import re
 
 import pytest
 
-from tests.relay.scripts.test_compare_ansor import load
-
 
 def test_a_line_for_each_case(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "2"))  # the script sets it
-    bench = load("bench_relay_products")
+    import bench_relay_products as bench
+
     assert len({case.name for case in bench.cases()}) == len(bench.cases())
     assert bench.main(["--target", "llvm", "--rounds", "1", "--cases", "dense 13"]) == 0
     head, _, line = capsys.readouterr().out.splitlines()

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import compare_ansor
 import numpy as np
 import pytest
 import tvm
@@ -17,17 +15,6 @@ from comparison.relay_program import RelayProgram
 from comparison.relay_workloads import workload
 from comparison.workload_sizes import Sizes
 from tvm import relay
-
-
-def load(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    directory = Path(__file__).resolve().parents[3] / "scripts"
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-    return importlib.import_module(name)
-
-
-compare_ansor = load("compare_ansor")
 
 TINY = ["--model", "add_layernorm_softmax", "--rows", "8", "--hidden", "32", "--blocks", "2"]
 QUICK = ["--cost-model", "random", "--population", "16"]

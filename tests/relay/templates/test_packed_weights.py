@@ -8,13 +8,13 @@ import pytest
 import tvm
 from tvm import relay
 
+from stitch_testing.relay.reference import evaluate
 from tests.compute.cpu.test_packing import convolution
 from tests.relay.modules import drawn
 from tvm_stitch.compute.contraction import Contraction
 from tvm_stitch.compute.cpu.packing import packed
 from tvm_stitch.graph.ir import Tensor
 from tvm_stitch.relay.templates.packed_weights import PackedWeights, Product, unpacked
-from tvm_stitch.testing.relay.reference import evaluate
 
 F32 = "float32"
 

@@ -13,17 +13,17 @@ from tvm import auto_scheduler, relay
 from tvm.contrib import graph_executor
 from tvm.runtime.vm import VirtualMachine
 
+from stitch_testing.reference.values import mismatches
+from stitch_testing.relay.count import count_kernels
+from stitch_testing.relay.reference import evaluate
 from tests.relay.modules import drawn, kernels, run_ahead_of_time
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.decisions import decisions_of
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relay import enable, explain
 from tvm_stitch.relay.stitch_ops import TEMPLATE_ATTR
-from tvm_stitch.relay.templates import substitute as compute_templates
+from tvm_stitch.relay.templates import substitute
 from tvm_stitch.relay.templates.substitute import ComputeTemplates
-from tvm_stitch.testing.reference.values import mismatches
-from tvm_stitch.testing.relay.count import count_kernels
-from tvm_stitch.testing.relay.reference import evaluate
 
 F32 = "float32"
 AVX2 = tvm.target.Target("llvm -mcpu=haswell")
@@ -315,14 +315,14 @@ def test_layout_rewriters_find_the_weights_again(tmp_path: Path) -> None:
 
 
 def test_a_failure_costs_its_own_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = compute_templates.build
+    original = substitute.build
 
     def refuse(kernel: Any, target: Any) -> Any:
         if "relu" in str(kernel.attrs["global_symbol"]):
             raise tvm.TVMError("no such kernel")
         return original(kernel, target)
 
-    monkeypatch.setattr(compute_templates, "build", refuse)
+    monkeypatch.setattr(substitute, "build", refuse)
     lib, found = built(two_products(), PARAMS)
     assert not found.declined and sorted(how[:5] for how in found.computed.values()) == ["TVM: ", "our t"]
     assert "no such kernel" in found.computed["tiled_dense_relu"]
@@ -334,6 +334,6 @@ def test_an_interrupt_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compute_templates, "emit_anchored", interrupt)
+    monkeypatch.setattr(substitute, "emit_anchored", interrupt)
     with pytest.raises(KeyboardInterrupt):
         built(two_products(), PARAMS)

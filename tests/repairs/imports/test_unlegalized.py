@@ -12,11 +12,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from stitch_testing.reference.relax import evaluate
 from tests.graph.helpers import build, emulated, on_llvm, symbol
 from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.repairs.legalize.mend import MENDED, MendImports
-from tvm_stitch.testing.reference.relax import evaluate
 
 torch = pytest.importorskip("torch")
 

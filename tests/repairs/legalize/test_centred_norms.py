@@ -17,14 +17,14 @@ from tvm.script import tirx as T
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, draw, symbol
 from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.centred_norms import CENTRED_NORMS
-from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random.graphs import emulated_target
 
 EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 3e-6, "float64": 1e-13}
 """Errors allowed, relative to the largest value."""

@@ -15,13 +15,13 @@ from tvm.script import tirx as T
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, legalize, symbol
 from tests.repairs import faults
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.empty import SkipEmpty
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 

@@ -13,13 +13,13 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 import tvm_stitch
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import LLVM, build, emulated, on_llvm, symbol
 from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.mend import MendImports
-from tvm_stitch.testing.random.graphs import emulated_target
 
 INF = float("inf")
 

@@ -13,11 +13,11 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, prim_funcs, symbol
 from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.slice_scatters import SLICE_SCATTERS
-from tvm_stitch.testing.random.graphs import emulated_target
 
 RNG = np.random.default_rng()
 SLICES = [(1, 7, 1), (0, 3, 1), (2, 9, 1), (0, 9, 1), (1, 9, 3), (0, 8, 2), (4, 5, 1)]

@@ -14,12 +14,12 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tests.repairs import faults
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.legalize.symbolic_slices import SYMBOLIC_SLICES
-from tvm_stitch.testing.random.graphs import emulated_target
 
 RNG = np.random.default_rng()
 HALF: dict[str, tuple[Callable[[Any], tuple[Any, Any, int]], Callable[[int], slice]]] = {

@@ -13,13 +13,13 @@ from tvm.relax import op as R
 from tvm.s_tir import dlight as dl
 
 from cuda_emulator import lower, run_cuda
+from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, draw, legalize, prim_funcs, symbol
 from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.pipeline import pipeline, stitch_passes
 from tvm_stitch.repairs.schedule.declining import ApplyDecliningRules
 from tvm_stitch.support.interrupts import watched
-from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 gpu = dl.gpu

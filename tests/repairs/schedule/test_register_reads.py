@@ -15,14 +15,14 @@ from tvm.s_tir import dlight as dl
 from tvm.script import tirx as T
 
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import build, legalize, prim_funcs
 from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.pipeline import pipeline
 from tvm_stitch.repairs.schedule.declining import ApplyDecliningRules
 from tvm_stitch.repairs.schedule.register_reads import foreign_read
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 TARGET = emulated_target()
 gpu = dl.gpu

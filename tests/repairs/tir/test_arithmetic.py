@@ -13,15 +13,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from cuda_emulator import run_cuda
-from tests.graph import helpers
-from tests.graph.helpers import build, symbol
-from tests.repairs import faults
-from tests.repairs.schedule.test_sound_arithmetic import left_to_tvm
-from tvm_stitch import StitchConfig
-from tvm_stitch.records.recorder import Recorder
-from tvm_stitch.relax import pipeline
-from tvm_stitch.repairs.tir.arithmetic import DeviceArithmetic
-from tvm_stitch.testing.expressions import (
+from stitch_testing.expressions import (
     Tree,
     construct,
     float_trees,
@@ -30,6 +22,14 @@ from tvm_stitch.testing.expressions import (
     wrong,
     zero_trees,
 )
+from tests.graph import helpers
+from tests.graph.helpers import build, symbol
+from tests.repairs import faults
+from tests.repairs.schedule.test_sound_arithmetic import left_to_tvm
+from tvm_stitch import StitchConfig
+from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax import pipeline
+from tvm_stitch.repairs.tir.arithmetic import DeviceArithmetic
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 STRICT = StitchConfig(strict=True)

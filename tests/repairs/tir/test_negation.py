@@ -18,9 +18,9 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
+from stitch_testing.random.graphs import CHECKS, emulated_target, random_graph, stitched_pipeline
 from tests.repairs import faults
 from tvm_stitch.repairs.tir.negation import FUNCTION, NEGATED
-from tvm_stitch.testing.random.graphs import CHECKS, emulated_target, random_graph, stitched_pipeline
 
 Operation = Callable[..., Any]
 

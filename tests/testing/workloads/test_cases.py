@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
+from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
 
 SMALL = [case for case in cases.cases("test") if not case.matmuls]

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from tvm_stitch.testing.reference.relax import evaluate
+from stitch_testing.reference.relax import evaluate
 from tvm_stitch.testing.workloads import cases
 
 torch = pytest.importorskip("torch")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from stitch_testing.reference.bounds import evaluate_bounds, violations
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.testing.workloads.test_cases import run_stock
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.grid_cases import GridCase
 

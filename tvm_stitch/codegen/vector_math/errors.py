@@ -47,7 +47,6 @@ BOUNDS: dict[str, Bound] = {
     "atanh": Bound(2.4, "[-1, 1], NaN outside"),
     "rsqrt": Bound(1.5, "all float32; NaN below 0"),
 }
-CONSTANT_POWER_ULP = 3.5
 _EXACT = ("nearbyint", "copysign", "isnan")
 
 MATH_ERROR: dict[str, str] = {

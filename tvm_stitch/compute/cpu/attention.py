@@ -33,7 +33,8 @@ from ...support.failures import Refusal
 from ..attention import Attention, Operand, check_sizes
 from .data_block import elements
 from .emit import compute_func
-from .micro_kernel import each_tile, emit_sums
+from .micro_kernel.loops import each_tile
+from .micro_kernel.sums import emit_sums
 from .tiles import attention_tile
 
 if TYPE_CHECKING:

@@ -23,17 +23,11 @@ from ..convolution import Convolution
 from .data_block import DataBlock
 from .dot_instruction import DotInstruction
 from .factors import widened
-from .micro_kernel import (
-    Ahead,
-    Groups,
-    ReductionBlocks,
-    Term,
-    Totals,
-    blocks_of,
-    each_width,
-    emit_sums,
-    last_of,
-)
+from .micro_kernel.loops import each_width
+from .micro_kernel.prefetch import Ahead
+from .micro_kernel.reduction_blocks import ReductionBlocks, blocks_of, last_of
+from .micro_kernel.sums import Groups, Term, emit_sums
+from .micro_kernel.tile import Totals
 from .residues import Residue, Taps, Window
 from .tiles import Tiles
 from .write_back import Rows, WriteBack

@@ -10,7 +10,7 @@ from ...graph.extent import flatten
 from .convolution import ConvolutionTasks, Positions
 from .data_block import DataBlock
 from .factors import widened
-from .micro_kernel import emit_sums
+from .micro_kernel.sums import emit_sums
 from .residues import Residue
 from .write_back import Rows
 

@@ -5,7 +5,7 @@ A panel of the right side is ``columns`` neighbouring columns over the whole red
 the second-level cache, and the rows of a task pass over it in tiles. Panels of a weight are contiguous and padded
 with zeros, as GotoBLAS packs them (Goto and van de Geijn, 2008). The right side of other products is read as
 stored. If its columns are contiguous, vectors run along the reduction dimension (see
-:func:`~.micro_kernel.emit_dots`). Or panels are copied, if that dimension is short and many rows read them.
+:func:`~.micro_kernel.dots.emit_dots`). Or panels are copied, if that dimension is short and many rows read them.
 Consecutive tasks share rows or panels, whichever rereads more from the cache. A long reduction is divided into
 blocks. Tails of rows and columns are tiles that overlap the tiles before.
 
@@ -30,17 +30,12 @@ from ..contraction import Contraction
 from .data_block import elements
 from .dot_instruction import DotInstruction, vector
 from .factors import Kept, widened
-from .micro_kernel import (
-    Ahead,
-    ReductionBlocks,
-    Totals,
-    blocks_of,
-    each_tile,
-    each_width,
-    emit_dots,
-    emit_sums,
-    last_of,
-)
+from .micro_kernel.dots import emit_dots
+from .micro_kernel.loops import each_tile, each_width
+from .micro_kernel.prefetch import Ahead
+from .micro_kernel.reduction_blocks import ReductionBlocks, blocks_of, last_of
+from .micro_kernel.sums import emit_sums
+from .micro_kernel.tile import Totals
 from .tiles import Tiles
 from .write_back import WriteBack
 

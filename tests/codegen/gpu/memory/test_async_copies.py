@@ -12,6 +12,8 @@ import pytest
 from tvm.relax import op as R
 
 from cuda_emulator import lower, run_lowered
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import H200, build, graph
 from tvm_stitch.device import GPUS
 from tvm_stitch.plan import in_block
@@ -21,8 +23,6 @@ from tvm_stitch.plan.iteration.loops import Keep, schedule
 from tvm_stitch.plan.rows.candidate import Candidate
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 TARGET = emulated_target()
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}

@@ -13,12 +13,12 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import lower
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.resources import has_compiler, kernel_resources
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.recorder import Recorder
-from tvm_stitch.testing.random.graphs import emulated_target
-from tvm_stitch.testing.resources import has_compiler, kernel_resources
 from tvm_stitch.testing.workloads import grid_cases
 
 F32 = "float32"
