@@ -312,6 +312,7 @@ _NO_CHOICE = {
         "PIECE_BYTES": "the most that an instruction copies",
         "_PIECES_OF_BANKS": "hardware",
     },
+    "relax/rewriting/contents.py": {"MOST_REMEMBERED": "a bound of memory, which changes no result"},
     "plan/iteration/index_length.py": {
         "_DIVISION_COPIES": "of TVM's lowering: how often it writes the operands"
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .. import compat
@@ -176,7 +176,21 @@ def copied(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
         Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
     )
     operand = {buffer: tensors[t] for buffer, t in op.operand.items()}
-    return wired(replace(op, output=tensors[op.output], accesses=accesses, operand=operand))
+    # ``replace`` of dataclasses takes three times as long, and large graphs are copied often.
+    made = Operator(
+        op.name,
+        tensors[op.output],
+        op.spatial,
+        op.reduce,
+        op.value,
+        accesses,
+        operand,
+        op.op_class,
+        op.combiner,
+        op.identity,
+        op.contraction,
+    )
+    return wired(made)
 
 
 @dataclass(eq=False)

@@ -71,6 +71,7 @@ from .quantize.dequantized_constants import DequantizedConstants
 from .quantize.products import QuantizedProducts
 from .quantize.views import QuantizedViews
 from .retry import lowered_without_failing_scopes, stitched_without_failing_scopes
+from .rewriting.contents import remembering
 from .rewriting.templates import suits_templates
 from .stitch.compute_templates import ComputeTemplates
 from .stitch.lift_workspace import LiftWorkspace
@@ -357,7 +358,7 @@ def pipeline(
 def lowered(mod: tvm.IRModule, context: CompileContext) -> tvm.IRModule:
     """Return the module that TVM generates code from, with its decisions."""
     check_build(context.target)
-    with context.target, watched():
+    with context.target, watched(), remembering():
         made = lowered_without_failing_scopes(
             mod, context, lambda: _passes(LOWERED, context), lambda: _passes(STITCHED, context)
         )

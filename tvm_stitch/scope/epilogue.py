@@ -20,7 +20,7 @@ records by fused function, so with TVM's own epilogues all records apply to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..compat import kind
@@ -91,6 +91,7 @@ class _Finder:
     ):
         self.quotient, self.nodes, self.rules, self.choices = quotient, quotient.nodes, rules, choices
         self.free = list(stitchable)  # by node: free for epilogues and stitch ops
+        self.readers: dict[Value, tuple[Collection[int], bool]] = {}  # of the values that were asked for
 
     def take(self, region: Sequence[int]) -> None:
         """Mark the region's nodes as used: no other epilogue or stitch op may take them."""
@@ -206,10 +207,16 @@ class _Finder:
             return False
         return item_bytes(_dtype(self.nodes[nodes[-1]])) < item_bytes(_dtype(first, product))
 
-    def _readers(self, value: Value) -> tuple[list[int], bool]:
+    def _readers(self, value: Value) -> tuple[Collection[int], bool]:
         """Return the nodes that read a value, directly or through views, and whether the value is used beyond the
         graph.
         """
+        known = self.readers.get(value)
+        if known is None:
+            known = self.readers[value] = self._found_readers(value)
+        return known
+
+    def _found_readers(self, value: Value) -> tuple[Collection[int], bool]:
         escapes = False
         readers: dict[int, None] = {}
         waiting = [value]
@@ -222,7 +229,7 @@ class _Finder:
                     waiting += self.nodes[user].outputs
                 else:
                     readers[user] = None
-        return list(readers), escapes
+        return readers.keys(), escapes
 
     def _is_stored(self, value: Value, user: int, region: _Region) -> bool:
         """Return whether a value is in memory anyway.
@@ -231,8 +238,10 @@ class _Finder:
         """
         value = self._viewed(value)
         maker = self.quotient.maker.get(value)
+        if maker is None or not self.free[maker]:
+            return True
         readers, escapes = self._readers(value)
-        if maker is None or escapes or not self.free[maker]:
+        if escapes:
             return True
         below = self.quotient.below[self.quotient.scope_of[user]]
         return any(not self.free[r] or (below >> r & 1 and r not in self._behind(region)) for r in readers)
@@ -240,7 +249,9 @@ class _Finder:
     def _is_read_behind(self, value: Value, region: _Region) -> bool:
         """Return whether a stitch op behind the region would read an operand of the region a second time."""
         readers, _ = self._readers(self._viewed(value))
-        return any(r in self._behind(region) for r in readers if r not in region.nodes)
+        behind = self._behind(region)
+        few, many = (behind, readers) if len(behind) < len(readers) else (readers, behind)
+        return any(i in many for i in few if i not in region.nodes)
 
     def _behind(self, region: _Region) -> set[int]:
         """Return the nodes that a stitch op behind the region may hold: no compute-intensive node lies in between."""

@@ -336,6 +336,8 @@ class _Identifier:
 
     # -- giving back --------------------------------------------------------------------------------------------
     def _exclude(self, excluded: Excluded) -> None:
+        if excluded is none_excluded:
+            return
         for scope in self._scopes():
             members = self.quotient.members[scope]
             nodes = [self.nodes[i] for i in members]

@@ -62,6 +62,21 @@ def test_a_module_is_itself_where_nothing_applies() -> None:
     )
 
 
+def test_a_rule_needs_one_call_that_passes_its_test() -> None:
+    def may_change(call: Any) -> bool:
+        asked.append(operator_name(call))
+        return passes
+
+    asked: list[str] = []
+    passes = False
+    mod = chain(R.exp, R.tan, R.exp)
+    rule = Rule("", to(R.sin), ("relax.exp",), when=may_change)
+    assert apply_rules(mod, [rule]).same_as(mod)
+    assert asked == ["relax.exp"] * 2
+    passes = True
+    check(mod, [rule], R.sin, R.tan, R.sin)
+
+
 def test_rules_apply_to_variables() -> None:
     mod = chain(R.exp, R.exp, R.exp)
     chosen = mod["main"].body.blocks[0].bindings[1].var

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ...compute.attention import Attention, Operand
 from ...graph.extent import Extent, is_number, product, same, same_shape
 from ...support.failures import Refusal
 from ..rewriting.operators import operator_name
-from ..rewriting.readers import only_reader_inside, readers_of
+from ..rewriting.readers import Readers, only_reader_inside, readers_of
 from ..rewriting.views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
 from .operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, operand_of, three
 from .scores import NotAttention, PatternReader, Scores
@@ -65,9 +66,14 @@ class AttentionFinder:
 
     def __init__(self, func: relax.Function):
         self.values = dict(relax.analysis.get_var2val(func).items())
-        self.readers = readers_of(func)
+        self.func = func
         self.reader = PatternReader(self.values)
         self.operands = OperandReader(self.reader)
+
+    @cached_property
+    def readers(self) -> Readers:
+        """The readers of each variable. Most functions have no attention, and nothing asks."""
+        return readers_of(self.func)
 
     def candidates(self) -> Iterator[relax.Var]:
         """Yield the variables of matmuls whose left side is a softmax."""

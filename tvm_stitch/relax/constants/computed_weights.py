@@ -57,6 +57,8 @@ class ComputedWeights:
         for _, func in own_functions(mod):
             values = relax.analysis.get_var2val(func)
             constants = _constants(values)
+            if not constants:
+                continue
             weights = _weights(values, constants, self.choices)
             others = [var for var in _tables(func, values, constants, self.choices) if var not in weights]
             if weights or others:
@@ -108,7 +110,8 @@ def _is_constant(value: relax.Expr, found: Container[relax.Var]) -> bool:
     if isinstance(value, relax.Tuple):
         return all(_is_constant(field, found) for field in value.fields)
     if isinstance(value, relax.Call):
-        return _is_computed(value.op) and all(_is_constant(arg, found) for arg in value.args)
+        # Most calls have a variable as the first operand, and asking TVM about an operator takes longer.
+        return all(_is_constant(arg, found) for arg in value.args) and _is_computed(value.op)
     if isinstance(value, relax.ShapeExpr):
         return all(isinstance(extent, tvm.tirx.IntImm) for extent in value.values)
     return isinstance(value, (tvm.ir.GenericConst, tvm.tirx.IntImm, tvm.tirx.FloatImm))

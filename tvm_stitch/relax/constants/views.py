@@ -54,15 +54,25 @@ class ConstantViews:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         known: dict[Any, relax.Expr] = {}
         rules = [
-            Rule("FoldConstant compiles a function for each view", partial(_view, known), tuple(FOLDED)),
+            Rule(
+                "FoldConstant compiles a function for each view",
+                partial(_view, known),
+                tuple(FOLDED),
+                when=_is_of_constant,
+            ),
             Rule(
                 "FoldConstant compiles a function for each slice",
                 partial(_part, known),
                 (ITEM,),
                 leaves_unused=True,
+                needs=[(SPLIT,)],
             ),
         ]
         return apply_rules(mod, rules, inlines_constants=True)
+
+
+def _is_of_constant(call: relax.Call) -> bool:
+    return isinstance(call.args[0], tvm.ir.GenericConst)
 
 
 def _view(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:

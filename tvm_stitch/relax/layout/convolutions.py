@@ -24,6 +24,7 @@ from ...support.module_pass import module_pass
 from ..legalize.input_dilation import LAYOUTS as SPREAD_LAYOUTS
 from ..legalize.transposed_convolutions import SPATIAL
 from ..rewriting.compute_pass import ChoosingPass
+from ..rewriting.contents import contents_of
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import Readers, only_reader, readers_of
@@ -71,6 +72,8 @@ class ConvolutionLayouts(ChoosingPass):
             return mod
 
     def _chosen(self, func: relax.Function) -> Iterator[Any]:
+        if contents_of(func).keys().isdisjoint(LAYOUTS):
+            return
         readers = readers_of(func)
         for var, call in relax.analysis.get_var2val(func).items():
             if _has_constant_weight(call) and self.converts(call, _is_read_channels_last(var, readers)):

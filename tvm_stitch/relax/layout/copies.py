@@ -57,6 +57,6 @@ def _matrix(match: Match, operand: relax.Expr) -> relax.Expr | None:
 
 
 RULES = (
-    Rule("a value is not copied", _operand, COPIES),
-    Rule("a product broadcasts by itself", _broadcasting, ("relax.matmul",)),
+    Rule("a value is not copied", _operand, COPIES, when=moves_nothing),
+    Rule("a product broadcasts by itself", _broadcasting, ("relax.matmul",), needs=[("relax.broadcast_to",)]),
 )

@@ -36,13 +36,14 @@ def _viewed(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
     for block in getattr(func.body, "blocks", ()):
         if not isinstance(block, relax.DataflowBlock):
             continue
-        made = {b.var for b in block.bindings if is_call_tir(b.value) and not _is_reshape(mod, b.value)}
-        for binding in block.bindings:
-            if isinstance(binding.var, relax.DataflowVar) or not _is_reshape(mod, binding.value):
+        values = {binding.var: binding.value for binding in block.bindings}
+        for var, value in values.items():
+            if isinstance(var, relax.DataflowVar) or not _is_reshape(mod, value):
                 continue
-            (source,) = binding.value.args[1].fields
-            if source in made and isinstance(source.ty, relax.TensorType):
-                found.add(binding.var)
+            (source,) = value.args[1].fields
+            made = values.get(source)
+            if is_call_tir(made) and not _is_reshape(mod, made) and isinstance(source.ty, relax.TensorType):
+                found.add(var)
     return found
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax
 
 from ...repairs.legalize.centred_norms import CENTRED_NORMS
 from ...repairs.legalize.keep_zeros import KeepZeros
@@ -15,6 +14,7 @@ from ...support.one_at_a_time import exclusively
 from ..quantize.elementwise import ELEMENTWISE_QUANTIZATION
 from .arg_reductions import ARG_REDUCTIONS
 from .input_dilation import TRANSPOSED_CONVOLUTIONS
+from .repeated import LegalizeOnce
 
 LEGALIZED = (
     ARG_REDUCTIONS
@@ -30,7 +30,7 @@ LEGALIZED = (
 
 def legalize(name: str) -> tvm.transform.Pass:
     """Return the pass ``name``, which replaces operators by calls of functions."""
-    return exclusively([relax.transform.LegalizeOps(LEGALIZED)], name)
+    return exclusively([LegalizeOnce(LEGALIZED)], name)
 
 
 def legalize_weights() -> list[tvm.transform.Pass]:

@@ -19,6 +19,7 @@ from tvm import relax
 from ...graph.dtype import MULTIPLIED
 from ...graph.extent import is_number
 from ...support.module_pass import module_pass
+from ..rewriting.contents import contents_of
 from ..rewriting.functions import own_functions
 from ..rewriting.marked_names import joined
 from ..rewriting.operators import operator_name
@@ -69,8 +70,11 @@ class JoinedProducts:
 
 def planned(func: relax.Function) -> dict[relax.Var, tuple[list[Member], int]]:
     """Return for each variable that becomes a slice: the matmuls that are joined, and the slice's index."""
-    readers = readers_of(func)
+    weights = [call.args[1] for call in contents_of(func).get("relax.matmul", ())]
     plans: dict[relax.Var, tuple[list[Member], int]] = {}
+    if sum(isinstance(weight, tvm.ir.GenericConst) for weight in weights) < 2:
+        return plans
+    readers = readers_of(func)
     for block in func.body.blocks:
         if not isinstance(block, relax.DataflowBlock):
             continue

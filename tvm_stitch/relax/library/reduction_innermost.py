@@ -40,9 +40,7 @@ class ReductionInnermost:
 
         def rewrite(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             left, right = call.args
-            if not isinstance(right, tvm.ir.GenericConst) or str(right.ty.dtype) not in HALF:
-                return call
-            if len(shape_of(right) or ()) != 2 or not self.is_called():
+            if not _has_half_weight(call) or not self.is_called():
                 return call
             if right not in transposed:
                 array = np.ascontiguousarray(right.value.numpy().T)
@@ -51,5 +49,17 @@ class ReductionInnermost:
             return relax.op.matmul(left, weight, out_dtype=call.attrs.out_dtype)
 
         return with_calls(
-            mod, ("relax.matmul",), rewrite, why="tensor cores read a weight faster along its reduction axis"
+            mod,
+            ("relax.matmul",),
+            rewrite,
+            why="tensor cores read a weight faster along its reduction axis",
+            when=_has_half_weight,
         )
+
+
+def _has_half_weight(call: relax.Call) -> bool:
+    """Return whether the right operand of a matmul is a constant matrix of a half type."""
+    right = call.args[1]
+    if not isinstance(right, tvm.ir.GenericConst) or str(right.ty.dtype) not in HALF:
+        return False
+    return len(shape_of(right) or ()) == 2

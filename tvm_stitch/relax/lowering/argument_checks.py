@@ -19,6 +19,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from ... import compat
+from ...compat.script import Script
 
 PACKED = 1
 """The calling convention of functions whose arguments may come from anywhere."""
@@ -50,7 +51,7 @@ FITTING = (
 """The expected value in the message of a failed check."""
 
 
-@T.prim_func(private=True, s_tir=True)
+@Script.prim_func(private=True, s_tir=True)
 def _argument(
     result: T.handle("int32", "global"),  # type: ignore[valid-type]
     args: T.handle,

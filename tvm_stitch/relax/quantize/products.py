@@ -63,7 +63,9 @@ class QuantizedProducts(ComputePass):
         if multiplies_unsigned(self.target) and has_operators(mod, (DEQUANTIZE,)):
             mod = UnsignedQuantization().rewritten(mod)
         names = (MATMUL, *CONVOLUTIONS)
-        rule = Rule("bytes are multiplied faster than floats", self._integers, names, leaves_unused=True)
+        integers = (DEQUANTIZE, "relax.astype")
+        why = "bytes are multiplied faster than floats"
+        rule = Rule(why, self._integers, names, leaves_unused=True, needs=[integers])
         return apply_rules(mod, [rule])
 
     def _integers(self, match: Match) -> relax.Expr | None:

@@ -16,8 +16,18 @@ Rewrite = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 RewriteBound = Callable[[relax.BlockBuilder, relax.Call, relax.Var], relax.Expr]
 """A :data:`Rewrite` that also takes the variable that the call was bound to."""
 
+When = Callable[[relax.Call], bool]
+"""A cheap test of a call in the function before, which every call that changes a module passes."""
 
-def with_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: Rewrite, *, why: str) -> tvm.IRModule:
+
+def with_calls(
+    mod: tvm.IRModule,
+    operators: Collection[str],
+    rewrite: Rewrite,
+    *,
+    why: str,
+    when: When | None = None,
+) -> tvm.IRModule:
     """Return the module with ``rewrite(builder, call)`` for its own functions' calls of some operators.
 
     The operands of a call are rewritten before the call.
@@ -27,12 +37,20 @@ def with_calls(mod: tvm.IRModule, operators: Collection[str], rewrite: Rewrite, 
         operators: names of operators, such as ``"relax.exp"``.
         rewrite: the replacement of a call.
         why: the purpose of the rule.
+        when: a module without a call that passes this test stays as it is.
     """
-    return with_bound_calls(mod, operators, lambda builder, call, _var: rewrite(builder, call), why=why)
+    return with_bound_calls(
+        mod, operators, lambda builder, call, _var: rewrite(builder, call), why=why, when=when
+    )
 
 
 def with_bound_calls(
-    mod: tvm.IRModule, operators: Collection[str], rewrite: RewriteBound, *, why: str
+    mod: tvm.IRModule,
+    operators: Collection[str],
+    rewrite: RewriteBound,
+    *,
+    why: str,
+    when: When | None = None,
 ) -> tvm.IRModule:
     """Return the module with ``rewrite(builder, call, var)`` for its own functions' calls of some operators.
 
@@ -43,4 +61,4 @@ def with_bound_calls(
         made = rewrite(match.builder, match.value, match.var)
         return None if made.same_as(match.value) else made
 
-    return apply_rules(mod, [Rule(why, replaced, operators)])
+    return apply_rules(mod, [Rule(why, replaced, operators, when=when)])

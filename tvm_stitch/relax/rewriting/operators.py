@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import tvm
 from tvm import relax
 
+from .contents import contents_of
 from .functions import own_functions
 
 PRODUCTS = frozenset(
@@ -54,10 +55,7 @@ def operator_name(value: relax.Expr | None) -> str:
 
 def operators_in(mod: tvm.IRModule) -> frozenset[str]:
     """Return the names of the operators that a module's own functions call."""
-    functions = [func for _, func in own_functions(mod)]
-    values = (value for func in functions for value in relax.analysis.get_var2val(func).values())
-    operators = {getattr(value, "op", None) for value in values}
-    return frozenset(str(getattr(each, "name", "")) for each in operators)
+    return frozenset(name for _, func in own_functions(mod) for name in contents_of(func))
 
 
 def has_operators(mod: tvm.IRModule, names: Iterable[str]) -> bool:

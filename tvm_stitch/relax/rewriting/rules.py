@@ -22,8 +22,9 @@ from tvm import relax
 from tvm.relax.dpl import DFPattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .contents import Contents, contents_of
 from .functions import own_functions
-from .operators import operator_name, operators_in
+from .operators import operator_name
 from .readers import Readers, readers_of
 from .rebound import rebound
 from .views import definition
@@ -127,6 +128,7 @@ class Rule:
         operators: the operators whose calls the rule applies to, and also :data:`CALL` and :data:`ITEM`.
         pattern: the rule applies only to calls that match it, with all parts visible at the position of the call.
         needs: operators that a module must have for the rule to apply: one of each of these collections.
+        when: a cheap test of a call in the function before. The rule changes no module without a call that passes it.
         variables: the rule applies to calls and elements of tuples that these variables are bound to.
         leaves_unused: whether a replacement may leave values that nothing reads any more. They are dropped.
     """
@@ -138,6 +140,7 @@ class Rule:
     variables: Collection[relax.Var] = ()
     leaves_unused: bool = False
     needs: Collection[Collection[str]] = ()
+    when: Callable[[relax.Expr], bool] | None = None
 
 
 def apply_rules(
@@ -151,8 +154,9 @@ def apply_rules(
         unique_names: whether no value that a rule binds in a dataflow block gets the name of another value.
         inlines_constants: whether a variable that is bound to a constant is read as the constant.
     """
-    rules = _that_may_apply(mod, rules)
-    if not rules:
+    contents = [contents_of(func) for _, func in own_functions(mod)]
+    rules = [rule for rule in rules if _may_apply(rule, contents)]
+    if not rules and not (inlines_constants and any(map(_binds_constants, contents))):
         return mod
     rewriter = (_Inlining if inlines_constants else _Naming if unique_names else _Plain)(mod, rules)
     for gvar, func in own_functions(mod):
@@ -160,19 +164,18 @@ def apply_rules(
     return rewriter.builder_.get() if rewriter.changed else mod
 
 
-def _that_may_apply(mod: tvm.IRModule, rules: Sequence[Rule]) -> list[Rule]:
-    """Return the rules whose operators a module has, and rules for variables. One search serves all rules."""
-    present: frozenset[str] = frozenset()
-    found = []
-    for rule in rules:
-        wanted = list(rule.needs)
-        if not rule.variables and set(rule.operators).isdisjoint((CALL, ITEM)):
-            wanted.append(rule.operators)
-        if wanted and not present:
-            present = operators_in(mod)
-        if all(any(name in present for name in names) for names in wanted):
-            found.append(rule)
-    return found
+def _may_apply(rule: Rule, contents: Sequence[Contents]) -> bool:
+    """Return whether functions have the operators that a rule needs, and a call that it may rewrite."""
+    if not all(any(name in each for each in contents for name in names) for names in rule.needs):
+        return False
+    if rule.variables or not set(rule.operators).isdisjoint((CALL, ITEM)):
+        return True
+    calls = (call for each in contents for name in rule.operators for call in each.get(name, ()))
+    return any(rule.when is None or rule.when(call) for call in calls)
+
+
+def _binds_constants(contents: Contents) -> bool:
+    return any(isinstance(value, tvm.ir.GenericConst) for value in contents.get("", ()))
 
 
 class _Rewriter(PyExprMutator):

@@ -50,6 +50,8 @@ class GraphReader:
     def __init__(self, mod: tvm.IRModule):
         self.mod = mod
         self.cache: dict[Any, StitchGraph | str] = {}
+        self.static: set[Any] = set()  # functions whose shapes are all numbers
+        self.facts: dict[Any, tuple[bool, int]] = {}
 
     def graph(
         self,
@@ -65,15 +67,12 @@ class GraphReader:
         Raises:
             Unreadable: with the reason.
         """
-        func = self.mod[gvar]
-        if gvar not in self.cache:
-            self.cache[gvar] = self._read(func, gvar.name_hint)
-        found = self.cache[gvar]
+        found = self._found(gvar)
         if isinstance(found, str):
             raise Unreadable(found)
         if len(found.symbols) != len(scalars):
             raise Unreadable("the function takes scalar arguments")
-        if all(isinstance(s, int) for t in found.tensors() for s in t.shape):
+        if gvar in self.static:
             return found
         values: dict[Any, Any] = dict(zip(found.symbols, scalars))
         types = [arg.ty for arg in args]
@@ -93,6 +92,34 @@ class GraphReader:
             if unknown:  # it may be another number in another call
                 raise Unreadable(f"no argument or result says what {unknown[0]} is")
         return specialize(found, values)
+
+    def is_static(self, gvar: Any) -> bool:
+        """Return whether all shapes of a readable function are numbers."""
+        self._found(gvar)
+        return gvar in self.static
+
+    def is_own(self, gvar: Any) -> bool:
+        """Return whether a function is a kernel of this package already."""
+        return self._facts(gvar)[0]
+
+    def pattern(self, gvar: Any) -> int:
+        """Return a function's ``TOpPattern``."""
+        return self._facts(gvar)[1]
+
+    def _facts(self, gvar: Any) -> tuple[bool, int]:
+        if gvar not in self.facts:
+            attrs = self.mod[gvar].attrs or {}
+            self.facts[gvar] = COMPUTE_ATTR in attrs, int(attrs.get("op_pattern", Node.pattern))
+        return self.facts[gvar]
+
+    def _found(self, gvar: Any) -> StitchGraph | str:
+        if gvar not in self.cache:
+            found = self.cache[gvar] = self._read(self.mod[gvar], gvar.name_hint)
+            if isinstance(found, StitchGraph) and all(
+                isinstance(s, int) for t in found.tensors() for s in t.shape
+            ):
+                self.static.add(gvar)
+        return self.cache[gvar]
 
     @staticmethod
     def _read(func: tirx.PrimFunc, name: str) -> StitchGraph | str:
@@ -162,6 +189,8 @@ def _splittable(block: relax.BindingBlock) -> set[relax.Var]:
         if is_call_tir(binding.value) and len(result_types(binding.value)) > 1:
             if type(binding.var).__name__ == "DataflowVar":
                 found.add(binding.var)
+    if not found:
+        return found
     for binding in block.bindings:
         if type(binding.value).__name__ == "TupleGetItem":
             result = (binding.value.tuple_value, int(binding.value.index))
@@ -188,8 +217,11 @@ def call_args(value: relax.Call) -> tuple[list[relax.Expr], list[relax.Expr]]:
     """Return the tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
     args = value.args[1]
     fields = elements(args.fields) if type(args).__name__ == "Tuple" else [args]
-    tensors = [a for a in fields if type(a.ty).__name__ != "PrimType"]
-    return tensors, [a for a in fields if type(a.ty).__name__ == "PrimType"]
+    tensors: list[Any] = []
+    scalars: list[Any] = []
+    for each in fields:
+        (scalars if type(each.ty).__name__ == "PrimType" else tensors).append(each)
+    return tensors, scalars
 
 
 def result_types(value: relax.Expr) -> list[relax.Type]:
@@ -202,13 +234,14 @@ def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -
     value, var = binding.value, binding.var
     name = str(var.name)
     if is_call_tir(value):
-        name = f"{value.args[0].name_hint}"
+        gvar = value.args[0]
+        name = f"{gvar.name_hint}"
         args, scalars = call_args(value)
-        several = len(result_types(value)) > 1
-        outputs = [(var, i) for i in range(len(result_types(value)))] if several else [var]
-        attrs = reader.mod[value.args[0]].attrs or {}
-        pattern = int(attrs.get("op_pattern", Node.pattern))
-        if COMPUTE_ATTR in attrs:
+        results = result_types(value)
+        several = len(results) > 1
+        outputs = [(var, i) for i in range(len(results))] if several else [var]
+        pattern = reader.pattern(gvar)
+        if reader.is_own(gvar):
             return Node(name, NodeKind.OPAQUE, args, outputs, reason="computed by a kernel of its own")
         if several and var not in tuples:
             return Node(
@@ -217,10 +250,11 @@ def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -
         try:
             if len(value.args) > 2:
                 scalars += list(value.args[2].values)
-            for ty in [*(a.ty for a in args), *result_types(value)]:
+            types = [] if reader.is_static(gvar) else [*(a.ty for a in args), *results]
+            for ty in types:
                 if any(map(is_unusual, getattr(ty, "shape", None) or ())):
                     raise Unreadable("an extent has an operator that TVM's passes over Relax do not copy")
-            graph = reader.graph(value.args[0], args, scalars, result_types(value))
+            graph = reader.graph(gvar, args, scalars, results)
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")
             kind = kind_of(graph)

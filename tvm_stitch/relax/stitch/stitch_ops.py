@@ -19,7 +19,7 @@ from ...graph.fingerprint import fingerprint
 from ...records.decisions import add_all, decided, decisions_of
 from ...scope.epilogue import no_template
 from ...scope.for_target import identify_for
-from ...scope.identify import Boundary, Identified
+from ...scope.identify import Boundary, Identified, none_excluded
 from ...scope.node import Node, Value
 from ...support.failures import raise_where_strict, reason_of
 from ...support.interrupts import carrying, check
@@ -116,7 +116,9 @@ class _Stitcher(PyExprMutator):
                     view.nodes,
                     self.target,
                     self.config,
-                    excluded=lambda _nodes, g: bool(self.exclude) and fingerprint(g) in self.exclude,
+                    excluded=(lambda _nodes, g: fingerprint(g) in self.exclude)
+                    if self.exclude
+                    else none_excluded,
                     template=partial(has_template, but=but) if templates else no_template,
                     permuted=partial(reads_permuted, but=but) if templates else no_template,
                 )
@@ -249,19 +251,17 @@ def _function(
     bindings: list[Any] = []
     for node, gvar in called.items():
         old = view.bindings[node]
-        fields = relax.Tuple([*(names[v] for v in node.inputs), *call_args(old.value)[1]])
-        operands = [gvar, fields, *old.value.args[2:]]
-        call = relax.Call(old.value.op, operands, old.value.attrs, list(old.value.ty_args))
-        call = _typed(call, old.value.ty)
+        of, var = old.value, old.var  # each attribute is a call of TVM
+        name, ty = var.name, var.ty
+        fields = relax.Tuple([*(names[v] for v in node.inputs), *call_args(of)[1]])
+        call = _typed(relax.Call(of.op, [gvar, fields, *of.args[2:]], of.attrs, of.ty_args), of.ty)
         if not isinstance(node.outputs[0], tuple):
-            names[node.outputs[0]] = _bind(
-                bindings, call, old.var.name, old.var.ty, node.outputs[0] in outputs
-            )
+            names[node.outputs[0]] = _bind(bindings, call, name, ty, node.outputs[0] in outputs)
             continue
-        result = _bind(bindings, call, old.var.name, old.var.ty, False)
+        result = _bind(bindings, call, name, ty, False)
         for k, value in enumerate(node.outputs):
-            item = _typed(relax.TupleGetItem(result, k), old.var.ty.fields[k])
-            names[value] = _bind(bindings, item, f"{old.var.name}_{k}", item.ty, value in outputs)
+            item = _typed(relax.TupleGetItem(result, k), ty.fields[k])
+            names[value] = _bind(bindings, item, f"{name}_{k}", item.ty, value in outputs)
     results = [names[v] for v in outputs]
     body: Any = results[0] if len(results) == 1 else relax.Tuple(results)
     ret_ty = results[0].ty if len(results) == 1 else relax.TupleType([r.ty for r in results])

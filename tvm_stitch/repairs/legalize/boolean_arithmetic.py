@@ -22,7 +22,8 @@ from tvm.relax import op as R
 Mend = Callable[[Any, Any], Any]
 
 
-def _of_booleans(call: relax.Call) -> bool:
+def is_of_booleans(call: relax.Call) -> bool:
+    """Return whether all operands of a call are booleans."""
     return all(str(getattr(arg.ty, "dtype", "")) == "bool" for arg in call.args)
 
 
@@ -30,7 +31,7 @@ def _by_logic(logic: Callable[[Any, Any, Any], Any]) -> Mend:
     """Return the mend of an operator of two tensors: ``logic(emit, left, right)`` if both are booleans."""
 
     def mend(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return logic(builder.emit, *call.args) if _of_booleans(call) else call
+        return logic(builder.emit, *call.args) if is_of_booleans(call) else call
 
     return mend
 
@@ -65,7 +66,7 @@ def _by_integers(dtype: str) -> Mend:
     """Return the mend that computes an operator of booleans in ``dtype``, and casts a boolean result back."""
 
     def mend(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        if not _of_booleans(call):
+        if not is_of_booleans(call):
             return call
         found = relax.Call(call.op, [builder.emit(R.astype(call.args[0], dtype))], call.attrs)
         return R.astype(builder.emit(found), "bool") if str(call.ty.dtype) == "bool" else found

@@ -252,6 +252,11 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
 """By operator, the function that rewrites a call so that TVM compiles it, or returns the call as it is."""
 
 
+def _may_be_mended(call: relax.Call) -> bool:
+    """Return whether a call may change. Most operators that are mended for booleans have no boolean operands."""
+    return operator_name(call) not in boolean_arithmetic.MENDED or boolean_arithmetic.is_of_booleans(call)
+
+
 @module_pass
 class MendImports:
     """Rewrite the calls that ``MENDED`` knows. Runs before all other passes. Types that change are inferred again."""
@@ -267,6 +272,10 @@ class MendImports:
             return made
 
         made = with_calls(
-            mod, MENDED, mended, why="TVM fails on the imported call, errs, or keeps its layout"
+            mod,
+            MENDED,
+            mended,
+            why="TVM fails on the imported call, errs, or keeps its layout",
+            when=_may_be_mended,
         )
         return with_own_functions(made, with_result_inferred) if retyped else made
