@@ -13,10 +13,20 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from .commands import bench, compile, explain, run
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Failure, UsageError, message_of
+from .errors import (
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    Failure,
+    UsageError,
+    message_of,
+)
 from .heavy import import_compiler
 from .options import add_output_options
 from .progress import Progress, one_line, tell
+from .termination import Terminated, terminating
 from .versions import ShowVersions
 
 COMMANDS = (compile, explain, run, bench)
@@ -25,7 +35,11 @@ COMMANDS = (compile, explain, run, bench)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
-        return _run(argv)
+        with terminating():
+            return _run(argv)
+    except Terminated:
+        tell("tvm-stitch: terminated")
+        return EXIT_TERMINATED
     except KeyboardInterrupt:  # at any moment, in the handlers below too
         tell("tvm-stitch: interrupted")
         return EXIT_INTERRUPTED

@@ -63,17 +63,17 @@ def check_own_file(path: Path) -> Path:
 
 
 def check_trusted(path: Path) -> None:
-    """Check that nobody but this user and root can have written a file that is to be loaded, or can replace it.
+    """Check that no other user but root can have written a file that is to be loaded, or can replace it.
 
-    The file and its folder belong to this user or to root, and others may not write to them. The folders above may be
-    written by others only with the sticky bit. Symbolic links are followed, and the real path counts.
+    The file and its folder belong to this user or to root. Others may write to neither, but to the folder if it has the
+    sticky bit. Symbolic links are followed, and the real path counts.
 
     Raises:
         PermissionError: with the path that others may have written, and what to do.
         OSError: if the file does not exist.
     """
     real = Path(os.path.realpath(path))
-    for each in (real, *real.parents):
+    for each in (real, real.parent):
         status = os.stat(each)
         if status.st_uid not in (0, os.geteuid()):
             raise PermissionError(
