@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tvm_stitch.support.child_process import ChildFailed, in_child
+from tvm_stitch.support.child_process import ChildCrashed, ChildFailed, in_child
 
 GIB = 1 << 30
 
@@ -46,10 +46,20 @@ def test_a_crash_and_an_error_are_said() -> None:
     def crash() -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    with pytest.raises(ChildFailed, match="crashed .SIGSEGV."):
+    with pytest.raises(ChildFailed, match="its process ended .SIGSEGV."):
         in_child(crash, 5, GIB)
     with pytest.raises(ChildFailed, match="ValueError: no"):
         in_child(lambda: _raise(ValueError("no")), 5, GIB)
+
+
+def test_the_last_words_of_a_crash_are_said() -> None:
+    def leave() -> None:
+        os.write(2, b"first\nERROR: no room\n\n")
+        os._exit(1)
+
+    with pytest.raises(ChildCrashed, match="ended .status 1.: ERROR: no room") as caught:
+        in_child(leave)
+    assert caught.value.said == "ERROR: no room"
 
 
 def _raise(error: Exception) -> None:

@@ -118,7 +118,8 @@ def watched() -> Iterator[None]:
     """Keep the exception of a signal's handler from being lost. It is raised at the end of the context at the latest.
 
     The handler of SIGINT is Python's, or the one that the program has installed. One of SIGTERM counts if the program
-    has installed it. A handler that raises nothing has dealt with the signal. Python delivers signals to the main thread. In other threads this only unwraps carried exceptions.
+    has installed it. A handler that raises nothing has dealt with the signal. Python delivers signals to the main
+    thread. In other threads this only unwraps carried exceptions.
     """
     if "tvm" in sys.modules:
         _register()
@@ -195,7 +196,7 @@ def _noting(signum: int, frame: FrameType | None) -> None:
     if _state.deferring or (frame is not None and frame.f_code.co_filename == __file__):
         return
     if _is_lost_in(frame):
-        _thread.interrupt_main(signum)  # sends the signal again, a little later
+        _thread.interrupt_main(signal.Signals(signum))  # sends the signal again, a little later
         return
     raise _crossing(_state.noted)
 

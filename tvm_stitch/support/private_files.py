@@ -94,5 +94,7 @@ def _writers(status: os.stat_result) -> int:
         group = grp.getgrgid(status.st_gid)
     except KeyError:
         return _OTHERS_WRITE
-    own = status.st_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    own = (
+        status.st_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    )
     return stat.S_IWOTH if own else _OTHERS_WRITE

@@ -250,4 +250,6 @@ def test_a_library_that_others_may_write_is_not_loaded(
     shutil.copy(compiled / "model.so", folder / "model.so")
     (folder / "model.so").chmod(0o777)
     code, _, stderr = run(capfd, "run", folder if how == "folder" else folder / "model.so")
-    assert code == 2 and f"other users may write to {folder / 'model.so'}; if you trust it: chmod go-w" in stderr
+    assert (
+        code == 2 and f"other users may write to {folder / 'model.so'}; if you trust it: chmod go-w" in stderr
+    )

@@ -118,7 +118,9 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         manifest_data = _manifest(manifest)
         library = path / _plain_name(manifest, str(manifest_data.get("library", LIBRARY)))
         if library.is_file() and library.resolve().parent != path.resolve():
-            raise UsageError(f"{library} is a link out of its folder; copy {library.resolve()} there if you trust it")
+            raise UsageError(
+                f"{library} is a link out of its folder; copy {library.resolve()} there if you trust it"
+            )
     else:
         library, neighbour = path, path.parent / MANIFEST
         manifest_data = _manifest(neighbour) if neighbour.is_file() else {}
