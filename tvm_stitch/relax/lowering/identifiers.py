@@ -36,9 +36,8 @@ class FunctionNames:
             if isinstance(func, relax.Function) and public:
                 continue
             if (name := identifier(str(gvar.name_hint))) != gvar.name_hint:
-                renamed[gvar] = (
-                    tvm.ir.GlobalVar(name, gvar.ty) if gvar.ty is not None else tvm.ir.GlobalVar(name)
-                )
+                renamed[gvar] = tvm.ir.GlobalVar(name)
+                relax.expr._update_type(renamed[gvar], gvar.ty)
         if not renamed:
             return mod
 
@@ -87,14 +86,19 @@ def check_identifiers(mod: tvm.IRModule) -> tvm.IRModule:
     for gvar, func in mod.functions_items():
         if not isinstance(func, tirx.PrimFunc) or not _is_text(func):
             continue
-        found: list[str] = [str(gvar.name_hint), *(str(var.name) for var in func.params)]
-        tvm_ffi.structural_walk(func.body, (tvm.ir.Var, lambda var: found.append(str(var.name))))
-        for name in found:
+        for name in (str(gvar.name_hint), *_names(func)):
             if not _THREAD.fullmatch(name) and not is_identifier(name):
                 raise ValueError(
                     f"the name {name!r} in the kernel {gvar.name_hint!r} is no identifier of CUDA C"
                 )
     return mod
+
+
+def _names(func: Any) -> list[str]:
+    """Return the names of a function's variables and buffers."""
+    found = [str(var.name) for var in func.params]
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Var, lambda var: found.append(str(var.name))))
+    return found
 
 
 def _is_text(func: Any) -> bool:
