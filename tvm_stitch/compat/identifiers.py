@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of a model as identifiers of generated code.
 
-A model's author chooses the names of inputs, dimensions and functions, and they reach CUDA C and C. There a name may
-be no identifier, a keyword, a name of CUDA or of a header, or a piece of code. :func:`identifier` is the only function
-that makes identifiers of names. Two names never get one identifier.
+A model's author chooses the names of inputs, dimensions and functions, and they reach CUDA C and C. Such a name may
+be no identifier, or a keyword. It may be a name of CUDA or of a header, or even a piece of code. Only
+:func:`identifier` makes identifiers of names. Two names never get one identifier.
 """
 
 from __future__ import annotations
