@@ -25,7 +25,7 @@ from .errors import (
 )
 from .heavy import import_compiler
 from .options import add_output_options
-from .progress import Progress, one_line, tell
+from .progress import Progress, lines_of_text, one_line, tell
 from .termination import Terminated, terminating
 from .versions import ShowVersions
 
@@ -84,7 +84,7 @@ def _run(argv: Sequence[str] | None) -> int:
         # Output printed by the compiler is not part of the result.
         with watched(), _no_warnings(), contextlib.redirect_stdout(sys.stderr):
             data, text = args.run(args, Progress(enabled=not args.quiet))
-        return _print(json.dumps(data, indent=2) if args.json else text)
+        return _print(json.dumps(data, indent=2) if args.json else lines_of_text(text))
     except UsageError as error:
         tell(f"tvm-stitch: error: {error}")
         return EXIT_USAGE
