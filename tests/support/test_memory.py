@@ -15,6 +15,9 @@ def test_data_in_proportion_to_the_file_pass() -> None:
         TooLarge, match=rf"it takes 3 GiB, more than 1 GiB, .* file of 100 bytes; .*{LIMIT}=3G"
     ):
         check_bytes(3 << 30, 100, "it")
+    check_bytes(3 << 30, 1 << 28, "it", per_byte=12)
+    with pytest.raises(TooLarge, match="more than 2.75 GiB"):
+        check_bytes(3 << 30, 1 << 28, "it", per_byte=11)
 
 
 def test_the_variable_replaces_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

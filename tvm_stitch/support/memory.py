@@ -22,19 +22,20 @@ class TooLarge(ValueError):
     """A model takes more memory than its file justifies, or than the machine has."""
 
 
-def check_bytes(needed: int, file_bytes: int, what: str) -> None:
+def check_bytes(needed: int, file_bytes: int, what: str, per_byte: int = PER_BYTE) -> None:
     """Check that a model's data fit this machine, and are in proportion to the model's file.
 
     Args:
         needed: bytes that the data take in memory.
         file_bytes: bytes of the file.
         what: the subject of the error, such as ``"the archive unpacked"``.
+        per_byte: bytes that they may take for each byte of the file.
 
     Raises:
         TooLarge: with both numbers, and with the variable that raises the limit.
     """
     asked = asked_limit()
-    if asked is None and needed > (most := max(SMALL, PER_BYTE * file_bytes)):
+    if asked is None and needed > (most := max(SMALL, per_byte * file_bytes)):
         raise TooLarge(
             f"{what} takes {shown(needed)}, more than {shown(most)}, the most for a file of {shown(file_bytes)}; "
             f"if you trust the file, set {LIMIT}={_rounded(needed)}"
