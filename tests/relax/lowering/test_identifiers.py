@@ -22,7 +22,7 @@ from tvm_stitch.relax.lowering.identifiers import (
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 INJECTED = 'x){asm volatile("trap;");}\n__device__ int pwned; //'
-NAMES = ["x y", "float4", "expf", "?", INJECTED]
+NAMES = ["x y", "float4", "fooIdx.x", "?", INJECTED]
 
 
 def _module(name: str, dim: str, function: str = "add_one") -> tvm.IRModule:
@@ -33,7 +33,7 @@ def _module(name: str, dim: str, function: str = "add_one") -> tvm.IRModule:
     buffers = [tirx.decl_buffer([tirx.Var(dim, "int64"), 8], "float32", name)]
     n = buffers[0].shape[0]
     buffers.append(tirx.decl_buffer([n, 8], "float32", f"{name} out"))
-    by_hand = builder.add_func(_plus_one(*buffers), function)
+    by_hand = builder.add_func(_plus_one(*buffers).without_attr("global_symbol"), function)
     with builder.function("main", [x]):
         with builder.dataflow():
             added = builder.emit(relax.call_tir(by_hand, [x], out_ty=relax.TensorType([rows, 8], "float32")))
@@ -85,6 +85,14 @@ def test_variables_are_renamed_in_functions_that_need_it() -> None:
     plain = _module("x", "n")
     func = next(f for f in plain.functions.values() if isinstance(f, tirx.PrimFunc))
     assert with_identifiers(func).same_as(func) or "out" in str(func.params[1].name)
+
+
+@pytest.mark.parametrize("axis", ["threadIdx.x", "blockIdx.z", "clusterCtaIdx.x", "vthread.y", ""])
+def test_thread_axes_keep_their_names(axis: str) -> None:
+    source = tirx.decl_buffer([tirx.Var(axis, "int64"), 8], "float32", "x")
+    func = _plus_one(source, tirx.decl_buffer(source.shape, "float32", "out")).with_attr("target", CUDA)
+    assert str(with_identifiers(func).params[0].shape[0].name) == axis
+    check_identifiers(tvm.IRModule({"f": func}))
 
 
 def test_what_reaches_the_code_generator_is_checked() -> None:

@@ -14,14 +14,17 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ...compat.identifiers import identifier, is_identifier
+from ...compat.identifiers import identifier
 from ...repairs.prim_funcs import with_prim_funcs
 from ...support.module_pass import module_pass
 
 GLOBAL = "global_symbol"
 
-_THREAD = re.compile(r"((thread|block)Idx|[vc]thread)\.[xyz]|", re.ASCII)
+_THREAD = re.compile(r"(\w*Idx|[vc]thread)\.[xyz]|", re.ASCII)
 """Names of thread axes, and of variables without a name. TVM's code generators write others for them."""
+
+_WRITTEN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|", re.ASCII)
+"""Names that TVM's code generators write as identifiers. They replace dots, and give names to variables without one."""
 
 
 @module_pass
@@ -78,16 +81,16 @@ def with_identifiers(func: Any) -> Any:
 
 
 def check_identifiers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a lowered module, after a check that nothing in its device functions has another name.
+    """Return a lowered module, after a check that all names in its device functions are words.
 
     Raises:
-        ValueError: with the first such name. TVM's code generator would write it into the code as it is.
+        ValueError: with the first other name. TVM's code generator would write it into the code as it is.
     """
     for gvar, func in mod.functions_items():
         if not isinstance(func, tirx.PrimFunc) or not _is_text(func):
             continue
         for name in (str(gvar.name_hint), *_names(func)):
-            if not _THREAD.fullmatch(name) and not is_identifier(name):
+            if not _WRITTEN.fullmatch(name):
                 raise ValueError(
                     f"the name {name!r} in the kernel {gvar.name_hint!r} is no identifier of CUDA C"
                 )
