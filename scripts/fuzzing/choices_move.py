@@ -107,7 +107,7 @@ def cut(g: Grower) -> None:
         end = g.rng.choice([whole, whole, f"{whole} - 1", f"({whole}) // 2"])
         step = g.rng.choice([1, 1, 2])
         attrs = {"axes": [axis], "begin": [begin], "end": [end], "strides": [step], "inbound": True}
-        if g.rng.random() < 0.2 and whole == end:
+        if g.rng.random() < 0.5:
             attrs["inbound"] = False
     g.add("strided_slice", (x,), attrs)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import tvm
 from tvm import relay
 from tvm.runtime.vm import VirtualMachine
 
+from cuda_emulator.relay_lowering import lower_relay
 from stitch_testing.relay.run import build_stitched, build_stock, run
 from tvm_stitch.relay import enable
 
@@ -260,3 +262,17 @@ def test_names_of_the_modules_own_functions_are_not_taken() -> None:
         VirtualMachine(relay.vm.compile(mod, "llvm"), tvm.cpu()).invoke("main", tvm.nd.array(value)).numpy()
     )
     np.testing.assert_allclose(got, stock, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["a b", "x(){}\n__device__ int pwned; void y"], ids=["space", "code"])
+def test_names_of_a_module_and_its_inputs_are_identifiers(name: str) -> None:
+    x = relay.var(name, shape=(4, 8), dtype="float32")
+    mod = tvm.IRModule.from_expr(relay.Function([x], relay.nn.softmax(relay.exp(x))))
+
+    def build(mod: Any, target: Any, params: Any) -> Any:
+        return relay.build(mod, target, params=params, mod_name=name)
+
+    with enable():
+        source = str(lower_relay(mod, build=build).source)
+    kernels = re.findall(r'^extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(.*?)\(', source, re.M)
+    assert kernels and all(kernel.isidentifier() for kernel in kernels) and "pwned; void" not in source

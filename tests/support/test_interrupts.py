@@ -214,3 +214,18 @@ def test_little_is_kept() -> None:
     assert len(interrupts._state.carried) == interrupts.MOST_CARRIED
     with watched():
         assert len(interrupts._state.carried) == 0
+
+
+def test_sigterm_is_noted_if_the_program_has_a_handler() -> None:
+    def handler(_number: int, _frame: Any) -> None:
+        raise SystemExit(143)
+
+    with watched():
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises(SystemExit) as caught, watched():
+            through_tvm(lambda: signal.raise_signal(signal.SIGTERM))
+        assert caught.value.code == 143 and signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)

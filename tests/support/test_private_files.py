@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_stitch.support.private_files import check_own_file, private_folder
+from tvm_stitch.support.private_files import check_own_file, check_trusted, private_folder
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
 
@@ -74,3 +74,57 @@ def test_only_own_regular_files_are_loaded(tmp_path: Path) -> None:
     for bad in (path, tmp_path / "link", tmp_path):
         with pytest.raises(PermissionError, match="regular file"):
             check_own_file(bad)
+
+
+def _file(folder: Path) -> Path:
+    folder.chmod(0o755)
+    path = folder / "model.so"
+    path.write_bytes(b"code")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_file_of_this_user_is_trusted(tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    check_trusted(path)
+    tmp_path.chmod(0o1777)  # as /tmp: others can put files there, but not replace this one
+    check_trusted(path)
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+@pytest.mark.parametrize("mode", [0o757, 0o777])
+def test_a_file_that_others_may_write_is_not_trusted(tmp_path: Path, which: str, mode: int) -> None:
+    path = _file(tmp_path)
+    changed = path if which == "file" else tmp_path
+    changed.chmod(mode)
+    with pytest.raises(PermissionError, match=f"may write to {changed}; .*chmod go-w {changed}"):
+        check_trusted(path)
+
+
+@AS_ROOT
+def test_a_group_of_others_is_not_trusted(tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    path.chmod(0o775)
+    check_trusted(path)  # the group of this user alone
+    os.chown(path, -1, 65534)
+    with pytest.raises(PermissionError, match="may write to"):
+        check_trusted(path)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_a_file_of_another_user_is_not_trusted(tmp_path: Path, which: str) -> None:
+    path = _file(tmp_path)
+    os.chown(path if which == "file" else tmp_path, 65534, -1)
+    with pytest.raises(PermissionError, match="belongs to user 65534.* cp -r"):
+        check_trusted(path)
+
+
+def test_the_file_behind_a_link_counts(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    path = _file(tmp_path / "inner")
+    (tmp_path / "link").symlink_to(path)
+    check_trusted(tmp_path / "link")
+    path.chmod(0o777)
+    with pytest.raises(PermissionError, match="inner/model.so"):
+        check_trusted(tmp_path / "link")

@@ -14,10 +14,19 @@ from typing import NoReturn
 
 from ..support.interrupts import EXIT_INTERRUPTED
 from .commands import bench, compile, explain, run
-from .errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Failure, UsageError, message_of
+from .errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    Failure,
+    UsageError,
+    message_of,
+)
 from .heavy import import_compiler
 from .options import add_output_options
-from .progress import Progress, one_line, tell
+from .progress import Progress, lines_of_text, one_line, tell
+from .termination import Terminated, terminating
 from .versions import ShowVersions
 
 COMMANDS = (compile, explain, run, bench)
@@ -26,7 +35,11 @@ COMMANDS = (compile, explain, run, bench)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
-        return _run(argv)
+        with terminating():
+            return _run(argv)
+    except Terminated:
+        tell("tvm-stitch: terminated")
+        return EXIT_TERMINATED
     except KeyboardInterrupt:  # at any moment, in the handlers below too
         tell("tvm-stitch: interrupted")
         return EXIT_INTERRUPTED
@@ -71,7 +84,7 @@ def _run(argv: Sequence[str] | None) -> int:
         # Output printed by the compiler is not part of the result.
         with watched(), _no_warnings(), contextlib.redirect_stdout(sys.stderr):
             data, text = args.run(args, Progress(enabled=not args.quiet))
-        return _print(json.dumps(data, indent=2) if args.json else text)
+        return _print(json.dumps(data, indent=2) if args.json else lines_of_text(text))
     except UsageError as error:
         tell(f"tvm-stitch: error: {error}")
         return EXIT_USAGE

@@ -9,10 +9,21 @@ import sys
 import time
 from collections.abc import Iterator
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
 
 def one_line(text: str) -> str:
     """Return a text with control characters and line ends escaped, because names of files may hold anything."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda match: repr(match[0])[1:-1], text)
+    return _CONTROL.sub(_escaped, text)
+
+
+def lines_of_text(text: str) -> str:
+    """Return a text of several lines with control characters escaped. A terminal would obey them."""
+    return "\n".join(map(one_line, text.replace("\t", "    ").split("\n")))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return repr(match[0])[1:-1]
 
 
 def tell(line: str) -> None:

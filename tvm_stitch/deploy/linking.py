@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..target import other_machine
+from .object_files import NotWritten, objects_in_child
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -46,14 +47,17 @@ def check_linker(target: Target) -> None:
 
 @contextlib.contextmanager
 def linking(path: Path) -> Iterator[None]:
-    """Turn errors of the linking code in this context into a LinkError.
+    """Turn errors of the linking code in this context into a LinkError. Object files are written in a child process.
 
     Raises:
-        LinkError: if the compiler fails, with its first complaint.
+        LinkError: if the compiler fails, with its first complaint, or if there is no space for an object file.
         RuntimeError: unchanged, if a disk is full.
     """
     try:
-        yield
+        with objects_in_child():
+            yield
+    except NotWritten as error:
+        raise LinkError(str(error)) from None
     except RuntimeError as error:
         text = str(error)
         if "Compilation error:" not in text or os.strerror(errno.ENOSPC) in text:

@@ -65,6 +65,7 @@ from .library.patch_convolutions import PatchConvolutions
 from .library.phased_convolutions import PhasedConvolutions
 from .library.reduction_innermost import ReductionInnermost
 from .lowering.embed_libraries import EmbedLibraries
+from .lowering.identifiers import FunctionNames, VariableNames
 from .lowering.serial_tasks import SerialTasks
 from .phases import Condition, Phase, Row, numbers_of, passes_of, table
 from .quantize.dequantized_constants import DequantizedConstants
@@ -83,6 +84,7 @@ GPUS = Condition("GPUs", lambda c: c.is_gpu)
 CPUS = Condition("CPUs", lambda c: not c.is_gpu)
 CUDA = Condition("CUDA", lambda c: c.kind == "cuda")
 LLVM = Condition("LLVM", lambda c: c.kind == "llvm")
+TEXT = Condition("C or CUDA C", lambda c: c.kind != "llvm")
 TEMPLATES = Condition("templates", lambda c: has_templates(c.target, c.config))
 MATMULS = Condition("matmuls are not TVM's", lambda c: not c.leaves("matmul"))
 CONVOLUTIONS = Condition("convolutions are not TVM's", lambda c: not c.leaves("convolution"))
@@ -91,6 +93,7 @@ NO_CUDNN_ASKED = Condition("compute=auto", lambda c: c.config.compute_of("convol
 
 # fmt: off
 IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and the later passes expect", (
+    Row("FunctionNames", lambda c: FunctionNames(), "Give functions names that are identifiers.", TEXT),
     Row("RaisedCalls", lambda c: RaisedCalls(), "Turn functions that an importer made of operators into operators."),
     Row("PlainExtents", lambda c: PlainExtents(), "Write extents with operators that TVM's passes know."),
     Row("DeclaredBounds", lambda c: DeclaredBounds(),
@@ -303,6 +306,8 @@ LINKING = Phase("linking", "the module gets what its executable needs", (
     Row("SerialTasks", lambda c: SerialTasks(), "Let loops over tasks run serially where a call has little work.",
         after={"schedules": "it adds functions that no other pass may see",
                "lowering": "it adds functions that no other pass may see"}),
+    Row("VariableNames", lambda c: VariableNames(), "Give variables and buffers names that are identifiers.", TEXT,
+        after={"schedules": "schedules make variables", "lowering": "a model's names reach functions as late as here"}),
 ))
 # fmt: on
 

@@ -11,6 +11,7 @@ import tvm
 from tvm import relay
 
 from ..codegen.emit import emit
+from ..compat.identifiers import identifier
 from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..plan.choose import choose_plan
@@ -57,7 +58,7 @@ class ScheduleStitchOps:
         self.target = resolve_target(target)
         self.config = checked_config(config)
         self.device = device_model(self.target, self.config)
-        self.prefix = prefix
+        self.prefix = identifier(prefix)  # the user's name of the module is in it
         self.build = build
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:

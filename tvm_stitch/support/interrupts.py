@@ -30,12 +30,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 EXIT_INTERRUPTED = 130
 """The exit code of a command that an interrupt ends."""
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""The signals whose handlers may raise. SIGTERM has none unless the program installs one."""
 MOST_CARRIED = 8
 """Most exceptions that are kept on the way through TVM."""
 
 
 class _State(threading.local):
-    """Per thread: the nesting of :func:`watched` and :func:`deferred`, and the exception of its signal handler.
+    """Per thread: the nesting of :func:`watched` and :func:`deferred`, and the exception of a signal's handler.
+
+    ``handlers`` are those that the program has installed, by signal.
 
     ``carried`` maps keys to the exceptions that are on their way through TVM.
     """
@@ -45,7 +49,7 @@ class _State(threading.local):
         self.deferring = 0
         self.noted: BaseException | None = None
         self.base: FrameType | None = None
-        self.handler: Any = None
+        self.handlers: dict[int, Any] = {}
         self.carried: OrderedDict[str, BaseException] = OrderedDict()
 
 
@@ -115,10 +119,11 @@ def check() -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Keep the exception of a SIGINT handler from being lost. It is raised at the end of the context at the latest.
+    """Keep the exception of a signal's handler from being lost. It is raised at the end of the context at the latest.
 
-    The handler is Python's, or the one that the program has installed. A handler that raises nothing has dealt with
-    the signal. Python delivers signals to the main thread. In other threads this only unwraps carried exceptions.
+    The handler of SIGINT is Python's, or the one that the program has installed. One of SIGTERM counts if the program
+    has installed it. A handler that raises nothing has dealt with the signal. Python delivers signals to the main
+    thread. In other threads this only unwraps carried exceptions.
     """
     if "tvm" in sys.modules:
         _register()
@@ -176,23 +181,25 @@ def _begin(base: FrameType) -> None:
     _state.noted, _state.base = None, base
     if threading.current_thread() is not threading.main_thread():
         return
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not _noting:  # _noting may be left from a context that an interrupt kept from beginning
-        _state.handler = handler if callable(handler) else None
-        if callable(handler):
-            signal.signal(signal.SIGINT, _noting)
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if handler is not _noting:  # _noting may be left from a context that an interrupt kept from beginning
+            _state.handlers[number] = handler if callable(handler) else None
+            if callable(handler):
+                signal.signal(number, _noting)
 
 
 def _leave() -> BaseException | None:
-    """Leave :func:`watched`, restore the program's signal handler, and return the exception to raise."""
+    """Leave :func:`watched`, restore the program's signal handlers, and return the exception to raise."""
     if _state.depth > 1:
         _state.depth -= 1
         noted = None if _state.deferring else _state.noted
         return None if noted is None else _crossing(noted)
-    if _state.handler is not None and signal.getsignal(signal.SIGINT) is _noting:
-        signal.signal(signal.SIGINT, _state.handler)
+    for number, handler in _state.handlers.items():
+        if handler is not None and signal.getsignal(number) is _noting:
+            signal.signal(number, handler)
     noted = _state.noted
-    _state.depth, _state.noted, _state.base, _state.handler = 0, None, None, None
+    _state.depth, _state.noted, _state.base, _state.handlers = 0, None, None, {}
     return noted
 
 
@@ -202,20 +209,21 @@ def _crossing(err: BaseException) -> BaseException:
 
 
 def _noting(signum: int, frame: FrameType | None) -> None:
-    """Handle SIGINT inside :func:`watched`."""
+    """Handle a signal inside :func:`watched`."""
+    handler = _state.handlers.get(signum) or signal.default_int_handler
     if not _state.depth:  # watched is just beginning or ending
-        (_state.handler or signal.default_int_handler)(signum, frame)
+        handler(signum, frame)
         return
     if _state.noted is None:
         try:
-            (_state.handler or signal.default_int_handler)(signum, frame)
+            handler(signum, frame)
             return
         except BaseException as err:
             _state.noted = err
     if _state.deferring or (frame is not None and frame.f_code.co_filename == __file__):
         return
     if _is_lost_in(frame):
-        _thread.interrupt_main()  # sends the signal again, a little later
+        _thread.interrupt_main(signal.Signals(signum))  # sends the signal again, a little later
         return
     raise _crossing(_state.noted)
 

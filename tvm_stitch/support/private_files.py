@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -58,3 +60,41 @@ def check_own_file(path: Path) -> Path:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         raise PermissionError(f"{path} is not a regular file that only user {os.geteuid()} writes")
     return path
+
+
+def check_trusted(path: Path) -> None:
+    """Check that no other user but root can have written a file that is to be loaded, or can replace it.
+
+    The file and its folder belong to this user or to root. Others may write to neither, but to the folder if it has the
+    sticky bit. Symbolic links are followed, and the real path counts.
+
+    Raises:
+        PermissionError: with the path that others may have written, and what to do.
+        OSError: if the file does not exist.
+    """
+    real = Path(os.path.realpath(path))
+    for each in (real, real.parent):
+        status = os.stat(each)
+        if status.st_uid not in (0, os.geteuid()):
+            raise PermissionError(
+                f"{path} is not loaded, because {each} belongs to user {status.st_uid}, who could put any code there; "
+                f"if you trust it, make a copy of your own: cp -r {real.parent} NEW"
+            )
+        sticky = each != real and status.st_mode & stat.S_ISVTX
+        if not sticky and status.st_mode & _writers(status):
+            raise PermissionError(
+                f"{path} is not loaded, because other users may write to {each}; if you trust it: chmod go-w {each}"
+            )
+
+
+def _writers(status: os.stat_result) -> int:
+    """Return the mode bits by which others write. The group's bit does not count if the group is this user alone."""
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(status.st_gid)
+    except KeyError:
+        return _OTHERS_WRITE
+    own = (
+        status.st_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    )
+    return stat.S_IWOTH if own else _OTHERS_WRITE

@@ -114,9 +114,11 @@ def test_the_pipeline_runs_once(
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("where", ["emit", "export"])
 @pytest.mark.parametrize("earlier", [False, True])
 def test_an_interrupt_exits_130_and_leaves_nothing(
+    number: signal.Signals,
     where: str,
     earlier: bool,
     model: Path,
@@ -135,12 +137,14 @@ def test_an_interrupt_exits_130_and_leaves_nothing(
 
     def interrupted(*args: object) -> object:
         result = original(*args)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return result
 
     monkeypatch.setattr(owner, name, interrupted)
     code, stdout, stderr = run(capfd, "compile", model, "--shape", "x=5,16", "-o", out)
-    assert code == 130 and stdout == "" and "interrupted" in stderr and "Traceback" not in stderr
+    expected, said = (130, "interrupted") if number == signal.SIGINT else (143, "terminated")
+    assert code == expected and stdout == "" and said in stderr and "Traceback" not in stderr
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert [p.name for p in tmp_path.iterdir()] == (["out"] if earlier else [])
     assert not earlier or [(p.name, p.read_text()) for p in out.iterdir()] == [("model.so", "earlier")]
 

@@ -204,3 +204,52 @@ def test_a_manifest_of_a_target_that_is_none(
         (tmp_path / "odd" / "manifest.json").write_text(json.dumps(manifest | {"target": {"kind": kind}}))
         code, _, stderr = run(capfd, "run", tmp_path / "odd", "-q")
         assert code == 2 and "is not a manifest of tvm-stitch compile" in stderr
+
+
+def _copy(compiled: Path, folder: Path, library: str) -> Path:
+    """Copy a compiled model, with another name of its library in the manifest."""
+    folder.mkdir(parents=True)
+    manifest = json.loads((compiled / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "library": library}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../other/model.so", "/other/model.so", "..", "", "a/model.so"])
+def test_a_manifest_names_a_file_of_its_folder(
+    compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    for other in ("other", "out/a"):
+        (tmp_path / other).mkdir(parents=True)
+        shutil.copy(compiled / "model.so", tmp_path / other / "model.so")
+    (tmp_path / "out" / "a").rename(tmp_path / "a")
+    (tmp_path / "out").rmdir()
+    folder = _copy(compiled, tmp_path / "out", str(tmp_path / name[1:]) if name.startswith("/") else name)
+    (tmp_path / "a").rename(folder / "a")
+    code, _, stderr = run(capfd, "run", folder)
+    assert code == 2 and "is no name of a file in its folder; compile the model again" in stderr
+
+
+def test_a_library_is_no_link_out_of_its_folder(
+    compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = _copy(compiled, tmp_path / "out", "model.so")
+    (folder / "model.so").symlink_to(compiled / "model.so")
+    code, _, stderr = run(capfd, "run", folder)
+    assert code == 2 and "is a link out of its folder; copy " in stderr
+    (folder / "model.so").rename(folder / "link")
+    shutil.copy(compiled / "model.so", folder / "other.so")
+    (folder / "model.so").symlink_to("other.so")
+    assert run(capfd, "run", folder, "--repeats", 1, "--shape", "x=3,16")[0] == 0
+
+
+@pytest.mark.parametrize("how", ["folder", "library"])
+def test_a_library_that_others_may_write_is_not_loaded(
+    compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str
+) -> None:
+    folder = _copy(compiled, tmp_path / "out", "model.so")
+    shutil.copy(compiled / "model.so", folder / "model.so")
+    (folder / "model.so").chmod(0o777)
+    code, _, stderr = run(capfd, "run", folder if how == "folder" else folder / "model.so")
+    assert (
+        code == 2 and f"other users may write to {folder / 'model.so'}; if you trust it: chmod go-w" in stderr
+    )

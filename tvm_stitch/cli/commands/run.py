@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...deploy.cpu_flags import why_not_here
 from ...support.failures import reraise_fatal
+from ...support.private_files import check_trusted
 from ..errors import Failure, UsageError
 from ..library_file import is_library, is_manifest, is_whole
 from ..options import add_shape, add_timing, check_timing, parse_shapes, path_of
@@ -115,7 +116,11 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         if not manifest.is_file():
             raise UsageError(f"{path} has no {MANIFEST}; give a folder that tvm-stitch compile wrote")
         manifest_data = _manifest(manifest)
-        library = path / str(manifest_data.get("library", LIBRARY))
+        library = path / _plain_name(manifest, str(manifest_data.get("library", LIBRARY)))
+        if library.is_file() and library.resolve().parent != path.resolve():
+            raise UsageError(
+                f"{library} is a link out of its folder; copy {library.resolve()} there if you trust it"
+            )
     else:
         library, neighbour = path, path.parent / MANIFEST
         manifest_data = _manifest(neighbour) if neighbour.is_file() else {}
@@ -128,7 +133,20 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         raise UsageError(f"{library} is not a compiled model; compile it first: tvm-stitch compile {library}")
     if not is_whole(library):
         raise UsageError(f"{library} is cut off; compile the model again")
+    try:
+        check_trusted(library)  # loading it runs its code
+    except PermissionError as error:
+        raise UsageError(str(error)) from None
     return library, manifest_data
+
+
+def _plain_name(manifest: Path, name: str) -> str:
+    """Return the name of the library in a manifest, which is a file next to it."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise UsageError(
+            f"{manifest} names the library {name!r}, which is no name of a file in its folder; compile the model again"
+        )
+    return name
 
 
 def _manifest(path: Path) -> dict[str, Any]:

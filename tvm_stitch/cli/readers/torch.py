@@ -23,6 +23,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 from ...execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ...graph.dtype import HALF
+from ...importers.torch.archive import TooLarge, UnsafeProgram, load_program
 from ...importers.torch.converters import torch_converters
 from ...importers.torch.names import from_exported_program_named
 from ...support.failures import error_text, fault_at, reraise_fatal
@@ -63,7 +64,9 @@ def _load(path: Path) -> ExportedProgram:
         raise UsageError(f"{path} is not a program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
     with _logged("torch.export") as reasons:
         try:
-            return torch.export.load(path)
+            return load_program(path)
+        except (TooLarge, UnsafeProgram) as error:
+            raise UsageError(f"{path} is not read: {error}") from None
         except Exception as error:  # of many kinds: of archives, of JSON, of other versions
             reraise_fatal(error)
             reason = str(reasons[-1] if reasons else error)

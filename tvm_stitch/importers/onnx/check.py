@@ -14,7 +14,9 @@ from typing import Any
 import onnx
 from onnx import TensorProto, defs
 
+from ...support.child_process import ChildFailed
 from ...support.failures import error_text
+from .limits import quick_reason, too_large_constant, within_limits
 
 MOST_ELEMENTS = 1 << 40
 """Elements of a tensor that no machine holds, so that a dimension must be wrong."""
@@ -25,14 +27,32 @@ class InvalidModel(ValueError):
 
 
 def check_model(proto: onnx.ModelProto) -> None:
-    """Check a model for all properties that an importer takes for granted.
+    """Check a model for all properties that an importer takes for granted, in a child process with limits.
 
     Args:
         proto: the model.
 
     Raises:
-        InvalidModel: with the fault, and its node or tensor.
+        InvalidModel: with the fault, and its node or tensor. Also if the check takes too much time or memory.
     """
+    try:
+        fault = within_limits(lambda: _fault(proto), proto)
+    except ChildFailed as err:
+        reason = quick_reason(proto) or f"ONNX's own check does not end well: {error_text(err)}"
+        raise InvalidModel(reason) from None
+    if fault is not None:
+        raise InvalidModel(fault)
+
+
+def _fault(proto: onnx.ModelProto) -> str | None:
+    try:
+        _check(proto)
+    except InvalidModel as err:
+        return str(err)
+    return None
+
+
+def _check(proto: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, RuntimeError) as err:
@@ -56,6 +76,8 @@ def check_model(proto: onnx.ModelProto) -> None:
         raise InvalidModel(error_text(err)) from None
     for value in [*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output]:
         _check_value(value)
+    if (fault := too_large_constant(inferred)) is not None:
+        raise InvalidModel(fault)
 
 
 class _Checker:

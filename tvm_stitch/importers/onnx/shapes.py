@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from ...support.failures import reraise_fatal
+from .limits import within_limits
 
 
 def with_symbolic_dims(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -67,10 +68,14 @@ def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.
     options.log_severity_level = 4
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = os.path.join(folder, "model.onnx")
-        try:
+
+        def fold() -> None:
             onnxruntime.InferenceSession(
                 fixed.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
+
+        try:
+            within_limits(fold, fixed)
             return onnx.load(options.optimized_model_filepath)
         except Exception as error:  # errors of ONNX Runtime, protobuf or the system: the model stays as it is
             reraise_fatal(error)

@@ -30,6 +30,7 @@ from ...support.interrupts import carrying
 from ...support.pass_context import changed
 from ..stitch.stitch_ops import STITCH_ATTR
 from .argument_checks import with_shared_checks
+from .identifiers import check_identifiers
 from .separate_tasks import with_tasks_apart
 
 NAME = "tvm_stitch"
@@ -98,7 +99,7 @@ def lowering() -> tuple[Any, Any, Any]:
 
 def _finished(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a lowered module after the steps that follow TVM's passes."""
-    return with_tasks_apart(with_shared_checks(mod))
+    return with_tasks_apart(with_shared_checks(check_identifiers(mod)))
 
 
 def with_quick_host(target: tvm.target.Target) -> tvm.target.Target:
