@@ -46,6 +46,7 @@ from .constants.weights import ConstantWeights
 from .dump import asked_dump
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
+from .layout.padded_taps import PaddedTaps
 from .layout.pads import SinkPads
 from .layout.permutations import PropagatePermutations
 from .layout.reshapes import SinkReshapes
@@ -154,6 +155,8 @@ ATTENTION = Phase("attention", "attention becomes one kernel, or matmuls and a s
 ))
 
 LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few elements are moved", (
+    Row("PaddedTaps", lambda c: PaddedTaps(), "Drop the taps of convolutions that read padding only.",
+        after={"computed-constants": "a weight whose taps are dropped must be a constant"}),
     Row("TransposedConvolutions", lambda c: TransposedConvolutions(not c.leaves("convolution")),
         "Write transposed convolutions as convolutions or matmuls where they are such.",
         after={"computed-constants": "a weight is reversed when the model is compiled, so it must be a constant"}),
