@@ -99,7 +99,7 @@ def test_unknown_attributes() -> None:
 def test_what_is_no_module_is_refused_with_what_makes_one(function: Any) -> None:
     mod = build(lambda emit, x: R.exp(x), ((4, 8), F32))
     for given, message in (
-        ("model.onnx", "not str: read an ONNX file with tvm.relax.frontend.onnx.from_onnx"),
+        ("model.onnx", "not str: read an ONNX file with tvm_stitch.importers.onnx.load.from_onnx"),
         (None, "not NoneType: an importer of tvm.relax.frontend"),
         (mod["main"], r"relax.expr.Function: tvm.IRModule.from_expr\(function\) makes one"),
         (relax.frontend.nn.Linear(4, 4), "its export_tvm gives one"),

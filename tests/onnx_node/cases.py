@@ -15,8 +15,25 @@ from onnx.reference import ReferenceEvaluator
 
 # Operators unknown to TVM's importer that ONNX defines as functions of others.
 _DEFINED = [("", "SoftmaxCrossEntropyLoss"), ("", "NegativeLogLikelihoodLoss")]
-# Inputs that TVM's importer takes as constants only; models have them as constants.
-_CONSTANT_INPUTS = ("axes",)
+# Inputs that importers take as constants only, by position: sizes, axes and counts. Models have them as constants.
+_CONSTANT_INPUTS = {
+    **{f"Reduce{kind}": (1,) for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()},
+    **dict.fromkeys(
+        "Squeeze Unsqueeze Reshape Expand Tile TopK CumSum CumProd Trilu SplitToSequence".split(), (1,)
+    ),
+    **dict.fromkeys("Split AffineGrid CenterCropPad SequenceAt SequenceErase Upsample".split(), (1,)),
+    **dict.fromkeys(("Dropout", "OneHot", "Col2Im", "DFT"), (1, 2)),
+    **dict.fromkeys("ConstantOfShape BlackmanWindow HammingWindow HannWindow".split(), (0,)),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 2, 3),
+    "Resize": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "MaxUnpool": (2,),
+    "NonMaxSuppression": (2, 3, 4),
+    "STFT": (1, 3),
+    "SequenceInsert": (2,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+}
 
 
 @cache
@@ -58,11 +75,18 @@ def fold_shapes(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelPro
     """The model with all that its input shapes and constants determine computed beforehand.
 
     TVM's importer refuses some arithmetic on shapes, and reductions whose axes are an input. A case's shapes
-    are fixed, so what depends on shapes alone becomes an initializer, and so do the inputs named for axes.
+    are fixed, so what depends on shapes alone becomes an initializer, and so do inputs that are sizes or axes.
     """
     graph = model.graph
     constant: set[str] = {tensor.name for tensor in graph.initializer} | {""}
-    constant |= {value.name for value in graph.input if value.name in _CONSTANT_INPUTS}
+    given = {value.name for value in graph.input}
+    sizes = {
+        node.input[i]
+        for node in graph.node
+        for i in _CONSTANT_INPUTS.get(node.op_type, ())
+        if i < len(node.input)
+    } & given
+    constant |= sizes
     foldable: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type in ("Shape", "Size") or all(name in constant for name in node.input):
@@ -74,7 +98,7 @@ def fold_shapes(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelPro
     wanted = {name for node in kept for name in node.input} | set(results)
     names = [name for node in foldable for name in node.output if name and name in wanted]
     values = _evaluate(model, names, inputs)
-    values |= {name: np.asarray(inputs[name]) for name in _CONSTANT_INPUTS if name in inputs}
+    values |= {name: np.asarray(inputs[name]) for name in sorted(sizes)}
     # A result that is folded still needs a node to come from.
     for name in results:
         if name in values:

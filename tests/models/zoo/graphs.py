@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from tvm.relax.frontend.onnx import from_onnx
 
+from tvm_stitch.importers.onnx.load import from_onnx
 from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
 from .spec import Arrays, Made, normal

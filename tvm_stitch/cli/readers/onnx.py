@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
-import traceback
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +18,8 @@ from ...importers.onnx.compare import (
     onnxruntime_call,
     output_specs,
 )
-from ...importers.onnx.misread import misread
 from ...importers.onnx.shapes import folded, with_symbolic_dims
 from ...support.failures import error_text, fault_at, reraise_fatal
-from ...support.quiet import without_native_stderr
 from ..errors import Failure, UsageError
 from ..heavy import import_or_say
 from .imported import ONNX_ADVICE, Model
@@ -34,7 +27,7 @@ from .imported import ONNX_ADVICE, Model
 if TYPE_CHECKING:
     from .imported import Call, Inputs
 
-_UNKNOWN = "it does not know the operator"
+_UNKNOWN = "no converter knows this operator"
 
 
 def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
@@ -47,7 +40,7 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
 
     Raises:
         UsageError: if the model is invalid, or the shapes do not fit.
-        Failure: if TVM's importer rejects it.
+        Failure: if no converter takes one of its nodes.
     """
     try:
         proto = with_symbolic_dims(onnx.load(str(path)))
@@ -62,21 +55,14 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
         check_shapes(proto, shapes)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    _check_read(proto, path)
     model = _imported(proto, shapes, names)
     if isinstance(model, str) and (constant := folded(proto, shapes)) is not None:
-        _check_read(constant, path)  # what computed a scale is a number now
-        model = _imported(constant, shapes, names)
+        second = _imported(constant, shapes, names)  # sizes that are computed are numbers now
+        model = model if isinstance(second, str) else second
     if isinstance(model, str):
         advice = "" if _UNKNOWN in model else _fix_shapes(proto, shapes)
-        raise Failure(f"TVM's ONNX importer does not take {path}: {model}{advice}")
+        raise Failure(f"{path} cannot be imported: {model}{advice}")
     return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
-
-
-def _check_read(proto: onnx.ModelProto, path: Path) -> None:
-    """Raise a Failure for a model that the importer would misread."""
-    if (reason := misread(proto)) is not None:
-        raise Failure(f"TVM's ONNX importer does not take {path}: {reason}")
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
@@ -101,26 +87,14 @@ def _check_types(proto: onnx.ModelProto) -> None:
 
 
 def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names: bool) -> OnnxModel | str:
-    """Return the imported model, or TVM's reason against it in one line."""
-    output = io.StringIO()
+    """Return the imported model, or the reason against it in one line."""
     try:
-        with contextlib.redirect_stdout(output), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are not identifiers
-            return load_onnx(proto, shapes, names=names)
+        return load_onnx(proto, shapes, names=names)
     except Exception as error:
         reraise_fatal(error)
-        if fault_at(error) is not None:  # a fault of this package, not of the importer
+        if fault_at(error) is not None:  # a fault of this package, not of the model
             raise
-        reason = error_text(error)
-        if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
-            return _without(sorted(reason.rpartition(": ")[2].split(", ")))
-        operator = re.search(r"^Error converting operator (\w+)", output.getvalue(), re.M)
-        # The unfinished module lives in the error's frames, and TVM warns when it is destroyed.
-        with without_native_stderr():
-            traceback.clear_frames(error.__traceback__)
-            error.__traceback__ = None
-            del error
-        return f"{operator[1]}: {reason}" if operator else reason
+        return error_text(error)
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:
@@ -131,15 +105,6 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> s
         if spec.name not in shapes and not spec.is_static
     ]
     return f"; with fixed shapes it may: {' '.join(words)}, each N a number" if words else ""
-
-
-def _without(operators: list[str]) -> str:
-    """Return advice about operators that the importer does not know."""
-    several, them = ("s", "them") if len(operators) > 1 else ("", "it")
-    return (
-        f"{_UNKNOWN}{several} {', '.join(operators)}; export the model without {them}, or from PyTorch "
-        "to a .pt2 file (torch.export.save), where TVM knows LSTM, GRU and RNN and loops are unrolled"
-    )
 
 
 def _peer(proto: onnx.ModelProto, inputs: Inputs) -> Call:

@@ -36,17 +36,14 @@ def load_onnx(
 
     Raises:
         ValueError: if ``shapes`` names no input of the model, or contradicts a fixed dimension.
+        UnsupportedModel: if a node has something that no converter honours.
     """
-    from tvm.relax.frontend.onnx import from_onnx
-
-    from .names import from_onnx_named  # not for a TVM with Relay
+    from .load import from_onnx  # not for a TVM with Relay
 
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
     check_shapes(proto, fixed)
     inputs = tuple(TensorSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in input_specs(proto))
-    given = {n: list(s) for n, s in fixed.items()} or None
-    mod = from_onnx_named(proto, given) if names else from_onnx(proto, shape_dict=given)
-    return OnnxModel(proto, mod, inputs)
+    return OnnxModel(proto, from_onnx(proto, fixed, names), inputs)
 
 
 def check_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-_ONNX = "read an ONNX file with tvm.relax.frontend.onnx.from_onnx(onnx.load(path)), or give it to tvm-stitch compile"
+_ONNX = (
+    "read an ONNX file with tvm_stitch.importers.onnx.load.from_onnx(onnx.load(path)),"
+    " or give it to tvm-stitch compile"
+)
 _TORCH = "import it with torch.export.export and tvm.relax.frontend.torch.from_exported_program"
 
 
@@ -33,7 +36,7 @@ def _how(mod: Any, kind: str) -> str:
     if isinstance(mod, relax.frontend.nn.Module):
         return "its export_tvm gives one"
     if "ModelProto" in kind:
-        return "tvm.relax.frontend.onnx.from_onnx makes one"
+        return "tvm_stitch.importers.onnx.load.from_onnx makes one"
     if kind.startswith("torch.") or hasattr(mod, "state_dict"):
         return _TORCH
     return "an importer of tvm.relax.frontend, TVMScript or a BlockBuilder makes one"

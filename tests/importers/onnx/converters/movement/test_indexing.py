@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators with indices compute what ONNX Runtime does, with negative indices too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.importers.onnx.runs import RNG, compare, floats, model
+from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
+from tvm_stitch.importers.onnx.load import from_onnx
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_one_hot_of_a_depth_in_a_list(kind: str, axis: int) -> None:
+    constants = {"d": np.array([4], "int64"), "v": np.array([2, 7], kind)}
+    compare(
+        helper.make_node("OneHot", list("idv"), ["y"], axis=axis),
+        {"i": np.array([[0, -1], [3, 9]])},
+        constants,
+    )
+
+
+def test_gather_of_negative_indices() -> None:
+    compare(
+        helper.make_node("Gather", ["x", "i"], ["y"], axis=1),
+        {"x": floats(3, 4)},
+        {"i": np.array([-1, 0, -4])},
+    )
+    compare(
+        helper.make_node("Gather", ["x", "i"], ["y"], axis=1), {"x": floats(3, 4), "i": np.array([-1, 0, -4])}
+    )
+
+
+def test_an_index_outside_is_refused() -> None:
+    proto = model(helper.make_node("Gather", ["x", "i"], ["y"]), {"x": floats(3)}, {"i": np.array([3])})
+    with pytest.raises(UnsupportedModel, match="outside of the 3 elements"):
+        from_onnx(proto)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+def test_scatter(reduction: str) -> None:
+    indices = np.array([[0, -1], [1, 3], [2, 0], [4, 1]])
+    node = helper.make_node("ScatterElements", list("xiu"), ["y"], axis=1, reduction=reduction)
+    compare(node, {"x": floats(4, 5), "u": floats(4, 2)}, {"i": indices})
+
+
+@pytest.mark.parametrize("how", [{}, {"reverse": 1}, {"exclusive": 1}, {"reverse": 1, "exclusive": 1}])
+def test_sums_along_an_axis(how: dict[str, Any]) -> None:
+    compare(helper.make_node("CumSum", ["x", "a"], ["y"], **how), {"x": floats(3, 4)}, {"a": np.int64(-1)})
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pad(mode: str) -> None:
+    pads = np.array([1, 2, 2, 1])
+    compare(
+        helper.make_node("Pad", ["x", "p"], ["y"], mode=mode),
+        {"x": floats(2, 4, 5)},
+        {"p": np.insert(pads, [0, 2], 0)},
+    )
+
+
+def test_negative_pads_cut() -> None:
+    constants = {"p": np.array([-1, 1, 2, -2]), "v": np.float32(7)}
+    compare(helper.make_node("Pad", ["x", "p", "v"], ["y"]), {"x": floats(3, 4)}, constants)
+
+
+def test_top_k_of_one_axis() -> None:
+    x = RNG.permutation(24).reshape(4, 6).astype("float32")
+    node = helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=0, largest=0)
+    compare(node, {"x": x}, {"k": np.array([2])})
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_depth_to_space(mode: str) -> None:
+    compare(helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=2, mode=mode), {"x": floats(1, 8, 2, 3)})
+
+
+@pytest.mark.parametrize("axes", [{"batch_axis": 0, "time_axis": 1}, {"batch_axis": 1, "time_axis": 0}])
+def test_reverse_sequence(axes: dict[str, int]) -> None:
+    compare(
+        helper.make_node("ReverseSequence", ["x", "n"], ["y"], **axes),
+        {"x": floats(4, 4, 2), "n": np.array([1, 2, 4, 3])},
+    )

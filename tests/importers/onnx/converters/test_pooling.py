@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling with all its attributes computes what ONNX Runtime does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.importers.onnx.runs import compare, floats
+
+X = {"x": floats(1, 2, 7, 6)}
+WINDOWS: list[dict[str, Any]] = [
+    {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1},
+    {"kernel_shape": [3, 3], "strides": [2, 1], "auto_pad": "SAME_LOWER"},
+    {"kernel_shape": [3, 3], "pads": [1, 0, 1, 1], "dilations": [2, 1]},
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_maxima_and_their_positions(window: dict[str, Any]) -> None:
+    compare(helper.make_node("MaxPool", ["x"], ["y"], **window), X)
+    compare(helper.make_node("MaxPool", ["x"], ["y", "i"], storage_order=1, **window), X)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_means(window: dict[str, Any], include: int) -> None:
+    compare(helper.make_node("AveragePool", ["x"], ["y"], count_include_pad=include, **window), X)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms(p: int) -> None:
+    compare(
+        helper.make_node("LpPool", ["x"], ["y"], p=p, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]),
+        X,
+    )
+    compare(helper.make_node("GlobalLpPool", ["x"], ["y"], p=p), X)
+
+
+def test_maxima_go_back_to_their_positions() -> None:
+    indices = np.array([[[[5, 7], [13, 15]]]])
+    node = helper.make_node("MaxUnpool", ["x", "i", "s"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
+    compare(node, {"x": floats(1, 1, 2, 2)}, {"i": indices, "s": np.array([1, 1, 4, 4])})

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resize with all its attributes computes what ONNX Runtime does, or is refused where the two definitions differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.importers.onnx.runs import compare, floats, model
+from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
+from tvm_stitch.importers.onnx.load import from_onnx
+
+X = {"x": floats(1, 2, 8, 6)}
+
+
+def by_sizes(**how: Any) -> onnx.NodeProto:
+    return helper.make_node("Resize", ["x", "", "", "z"], ["y"], **how)
+
+
+def by_scales(**how: Any) -> onnx.NodeProto:
+    return helper.make_node("Resize", ["x", "", "s"], ["y"], **how)
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric"])
+@pytest.mark.parametrize("scales", [(1.7, 0.55), (2.0, 3.0)])
+def test_scales(mode: str, scales: tuple[float, float]) -> None:
+    constants = {"s": np.array([1, 1, *scales], "float32")}
+    compare(by_scales(mode="linear", coordinate_transformation_mode=mode), X, constants, opset=19)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"mode": "cubic"},
+        {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+        {"mode": "linear", "antialias": 1},
+        {"mode": "cubic", "antialias": 1},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "nearest", "nearest_mode": "ceil"},
+        {"mode": "nearest", "nearest_mode": "round_prefer_ceil"},
+    ],
+)
+def test_sizes(how: dict[str, Any]) -> None:
+    compare(by_sizes(**how), X, {"z": np.array([1, 2, 5, 9])}, opset=19, rtol=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_the_aspect_ratio_is_kept(policy: str) -> None:
+    node = by_sizes(mode="nearest", keep_aspect_ratio_policy=policy, axes=[2, 3])
+    compare(node, X, {"z": np.array([4, 5])}, opset=19)
+
+
+def test_a_region_with_a_value_outside() -> None:
+    node = helper.make_node(
+        "Resize", ["x", "r", "", "z"], ["y"], mode="linear", extrapolation_value=7.0,
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )  # fmt: skip
+    roi = np.array([0, 0, 0.2, -0.3, 1, 1, 1.4, 0.8], "float32")
+    compare(node, X, {"r": roi, "z": np.array([1, 2, 5, 4])}, opset=19, rtol=1e-3)
+
+
+def test_corners_by_a_scale_that_gives_no_whole_number_are_refused() -> None:
+    proto = model(by_scales(mode="linear", coordinate_transformation_mode="align_corners"), X,
+                  {"s": np.array([1, 1, 1.7, 1], "float32")}, opset=19)  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="align_corners with the scale 1.7 of 8 elements"):
+        from_onnx(proto)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_upsample(mode: str) -> None:
+    node = helper.make_node("Upsample", ["x", "s"], ["y"], mode=mode)
+    compare(node, X, {"s": np.array([1, 1, 2, 3], "float32")}, opset=9)

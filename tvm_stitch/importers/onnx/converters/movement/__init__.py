@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of operators that move elements: constants and shapes, indices, and sequences."""
+
+from __future__ import annotations
+
+from ..node import Conversion
+from .constants import CONVERSIONS as CONSTANTS
+from .indexing import CONVERSIONS as INDEXING
+from .selection import CONVERSIONS as SELECTION
+from .sequences import CONVERSIONS as SEQUENCES
+
+CONVERSIONS: dict[tuple[str, str], Conversion] = {**CONSTANTS, **INDEXING, **SELECTION, **SEQUENCES}
+"""Converters by ``(domain, operator)``."""
