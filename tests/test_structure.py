@@ -348,6 +348,7 @@ _NO_CHOICE = {
     },
     "compute/cuda/positions.py": {"FIRST": "an axis"},
     "compute/cuda/splits.py": {"VECTOR": "the most that an instruction loads"},
+    "compute/recurrent/cell.py": {"GATES": "of kinds of cells", "DEFAULTS": "ONNX Runtime's"},
     "relax/attention/operands.py": {"LEADING_AXES": "of the kernels' arguments"},
     "relax/constants/computed_weights.py": {"_FILLED": "the values of operators"},
     "relax/constants/views.py": {"_INTEGERS": "bits of types"},

@@ -65,6 +65,7 @@ from .library.own_convolutions import OwnConvolutions
 from .library.patch_convolutions import PatchConvolutions
 from .library.phased_convolutions import PhasedConvolutions
 from .library.reduction_innermost import ReductionInnermost
+from .loops.recurrent_layers import RecurrentLayers
 from .lowering.embed_libraries import EmbedLibraries
 from .lowering.identifiers import FunctionNames, VariableNames
 from .lowering.serial_tasks import SerialTasks
@@ -100,6 +101,8 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
     Row("DeclaredBounds", lambda c: DeclaredBounds(),
         "Simplify shapes with the bounds that a function declares of its symbols."),
     Row("MendImports", lambda c: MendImports(), "Rewrite imported calls that TVM miscompiles or does not compile."),
+    Row("RecurrentLayers", lambda c: RecurrentLayers(c.target, c.config),
+        "Compute recurrent layers by one kernel on CPUs, and by loops elsewhere."),
     Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),
     Row("DispatchScans", lambda c: exclusively(backend_of(c.target).library_dispatch_passes(c.target), "DispatchScans"),
         "Let TVM choose kernels for scans, sorting and sampling.",

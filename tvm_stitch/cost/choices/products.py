@@ -75,3 +75,12 @@ class ProductChoices:
     """Fewest queries. With fewer, most lanes are empty."""
     copied_at_once: int = 16
     """Elements that a copy moves at once."""
+    recurrent_rows: int = 4
+    """Rows of the batch of a recurrent layer's tile. Four rows of four gates fill 16 of AVX-512's 32 registers."""
+    recurrent_vectors: int = 2
+    """Vectors of units of a block of weights of a cell with one gate."""
+    recurrent_weight_bytes: int = 2 * 1024 * 1024
+    """Bytes of a layer's recurrent weights above which threads divide its units, with a barrier behind each step. With
+    fewer, each core's second-level cache holds them, and threads divide the batch."""
+    recurrent_serial_work: int = 4_000_000
+    """Multiplications of a layer up to which one thread computes all of its batch."""

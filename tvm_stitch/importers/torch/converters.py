@@ -17,8 +17,10 @@ from .backward import Converter, backward_converters, constant, number
 from .core import core_converters, dtype_name
 from .experts import expert_converters
 from .indexing import indexing_converters
+from .loops import loop_converters
 from .pooling import pooling_converters
 from .products import product_converters
+from .recurrent import recurrent_converters
 from .resizing import resizing_converters
 
 __all__ = ["torch_converters"]
@@ -37,8 +39,10 @@ def torch_converters() -> dict[str, Converter]:
         **core_converters(),
         **expert_converters(),
         **indexing_converters(),
+        **loop_converters(torch_converters),
         **pooling_converters(),
         **product_converters(),
+        **recurrent_converters(),
         **resizing_converters(),
         "cat.default": _concatenation,
         "elu.default": _elu,

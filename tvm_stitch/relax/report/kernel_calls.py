@@ -146,9 +146,11 @@ class _Walk:
                 for index, _ in results:
                     call.producers.setdefault(index, []).extend(told)
 
-    @staticmethod
-    def _callee(value: relax.Expr, name: str) -> tuple[str, bool] | None:
-        """Return the called kernel, and whether it is a function outside the module, or None if no kernel is called."""
+    def _callee(self, value: relax.Expr, name: str) -> tuple[str, bool] | None:
+        """Return the called kernel, and whether it is a function outside the module, or None if no kernel is called.
+
+        The kernels of a Relax function of the module, such as a loop's step, are its own calls.
+        """
         if not isinstance(value, relax.Call):
             return None
         if name in ("relax.call_tir", "relax.call_tir_inplace"):
@@ -156,7 +158,8 @@ class _Walk:
         if name in _PACKED:
             return str(getattr(value.args[0], "global_symbol", "a packed function")), True
         if isinstance(value.op, tvm.ir.GlobalVar):
-            return str(value.op.name_hint), True
+            called = str(value.op.name_hint)
+            return None if isinstance(self.functions.get(called), relax.Function) else (called, True)
         if isinstance(value.op, relax.ExternFunc):
             return str(value.op.global_symbol), True
         return None

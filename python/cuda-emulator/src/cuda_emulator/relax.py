@@ -61,13 +61,12 @@ class _Session(DeviceCalls):
         mark(buffer.address + int(offset), nbytes, written=False)
         return tensor
 
-    def call(self, name: str, *args: Any) -> None:
-        """Run the host code of a PrimFunc."""
+    def call(self, name: str, *args: Any) -> Any:
+        """Run the host code of a PrimFunc. A function of the host alone, such as a condition's, may have a result."""
         assert self.lowered.host is not None
         function = self.lowered.host[PREFIX + name]
         if name in self.lowered.host_functions:
-            function(*args)
-            return
+            return function(*args)
         flat: list[Any] = []
         self.tensors.clear()
         for arg in args:
@@ -89,6 +88,7 @@ class _Session(DeviceCalls):
                 raise
             message = f"{name}: its host code allocates device memory of its own, which the emulator lacks"
             raise NotImplementedError(message) from error
+        return None
 
     def _on_device(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
         """Return the tensor itself, or the device copy of a constant."""
@@ -120,8 +120,8 @@ _turn = threading.RLock()  # kernels are global functions by name: one thread ru
 
 
 @tvm_ffi.register_global_func(lowering.CALL, override=True)
-def _call(name: str, *args: Any) -> None:
-    _sessions[-1].call(str(name), *args)
+def _call(name: str, *args: Any) -> Any:
+    return _sessions[-1].call(str(name), *args)
 
 
 @tvm_ffi.register_global_func(lowering.ALLOC_STORAGE, override=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from .casts import CONVERSIONS as CASTS
 from .contrib import CONVERSIONS as CONTRIB
+from .control import CONVERSIONS as CONTROL
 from .elementwise import CONVERSIONS as ELEMENTWISE
 from .matrix import CONVERSIONS as MATRIX
 from .movement import CONVERSIONS as MOVEMENT
 from .node import Conversion
 from .normalization import CONVERSIONS as NORMALIZATION
 from .pooling import CONVERSIONS as POOLING
+from .recurrent import CONVERSIONS as RECURRENT
 from .resize import CONVERSIONS as RESIZE
 from .signal import CONVERSIONS as SIGNAL
 from .vision import CONVERSIONS as VISION
@@ -18,11 +20,13 @@ from .vision import CONVERSIONS as VISION
 CONVERSIONS: dict[tuple[str, str], Conversion] = {
     **CASTS,
     **CONTRIB,
+    **CONTROL,
     **ELEMENTWISE,
     **MATRIX,
     **MOVEMENT,
     **NORMALIZATION,
     **POOLING,
+    **RECURRENT,
     **RESIZE,
     **SIGNAL,
     **VISION,

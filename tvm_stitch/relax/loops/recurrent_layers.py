@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RecurrentLayers: compute a recurrent layer by one kernel on CPUs, and by a loop over its constant weights elsewhere.
+
+The pass runs before weights are folded: it packs them by operators of Relax, which are computed at compile time if the
+weights are constants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax import op as R
+
+from ... import compat
+from ...compute.cpu.tiles import lanes_of
+from ...compute.recurrent.cell import Cell, Layer
+from ...compute.recurrent.cpu_kernel import Tiling, recurrent_kernel, scratch_rows
+from ...support.module_pass import module_pass
+from ..rewriting.compute_pass import ComputePass
+from ..rewriting.rules import CALL, Match, Rule, apply_rules
+from .arrays import Arrays, array_of
+from .recurrent import ATTRIBUTE, looped
+
+
+@module_pass
+class RecurrentLayers(ComputePass):
+    """Replace calls of functions of recurrent layers.
+
+    A CPU gets one kernel for a layer in float32. Other layers become loops that read constant weights as constants.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        layers = {
+            gvar: Layer.from_text(str(func.attrs[ATTRIBUTE]))
+            for gvar, func in mod.functions_items()
+            if isinstance(func, relax.Function) and func.attrs and ATTRIBUTE in func.attrs
+        }
+        if not layers:
+            return mod
+        layers_made = _Layers(layers, self)
+        why = "states stay in the cache, steps need no calls"
+        made = apply_rules(mod, [Rule(why, layers_made.call, (CALL,))])
+        return relax.transform.DeadCodeElimination()(
+            made
+        )  # else later passes would optimize functions that are gone
+
+
+class _Layers:
+    def __init__(self, layers: dict[tvm.ir.GlobalVar, Layer], owner: RecurrentLayers):
+        self.layers, self.owner = layers, owner
+        self.llvm = owner.target.kind.name == "llvm"
+
+    def call(self, match: Match) -> relax.Expr | None:
+        """Return the replacement of a call of a layer's function."""
+        call = match.value
+        layer = self.layers.get(call.op) if isinstance(call.op, tvm.ir.GlobalVar) else None
+        if layer is None:
+            return None
+        operands = dict(zip(layer.operands, call.args, strict=True))
+        x = operands["x"].ty
+        if self.llvm and str(x.dtype.dtype) == "float32" and layer.cell.projection is None:
+            tiling = tiling_of(layer.cell, self.owner.target, self.owner.device.choices)
+            self.owner.computed[f"recurrent layer {match.var.name}"] = _note(layer, tiling)
+            return relax.Tuple(_kernel_call(match, layer, tiling, operands))
+        self.owner.computed[f"recurrent layer {match.var.name}"] = "a loop: a step is a function of its own"
+        return relax.Tuple(looped(match.builder, layer, operands))
+
+
+def _note(layer: Layer, tiling: Tiling) -> str:
+    how = "divides the hidden units" if tiling.by_units else "divides the batch"
+    return f"our kernel: {layer.cell.kind} of {layer.cell.hidden} units, {how}"
+
+
+def tiling_of(cell: Cell, target: Any, choices: Any) -> Tiling:
+    """Return the tiling of a layer for a CPU."""
+    lanes = lanes_of(target)
+    vectors = choices.recurrent_vectors if cell.gates == 1 else 1
+    weights = 4 * cell.gates * cell.hidden**2
+    return Tiling(
+        lanes,
+        lanes * vectors,
+        choices.recurrent_rows,
+        weights > choices.recurrent_weight_bytes,
+        choices.recurrent_serial_work,
+    )
+
+
+def _kernel_call(match: Match, layer: Layer, tiling: Tiling, operands: dict[str, Any]) -> list[relax.Expr]:
+    """Emit the call of a kernel, and return the layer's results."""
+    cell, emit = layer.cell, match.emit
+    x = operands["x"]
+    steps, batch, features = x.ty.shape.values
+    pack = _Packing(match, cell, tiling)
+    projected = emit(R.matmul(x, pack.inputs(operands["w"], features)))
+    projected = emit(R.add(projected, pack.bias(operands["bias"])))
+    args = [projected, pack.states(operands["r"])]
+    for name in layer.operands[4:]:
+        value = operands[name]
+        args.append(pack.units(value, name) if name in ("peepholes", "product_bias") else value)
+    sizes = [compat.int_value(e) for e in (steps, batch)]
+    own = [tirx.Var(n, "int64") if e is None else e for n, e in zip(("steps", "batch"), sizes, strict=True)]
+    kernel = match.builder.add_func(
+        recurrent_kernel(layer, tiling, *own).without_attr("global_symbol"), f"{cell.kind}_kernel"
+    )
+    states = relax.TensorType([batch, cell.hidden], "float32")
+    results = [relax.TensorType([steps, batch, cell.hidden], "float32"), states]
+    results += [states] if cell.has_cell_state else []
+    scratch = relax.TensorType([scratch_rows(cell), batch, tiling.padded(cell)], "float32")
+    done = emit(relax.call_tir(kernel, relax.Tuple(args), [*results, scratch]))
+    return [emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
+
+
+class _Packing:
+    """Weights in the order in which the kernel reads them: blocks of units, with the units' gates side by side.
+
+    Constants are packed here, other weights when the model runs.
+    """
+
+    def __init__(self, match: Match, cell: Cell, tiling: Tiling):
+        self.match, self.cell, self.tiling = match, cell, tiling
+        self.arrays = Arrays(match.emit)
+        self.more = tiling.padded(cell) - cell.hidden
+
+    def inputs(self, weights: relax.Expr, features: Any) -> relax.Expr:
+        """Return the inputs' weights <gates*hidden, features> as <features, blocks*gates*units>."""
+        x = self.arrays.permute(self._blocks(weights, features), [3, 1, 0, 2])
+        count = self.tiling.padded(self.cell) * self.cell.gates
+        return self.arrays.tensor(self.arrays.reshape(x, [-1, count]))
+
+    def states(self, weights: relax.Expr) -> relax.Expr:
+        """Return the state's weights <gates*hidden, hidden> as <blocks, hidden, gates, units>."""
+        return self.arrays.tensor(self.arrays.permute(self._blocks(weights, self.cell.hidden), [1, 3, 0, 2]))
+
+    def bias(self, bias: relax.Expr) -> relax.Expr:
+        """Return a bias of all gates in the order of columns of the packed weights."""
+        x = self.arrays.permute(self._blocks(bias, 1), [1, 0, 2, 3])
+        return self.arrays.tensor(self.arrays.reshape(x, [-1]))
+
+    def units(self, value: relax.Expr, name: str) -> relax.Expr:
+        """Return values of the units with padding."""
+        x: Any = self._known(value)
+        if name == "peepholes":
+            return self.arrays.tensor(
+                self.arrays.padded(self.arrays.reshape(x, [3, self.cell.hidden]), 1, self.more)
+            )
+        return self.arrays.tensor(self.arrays.padded(x, 0, self.more))
+
+    def _blocks(self, weights: relax.Expr, depth: Any) -> Any:
+        """Return weights <gates*hidden, depth> as <gates, blocks, units, depth>."""
+        cell, tiling = self.cell, self.tiling
+        known = self._known(weights)
+        depth = compat.int_value(depth) or depth
+        x = self.arrays.padded(self.arrays.reshape(known, [cell.gates, cell.hidden, depth]), 1, self.more)
+        return self.arrays.reshape(x, [cell.gates, tiling.blocks(cell), tiling.units, depth])
+
+    def _known(self, value: relax.Expr) -> Any:
+        """Return the array of constant weights, and other weights as they are."""
+        array = array_of(value, self.match.builder.lookup_binding)
+        return value if array is None else array
