@@ -28,11 +28,10 @@ import tvm
 from _device_events import device_events
 from _gpu import need_gpu
 from torch import nn
-from tvm.relax.frontend.torch import from_exported_program
 
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.runner import Runner
-from tvm_stitch.importers.torch.backward import backward_converters
+from tvm_stitch.importers.torch import from_exported_program
 from tvm_stitch.relax.build import Built, build
 from tvm_stitch.target import resolve_target
 
@@ -103,7 +102,7 @@ class Case:
         """Build the part for TVM."""
         with torch.no_grad():
             program = torch.export.export(Part(self.layer, self.part), self.given)
-        return from_exported_program(program, custom_convert_map=backward_converters())
+        return from_exported_program(program)
 
 
 def case_of(layer: Layer, part: str, batch: int) -> Case:

@@ -25,8 +25,7 @@ from models import registry
 from models.spec import MissingPackages, Model, make
 
 import tvm_stitch
-from tvm_stitch.importers.torch.converters import torch_converters
-from tvm_stitch.importers.torch.names import from_exported_program_named
+from tvm_stitch.importers.torch import from_exported_program
 
 
 def _unet(size: str, batch: int) -> tuple[Any, list[Any]]:
@@ -90,7 +89,7 @@ def imported(name: str, size: str) -> object:
 
     made = make(MODELS[name], size, 1, "float32")
     program = torch.export.export(made.module, tuple(made.inputs))
-    return from_exported_program_named(program, custom_convert_map=torch_converters())
+    return from_exported_program(program)
 
 
 def opened(page: str, steps: str, repeats: int) -> tuple[float, Outcome]:

@@ -16,9 +16,8 @@ from torch import nn
 from torch._decomp import core_aten_decompositions
 from torch._functorch.aot_autograd import aot_export_module
 from torch.nn import functional as F
-from tvm.relax.frontend.torch import from_exported_program
 
-from tvm_stitch.importers.torch.backward import backward_converters
+from tvm_stitch.importers.torch import from_exported_program
 
 
 class TransformerLayer(nn.Module):
@@ -105,7 +104,7 @@ class Training:
         """Import the step for TVM."""
         with torch.no_grad():
             program = torch.export.export(self.step, self.given)
-        return from_exported_program(program, custom_convert_map=backward_converters())
+        return from_exported_program(program)
 
     @property
     def inputs(self) -> list[np.ndarray]:

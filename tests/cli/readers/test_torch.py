@@ -143,19 +143,35 @@ def test_results_of_a_type_that_is_not_registered_here(
 def test_an_operator_that_the_importer_does_not_know(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    class Distances(torch.nn.Module):
+    class Next(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.pdist(x)
+            return torch.nextafter(x, x + 1)
 
-    torch.export.save(torch.export.export(Distances(), (torch.ones(3, 4),)), tmp_path / "distances.pt2")
-    code, stdout, stderr = run(capfd, "explain", tmp_path / "distances.pt2", "-q")
+    torch.export.save(torch.export.export(Next(), (torch.ones(3, 4),)), tmp_path / "next.pt2")
+    code, stdout, stderr = run(capfd, "explain", tmp_path / "next.pt2", "-q")
     assert code == 1 and stdout == ""
     (line,) = stderr.splitlines()
-    assert (
-        "TVM's PyTorch importer does not take" in line
-        and "distances.pt2: it does not know _pdist_forward;" in line
-    )
-    assert "--debug" not in line and "torch.onnx.export" in line
+    assert "next.pt2 is not imported: nextafter.default (nextafter): there is no converter for it" in line
+    assert "--debug" not in line and "onnx" not in line
+
+
+def test_a_program_that_changes_a_buffer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return x * self.count
+
+    torch.export.save(torch.export.export(Counter(), (torch.ones(3),)), tmp_path / "counter.pt2")
+    model = torch_model.read_torch(tmp_path / "counter.pt2", {}, False)
+    assert [spec.name for spec in model.outputs] == ["mul", "count"]
+    peer = model.peer({"x": np.float32([1, 2, 3])})
+    for _ in range(2):  # each call begins with the exported values
+        result, count = peer()
+        assert result.tolist() == [1, 2, 3] and count.tolist() == [1, 1, 1]
 
 
 def test_what_else_the_importer_fails_at(
@@ -168,5 +184,5 @@ def test_what_else_the_importer_fails_at(
     code, _, stderr = run(capfd, "compile", program, "-q")
     (line,) = stderr.splitlines()
     assert code == 1 and line.endswith(
-        "head.pt2: it is Tuesday; torch.onnx.export may write a file that is taken"
+        "head.pt2 is not imported: TVM's PyTorch importer fails with: it is Tuesday"
     )

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import tvm
 from tvm import relax
-from tvm.relax.frontend.torch import from_exported_program
 
 import tvm_stitch
+from tvm_stitch.importers.torch import from_exported_program
 from tvm_stitch.importers.torch.names import from_exported_program_named
 
 

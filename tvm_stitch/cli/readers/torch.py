@@ -19,13 +19,11 @@ import tvm
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, TensorArgument
 from tvm import relax
-from tvm.relax.frontend.torch import from_exported_program
 
 from ...execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ...graph.dtype import HALF
+from ...importers.torch import Unsupported, from_exported_program, initial_state
 from ...importers.torch.archive import TooLarge, UnsafeProgram, load_program
-from ...importers.torch.converters import torch_converters
-from ...importers.torch.names import from_exported_program_named
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
 from .imported import Model
@@ -42,20 +40,20 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
     Args:
         path: path of the .pt2 file.
         shapes: shapes of inputs with symbolic dimensions.
-        names: whether operators keep the paths of their modules.
+        names: whether operators keep the paths of their modules. They always do.
 
     Raises:
         UsageError: if the file is not a program of torch.export, or the shapes do not fit.
-        Failure: if TVM's importer rejects the program.
+        Failure: if an operator is not imported.
     """
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PyTorch's warnings about itself
         program = _load(path)
         _check_inputs(program)
-        mod = _imported(path, program, names)
+        mod = _imported(path, program)
     declared = specs_of_inputs(mod)
     mod = _with_shapes(mod, declared, shapes)
-    results = [str(name) for name in program.graph_signature.user_outputs]
-    peer = partial(_peer, program, declared)
+    results = [*map(str, program.graph_signature.user_outputs), *_changed(mod)]
+    peer = partial(_peer, program, declared, initial_state(program, mod), _changed(mod))
     return Model(mod, specs_of_inputs(mod), specs_of_outputs(mod, results), "PyTorch", peer)
 
 
@@ -78,27 +76,23 @@ def _load(path: Path) -> ExportedProgram:
     raise UsageError(f"{path} is not a program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
-def _imported(path: Path, program: ExportedProgram, names: bool) -> tvm.IRModule:
-    """Return the module that TVM's importer creates from a program.
+def _imported(path: Path, program: ExportedProgram) -> tvm.IRModule:
+    """Return the module of a program.
 
     Raises:
-        Failure: if it fails, with the importer's message.
+        Failure: if an operator is not imported, or an importer fails, with its message.
     """
-    importer = from_exported_program_named if names else from_exported_program
     try:
-        return importer(program, custom_convert_map=torch_converters())
+        return from_exported_program(program)
+    except Unsupported as error:
+        raise Failure(f"{path} is not imported: {error}") from error
     except Exception as error:  # of many kinds: assertions, of types, of operators
         reraise_fatal(error)
         if fault_at(error) is not None:  # a fault of this package, not of the importer
             raise
-        if match := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
-            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", match[1])))
-            reason = (
-                f"it does not know {operators}; write the module without, or export it with torch.onnx.export"
-            )
-        else:
-            reason = f"{error_text(error)}; torch.onnx.export may write a file that is taken"
-        raise Failure(f"TVM's PyTorch importer does not take {path}: {reason}") from error
+        raise Failure(
+            f"{path} is not imported: TVM's PyTorch importer fails with: {error_text(error)}"
+        ) from error
 
 
 def _check_inputs(program: ExportedProgram) -> None:
@@ -149,8 +143,22 @@ def _with_shapes(
     return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
 
 
-def _peer(program: ExportedProgram, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
-    """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type are converted to the program's types."""
+def _changed(mod: tvm.IRModule) -> list[str]:
+    """Return the names of the buffers and inputs that a program changes. They are its last results."""
+    return [str(name) for name in (mod["main"].attrs or {}).get("torch_state", [])]
+
+
+def _peer(
+    program: ExportedProgram,
+    declared: tuple[TensorSpec, ...],
+    start: dict[str, torch.Tensor],
+    changed: list[str],
+    inputs: Inputs,
+) -> Call:
+    """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type are converted to the program's types.
+
+    Each call begins with the buffers of ``start``, and returns the changed buffers and inputs behind the results.
+    """
     from torch.utils import _pytree as pytree
 
     arrays = [
@@ -161,9 +169,18 @@ def _peer(program: ExportedProgram, declared: tuple[TensorSpec, ...], inputs: In
     args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         module = program.module()
+    inputs_by_name = dict(zip(program.graph_signature.user_inputs, tensors))
 
     def call() -> list[np.ndarray]:
         with torch.no_grad():
-            return [np.asarray(value.numpy()) for value in pytree.tree_leaves(module(*args, **kwargs))]
+            for name, value in start.items():
+                module.get_buffer(name).copy_(value)
+            before = {name: inputs_by_name[name].clone() for name in changed if name in inputs_by_name}
+            results = pytree.tree_leaves(module(*args, **kwargs))
+            results += [inputs_by_name[n] if n in before else module.get_buffer(n) for n in changed]
+            arrays = [np.array(value.numpy()) if changed else np.asarray(value.numpy()) for value in results]
+            for name, value in before.items():
+                inputs_by_name[name].copy_(value)
+            return arrays
 
     return call

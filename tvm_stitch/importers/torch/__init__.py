@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of PyTorch operators for TVM's importer of exported programs.
+"""Import PyTorch's exported programs, with converters of operators that TVM's importer misreads or lacks.
 
 The docstring of a converter gives the arguments of PyTorch's operator, and its results if they need a word.
 """
+
+from .importing.state import initial_state
+from .importing.unsupported import Unsupported
+from .program import from_exported_program
+
+__all__ = ["Unsupported", "from_exported_program", "initial_state"]

@@ -17,31 +17,33 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 from .core import Converter, argument, dtype_name
+from .operators.values import HALVES, cast, constant, is_integer, type_name, wrapped
 
 OF_TWO: dict[str, tuple[Any, Any]] = {
     "add": (R.add, operator.add),
     "bitwise_and": (R.bitwise_and, operator.and_),
-    "bitwise_left_shift": (R.left_shift, operator.lshift),
     "bitwise_or": (R.bitwise_or, operator.or_),
-    "bitwise_right_shift": (R.right_shift, operator.rshift),
     "bitwise_xor": (R.bitwise_xor, operator.xor),
     "eq": (R.equal, operator.eq),
     "floor_divide": (R.floor_divide, operator.floordiv),
-    "fmod": (R.mod, None),
     "ge": (R.greater_equal, operator.ge),
     "gt": (R.greater, operator.gt),
     "le": (R.less_equal, operator.le),
-    "__lshift__": (R.left_shift, operator.lshift),
     "lt": (R.less, operator.lt),
     "maximum": (R.maximum, None),
     "minimum": (R.minimum, None),
     "mul": (R.multiply, operator.mul),
     "ne": (R.not_equal, operator.ne),
-    "remainder": (R.floor_mod, operator.mod),
-    "__rshift__": (R.right_shift, operator.rshift),
     "sub": (R.subtract, operator.sub),
 }
 """Operators of two operands, in Relax and for two numbers."""
+
+SHIFTS = {
+    "bitwise_left_shift": R.left_shift,
+    "bitwise_right_shift": R.right_shift,
+    "__lshift__": R.left_shift,
+    "__rshift__": R.right_shift,
+}
 
 OVERLOADS = ("Tensor", "Scalar", "Tensor_Scalar", "default")
 """Overloads of such an operator: with a tensor or a number as the second operand."""
@@ -53,6 +55,11 @@ def arithmetic_converters() -> dict[str, Converter]:
         **{
             f"{name}.{overload}": partial(_of_two, *each)
             for name, each in OF_TWO.items()
+            for overload in OVERLOADS
+        },
+        **{
+            f"{name}.{overload}": partial(_shifted, function)
+            for name, function in SHIFTS.items()
             for overload in OVERLOADS
         },
         **{name: partial(_of_floats, *each) for name, each in _OF_FLOATS.items()},
@@ -83,12 +90,12 @@ def in_type(given: list[Any], dtype: str, importer: Any) -> list[Any]:
 
     def operand(each: Any) -> Any:
         if isinstance(each, (int, float)):
-            return relax.const(each, dtype)
+            return constant(each, dtype)
         if not is_tensor(each):
             return tirx.Cast(dtype, each)
         if str(each.ty.dtype.dtype) == dtype:
             return each
-        return importer.block_builder.emit(R.astype(each, dtype))
+        return cast(each, dtype, importer)
 
     return [operand(each) for each in given]
 
@@ -116,15 +123,45 @@ def _of_two(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
 
 def _scaled(function: Any, left: Any, right: Any, node: Any, importer: Any) -> Any:
     """Return ``function(left, alpha * right)`` in the type that both have in PyTorch."""
-    emit = importer.block_builder.emit
     dtype = _common_type(list(node.args[:2]))
-    left, right = in_type([left, right], dtype, importer)
     alpha = argument(node, 2, "alpha", 1)
+    if dtype in HALVES and any(map(_is_large, (left, right, alpha))):
+        left, right = (cast(x, "float32", importer) if is_tensor(x) else x for x in (left, right))
+        result = _combined(function, left, right, alpha, "float32", importer)
+        return cast(result, dtype, importer) if type_name(result) == "float32" else result
+    return _combined(function, left, right, alpha, dtype, importer)
+
+
+def _is_large(value: Any) -> bool:
+    """Return whether an operand is a number beyond the range of half types, in which PyTorch does not round it."""
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) > 65504
+
+
+def _combined(function: Any, left: Any, right: Any, alpha: Any, dtype: str, importer: Any) -> Any:
+    emit = importer.block_builder.emit
+    left, right = in_type([left, right], dtype, importer)
     if alpha == 1:
         return emit(function(left, right))
     if not is_tensor(right):
-        return emit(function(left, emit(R.multiply(relax.const(alpha, dtype), right))))
-    return emit(function(left, emit(R.multiply(right, relax.const(alpha, dtype)))))
+        return emit(function(left, emit(R.multiply(constant(alpha, dtype), right))))
+    return emit(function(left, emit(R.multiply(right, constant(alpha, dtype)))))
+
+
+def _shifted(function: Any, node: Any, importer: Any) -> Any:
+    """(bits, count). Counts of all bits or more, and negative ones, shift all bits out."""
+    emit, dtype = importer.block_builder.emit, _common_type(list(node.args[:2]))
+    given, count = in_type(_given(node, importer), dtype, importer)
+    width = int("".join(each for each in dtype if each.isdigit()))
+    keeps_sign = function is R.right_shift and not dtype.startswith("uint")
+    outside = emit(
+        R.logical_or(
+            emit(R.less(count, constant(0, dtype))), emit(R.greater_equal(count, constant(width, dtype)))
+        )
+    )
+    inside = emit(R.where(outside, constant(0, dtype), count))
+    shifted = emit(function(given, inside))
+    gone = emit(R.right_shift(given, constant(width - 1, dtype))) if keeps_sign else constant(0, dtype)
+    return emit(R.where(outside, gone, shifted))
 
 
 def _reversed_difference(node: Any, importer: Any) -> Any:
@@ -161,7 +198,8 @@ def _clamped(node: Any, importer: Any, low: Any, high: Any) -> Any:
     bounds = [bound for bound in (low, high) if bound is not None]
     given = [importer.env.get(bound, bound) for bound in bounds]
     dtype = _common_type([node.args[0], *bounds])
-    if all(isinstance(each, (int, float)) for each in given) and dtype == str(x.ty.dtype.dtype):
+    numbers = all(isinstance(each, (int, float)) for each in given)
+    if numbers and dtype == type_name(x) and (not is_integer(dtype) or all(_fits(g, dtype) for g in given)):
         least, greatest = (-math.inf if low is None else low), (math.inf if high is None else high)
         return emit(R.clip(x, least, greatest))
     x, *given = in_type([x, *given], dtype, importer)
@@ -170,9 +208,14 @@ def _clamped(node: Any, importer: Any, low: Any, high: Any) -> Any:
     return emit(R.minimum(x, given[-1])) if high is not None else x
 
 
+def _fits(value: float, dtype: str) -> bool:
+    return not isinstance(value, float) and wrapped(value, dtype) == value
+
+
 def _where(node: Any, importer: Any) -> Any:
     """(condition, value, other value)."""
     condition, *values = _given(node, importer)
+    condition = cast(condition, "bool", importer)
     values = in_type(values, _common_type(list(node.args[1:])), importer)
     return importer.block_builder.emit(R.where(condition, *values))
 

@@ -7,6 +7,7 @@ factor.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tvm.relax import op as R
@@ -16,30 +17,38 @@ from .arithmetic import arithmetic_converters, in_type
 from .backward import Converter, backward_converters, constant, number
 from .core import core_converters, dtype_name
 from .experts import expert_converters
+from .importing.results import checked
+from .importing.table import THEIRS, reason_for
+from .importing.unsupported import Unsupported, name_of
 from .indexing import indexing_converters
-from .loops import loop_converters
+from .operators.creation import creation_converters
+from .operators.elementwise import elementwise_converters
+from .operators.gathers import gather_converters
+from .operators.loops import loop_converters
+from .operators.recurrent import recurrent_converters
+from .operators.reductions import reduction_converters
+from .operators.shapes import shape_converters
 from .pooling import pooling_converters
 from .products import product_converters
-from .recurrent import recurrent_converters
 from .resizing import resizing_converters
 
-__all__ = ["torch_converters"]
+__all__ = ["own_converters", "torch_converters"]
 
 
-def torch_converters() -> dict[str, Converter]:
-    """Return the converters for any exported program, for ``from_exported_program(program,
-    custom_convert_map=...)``.
-
-    They are those of all modules of this package. In addition, they convert concatenations with an empty tensor
-    (caches begin as one), and ELU with scales, such as SELU.
-    """
+def own_converters() -> dict[str, Converter]:
+    """Return the converters of this package by overload: those of all modules, concatenations and ELU."""
     return {
         **arithmetic_converters(),
         **backward_converters(),
         **core_converters(),
+        **creation_converters(),
+        **elementwise_converters(),
+        **gather_converters(),
+        **reduction_converters(),
+        **shape_converters(),
         **expert_converters(),
         **indexing_converters(),
-        **loop_converters(torch_converters),
+        **loop_converters(own_converters),
         **pooling_converters(),
         **product_converters(),
         **recurrent_converters(),
@@ -47,6 +56,30 @@ def torch_converters() -> dict[str, Converter]:
         "cat.default": _concatenation,
         "elu.default": _elu,
     }
+
+
+def torch_converters() -> dict[str, Converter]:
+    """Return converters for TVM's own ``from_exported_program(program, custom_convert_map=...)``.
+
+    :func:`tvm_stitch.importers.torch.from_exported_program` does more: it decomposes further operators, returns what
+    a program changes, and imports branches. Overloads of TVM's importer that are not known to be right are refused.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    own = own_converters()
+    others = set(ExportedProgramImporter().create_convert_map()) - THEIRS - set(own)
+    return {
+        **dict.fromkeys(others, _refused),
+        **{name: partial(_with_check, converter) for name, converter in own.items()},
+    }
+
+
+def _with_check(converter: Converter, node: Any, importer: Any) -> Any:
+    return checked(node, converter(node, importer))
+
+
+def _refused(node: Any, importer: Any) -> Any:
+    raise Unsupported.at(node, reason_for(name_of(node)))
 
 
 def _concatenation(node: Any, importer: Any) -> Any:

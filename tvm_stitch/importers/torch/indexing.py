@@ -16,8 +16,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...compat import int_value
 from ...graph.extent import same
+from .importing.unsupported import Unsupported
+from .operators.gathers import nonzero
+from .operators.values import cast, constant, full, has_no_elements, known_shape, naturals, type_name
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 """PyTorch's names of a scatter's reductions, with TVM's."""
@@ -66,28 +68,18 @@ class _Indexed:
         self.emit = importer.block_builder.emit
         self.data = importer.env[node.args[0]]
         self.rank = len(self.data.ty.shape)
-        self.axes = [axis for axis, index in enumerate(node.args[1]) if index is not None]
+        given = _given_indices(node, importer)
+        self.axes = [axis for axis, index in enumerate(given) if index is not None]
         self.rest = [axis for axis in range(self.rank) if axis not in self.axes]
-        given = [importer.env[index] for index in node.args[1] if index is not None]
-        self.indices = [self._natural(i, axis) for i, axis in zip(given, self.axes, strict=True)]
-        self.width = max(len(index.ty.shape) for index in given)
+        self.indices = [
+            naturals(index, self.data.ty.shape[axis], importer)
+            for axis, index in enumerate(given)
+            if index is not None
+        ]
+        self.width = max(len(index.ty.shape) for index in self.indices)
         """Number of axes of the broadcast indices."""
         self.first = self.axes[0] if self.axes[-1] - self.axes[0] < len(self.axes) else 0
         """Position of these axes in the result: that of the indexed axes, or the front if those are not adjacent."""
-
-    def _natural(self, index: Any, axis: int) -> Any:
-        """Return an index that counts from the front, in int64."""
-        if index.ty.dtype.dtype != "int64":
-            index = self.emit(R.astype(index, "int64"))
-        extent = self.data.ty.shape[axis]
-        zero = relax.const(0, "int64")
-        known = int_value(extent)
-        if known is None:
-            length = self.emit(R.shape_to_tensor(relax.ShapeExpr([extent])))
-        else:
-            length = relax.const(known, "int64")
-        before = self.emit(R.less(index, zero))
-        return self.emit(R.where(before, self.emit(R.add(index, length)), index))
 
     def fronted(self) -> Any:
         """Return the data with the indexed axes first."""
@@ -116,32 +108,52 @@ class _Indexed:
         return x if list(order) == sorted(order) else self.emit(R.permute_dims(x, list(order)))
 
 
-def _has_mask(node: Any, importer: Any) -> bool:
-    """Return whether an index is a mask over elements. No shape says how many elements a mask takes."""
-    return any(str(importer.env[i].ty.dtype.dtype) == "bool" for i in node.args[1] if i is not None)
+def _given_indices(node: Any, importer: Any) -> list[Any]:
+    """Return the index of each axis, or None. A mask becomes the positions where it is true, one for each axis.
+
+    Raises:
+        Unsupported: for two masks, whose numbers of true elements need not be equal.
+    """
+    masks = [i for i in node.args[1] if i is not None and type_name(importer.env[i]) in ("bool", "uint8")]
+    if len(masks) > 1:
+        raise Unsupported.at(node, "indices with two masks are not imported")
+    given: list[Any] = []
+    for each in node.args[1]:
+        index = None if each is None else importer.env[each]
+        if each not in masks or index is None:
+            given.append(index)
+            continue
+        rows = nonzero(node, index, importer)
+        emit, count = importer.block_builder.emit, rows.ty.shape[1]
+        for axis in range(len(index.ty.shape)):
+            row = emit(R.strided_slice(rows, [0], [axis], [axis + 1]))
+            given.append(emit(R.reshape(row, [count])))
+    return given
 
 
 def _index(node: Any, importer: Any) -> Any:
     """(input, [index or None for each axis]) -> the elements at the indices, which are broadcast with each other."""
-    given = [index for index in node.args[1] if index is not None]
-    if _has_mask(node, importer) or len(given) < 2:
-        return importer._index_tensor(node)
+    shape = known_shape(node)
+    if shape is not None and 0 in shape:
+        return full(shape, 0, type_name(importer.env[node.args[0]]), importer)
     indexed = _Indexed(node, importer)
+    if len(indexed.axes) == 1:
+        return indexed.emit(R.take(indexed.data, indexed.indices[0], indexed.axes[0]))
     elements = indexed.emit(R.index_tensor(indexed.fronted(), indexed.indices))
     return indexed.as_result(elements)
 
 
 def _index_put(node: Any, importer: Any) -> Any:
     """(input, [index or None for each axis], values, accumulate=False) -> the input with values at the indices."""
-    if _has_mask(node, importer):
-        return importer._index_put(node)
+    if has_no_elements(importer.env[node.args[0]]) or has_no_elements(importer.env[node.args[2]]):
+        return importer.env[node.args[0]]
     indexed, emit = _Indexed(node, importer), importer.block_builder.emit
     fronted = indexed.fronted()
     shape = list(emit(R.index_tensor(fronted, indexed.indices)).ty.shape)  # dropped later: nothing reads it
     lead = shape[: indexed.width]
     columns = [emit(R.expand_dims(emit(R.broadcast_to(i, lead)), [-1])) for i in indexed.indices]
     positions = emit(R.concat(columns, axis=-1)) if len(columns) > 1 else columns[0]
-    values = importer.env[node.args[2]]
+    values = cast(importer.env[node.args[2]], type_name(indexed.data), importer)
     values = indexed.from_result(emit(R.broadcast_to(values, [shape[axis] for axis in indexed.order()])))
     accumulates = node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False)
     done = emit(R.scatter_nd(fronted, positions, values, "add" if accumulates else "update"))
@@ -153,6 +165,14 @@ def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source
 
     TVM's operator requires an index as large as the source, and as large as the data in all axes but one.
     """
+    if has_no_elements(index):
+        return x
+    if not x.ty.shape or not index.ty.shape:
+        shape = list(x.ty.shape)
+        x, index, source = (
+            each if each.ty.shape else emit(R.reshape(each, [1])) for each in (x, index, source)
+        )
+        return emit(R.reshape(_scattered(emit, x, 0, index, source, how), shape))
     axis %= len(x.ty.shape)
     wanted = list(index.ty.shape)
     for at, extent in enumerate(wanted):
@@ -168,11 +188,13 @@ def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source
 
 
 def _operands(node: Any, importer: Any) -> tuple[Callable[[Any], Any], Any, int, Any]:
-    return importer.block_builder.emit, importer.env[node.args[0]], node.args[1], importer.env[node.args[2]]
+    emit, x, axis = importer.block_builder.emit, importer.env[node.args[0]], node.args[1]
+    index = cast(importer.env[node.args[2]], "int64", importer)
+    return emit, x, axis, index
 
 
 def _filled(emit: Callable[[Any], Any], value: float, like: Any, dtype: str) -> Any:
-    return emit(R.full(list(like.ty.shape), relax.const(value, dtype), dtype))
+    return emit(R.full(list(like.ty.shape), constant(value, dtype), dtype))
 
 
 def _scatter(node: Any, importer: Any) -> Any:
@@ -236,6 +258,10 @@ def _unfold(node: Any, importer: Any) -> Any:
     """(input, axis, size, step) -> windows along an axis, with their elements in a new last axis."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     axis, size, step = (int(number) for number in node.args[1:4])
+    shape = known_shape(node)
+    if not x.ty.shape or (shape is not None and 0 in shape):
+        whole = [] if shape is None else shape
+        return full(whole, 0, type_name(x), importer) if 0 in whole else emit(R.reshape(x, whole))
     axis %= len(x.ty.shape)
     count = (x.ty.shape[axis] - size) // step + 1
     begins = emit(R.expand_dims(emit(R.arange(0, count * step, step, "int64")), [1]))

@@ -18,8 +18,11 @@ from tvm.relax import op as R
 
 from ...compat import int_value
 from .core import Converter, argument, results_read
+from .importing.unsupported import Unsupported
+from .operators.values import array, full
 
 AVERAGES = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
+ADAPTIVE = {2: R.nn.adaptive_avg_pool2d, 3: R.nn.adaptive_avg_pool3d}
 MAXIMA = {1: R.nn.max_pool1d, 2: R.nn.max_pool2d, 3: R.nn.max_pool3d}
 LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 """Operators and layouts by the number of axes along which windows move."""
@@ -31,7 +34,8 @@ def pooling_converters() -> dict[str, Converter]:
         **{f"avg_pool{axes}d.default": partial(_average, axes) for axes in AVERAGES},
         **{f"max_pool{axes}d.default": partial(_maximum, axes, False) for axes in MAXIMA},
         **{f"max_pool{axes}d_with_indices.default": partial(_maximum, axes, True) for axes in (2, 3)},
-        "adaptive_max_pool2d.default": _adaptive_maximum,
+        **{f"adaptive_max_pool{axes}d.default": partial(_adaptive_maximum, axes) for axes in (2, 3)},
+        **{f"_adaptive_avg_pool{axes}d.default": partial(_adaptive_average, axes) for axes in (2, 3)},
     }
 
 
@@ -128,58 +132,119 @@ def _maximum(axes: int, with_indices: bool, node: Any, importer: Any) -> Any:
     if 1 not in results_read(node):
         return relax.Tuple([maxima])
     extents = windows.extents()
-    if axes != 2 or extents is None:
-        raise ValueError("indices of maxima are imported of images of two dimensions and fixed sizes only")
-    return relax.Tuple([maxima, windows.as_given(_places_of_maxima(windows, extents, dilation))])
-
-
-def _places_of_maxima(windows: _Windows, extents: list[int], dilation: list[int]) -> Any:
-    """Return the row-major index in the image of the first maximum of each window."""
-    emit, positions = windows.emit, []
-    for at in range(2):
+    if extents is None:
+        raise Unsupported.at(node, "indices of maxima are imported of images of fixed sizes only")
+    positions = []
+    for at in range(axes):
         begins = np.arange(windows.wanted[at]) * windows.stride[at] - windows.padding[at]
         positions.append(begins[:, None] + np.arange(windows.kernel[at]) * dilation[at])
-    inside = [(p >= 0) & (p < extent) for p, extent in zip(positions, extents)]
-    seen = _gathered(windows.x, [p.clip(0, extent - 1) for p, extent in zip(positions, extents)], emit)
-    there = inside[0][:, None, :, None] & inside[1][None, :, None, :]
+    places = _places_of_maxima(windows.x, extents, positions, windows.emit)
+    return relax.Tuple([maxima, windows.as_given(places)])
+
+
+def _places_of_maxima(x: Any, extents: list[int], positions: list[np.ndarray], emit: Any) -> Any:
+    """Return the row-major index in the image of the first maximum of each window, <N, C, windows of each axis>.
+
+    Args:
+        x: images <N, C, ...>.
+        extents: the extents of an image.
+        positions: for each of its axes the positions of each window, [windows, kernel]. Those outside do not count.
+        emit: emits a call.
+    """
+    axes = len(extents)
+    kept = [p.clip(0, extent - 1) for p, extent in zip(positions, extents)]
+    seen = _gathered(x, kept, emit)
+    there, index = np.ones([1] * (2 * axes), "bool"), np.zeros([1] * (2 * axes), "int64")
+    for at, (place, extent) in enumerate(zip(positions, extents)):
+        spread = [
+            place.shape[0] if i == at else place.shape[1] if i == axes + at else 1 for i in range(2 * axes)
+        ]
+        there = there & ((place >= 0) & (place < extent)).reshape(spread)
+        index = index + (kept[at] * math.prod(extents[at + 1 :])).reshape(spread)
     dtype = str(seen.ty.dtype.dtype)
     if not there.all():
         least = -np.inf if "float" in dtype else np.iinfo(dtype).min
         seen = emit(R.where(relax.const(there), seen, relax.const(least, dtype)))
-    batch, channels, rows, columns = list(seen.ty.shape)[:4]
-    flat = emit(R.reshape(seen, [batch, channels, rows, columns, math.prod(windows.kernel)]))
+    count = math.prod(place.shape[1] for place in positions)
+    windows = [place.shape[0] for place in positions]
+    flat = emit(R.reshape(seen, [*list(seen.ty.shape)[:2], *windows, count]))
     first = emit(R.astype(emit(R.argmax(flat, -1)), "int64"))
-    within = (np.arange(windows.kernel[0])[:, None] * dilation[0] * extents[1]) + (
-        np.arange(windows.kernel[1]) * dilation[1]
-    )
-    begins = positions[0][:, :1] * extents[1] + positions[1][:, 0]
-    moved = emit(R.take(relax.const(within.reshape(-1).astype("int64")), first, 0, mode="fast"))
-    return emit(R.add(moved, relax.const(begins.astype("int64"))))
+    begins = (np.arange(math.prod(windows)) * count).reshape(windows)
+    return emit(R.take(array(index.reshape(-1)), emit(R.add(first, array(begins))), 0, mode="fast"))
 
 
 def _gathered(x: Any, positions: list[np.ndarray], emit: Any) -> Any:
-    """Return windows of images <N, C, H, W> at positions of rows and columns, [count, kernel] each.
+    """Return windows of images <N, C, ...> at positions along each axis, [windows, kernel] each.
 
-    The result is <N, C, rows, columns, kernel, kernel>.
+    The result is <N, C, windows of each axis, kernel of each axis>.
     """
-    rows, columns = (relax.const(p.astype("int64")) for p in positions)
-    tall = emit(R.take(x, rows, 2, mode="fast"))
-    return emit(R.permute_dims(emit(R.take(tall, columns, 4, mode="fast")), [0, 1, 2, 4, 3, 5]))
+    axes = len(positions)
+    for at, place in enumerate(positions):
+        x = emit(R.take(x, relax.const(place.astype("int64")), 2 + 2 * at, mode="fast"))
+    order = [0, 1, *(2 + 2 * at for at in range(axes)), *(3 + 2 * at for at in range(axes))]
+    return x if axes == 1 else emit(R.permute_dims(x, order))
 
 
-def _adaptive_maximum(node: Any, importer: Any) -> Any:
-    """(input, size of the result) -> (maxima, indices). The indices must have no readers."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    if 1 in results_read(node):
-        raise ValueError("adaptive_max_pool2d is imported without its indices")
-    has_batch = len(x.ty.shape) == 4
-    x = x if has_batch else emit(R.expand_dims(x, 0))
+def _adaptive(axes: int, node: Any, importer: Any) -> tuple[Any, bool, list[int] | None]:
+    """Return the images with a batch axis, whether they had one, and their extents if these are known."""
+    x = importer.env[node.args[0]]
+    has_batch = len(x.ty.shape) == axes + 2
+    x = x if has_batch else importer.block_builder.emit(R.expand_dims(x, 0))
     extents = [int_value(extent) for extent in list(x.ty.shape)[2:]]
-    if None in extents:
-        raise ValueError("adaptive_max_pool2d is imported at fixed sizes of the image only")
-    positions = [_parts(int(extent or 0), int(count)) for extent, count in zip(extents, node.args[1])]
-    maxima = emit(R.max(_gathered(x, positions, emit), [4, 5]))
-    return relax.Tuple([maxima if has_batch else emit(R.squeeze(maxima, [0]))])
+    return x, has_batch, None if None in extents else [int(extent or 0) for extent in extents]
+
+
+def _adaptive_maximum(axes: int, node: Any, importer: Any) -> Any:
+    """(input, size of the result) -> (maxima, their indices in the image)."""
+    emit = importer.block_builder.emit
+    x, has_batch, extents = _adaptive(axes, node, importer)
+    if extents is None:
+        raise Unsupported.at(node, "it is imported at fixed sizes of the image only")
+    shape = list(node.meta["val"][0].shape)
+    if 0 in shape:
+        dtype = str(x.ty.dtype.dtype)
+        return relax.Tuple([full(shape, 0, dtype, importer), full(shape, 0, "int64", importer)])
+    positions = [_parts(extent, int(count)) for extent, count in zip(extents, node.args[1])]
+    maxima = emit(R.max(_gathered(x, positions, emit), list(range(2 + axes, 2 + 2 * axes))))
+    results = [maxima]
+    if 1 in results_read(node):
+        results.append(_places_of_maxima(x, extents, positions, emit))
+    return relax.Tuple(results if has_batch else [emit(R.squeeze(each, [0])) for each in results])
+
+
+def _adaptive_average(axes: int, node: Any, importer: Any) -> Any:
+    """(input, size of the result) -> the mean of each part."""
+    emit = importer.block_builder.emit
+    x, has_batch, extents = _adaptive(axes, node, importer)
+    shape = list(node.meta["val"].shape)
+    counts = [int(count) for count in shape[-axes:]]
+    if 0 in shape:
+        return full(shape, 0, str(x.ty.dtype.dtype), importer)
+    if extents is None or all(extent % count == 0 for extent, count in zip(extents, counts)):
+        mean = emit(ADAPTIVE[axes](x, tuple(counts), layout=LAYOUTS[axes]))
+    else:
+        mean = _mean_of_parts(x, extents, counts, emit)
+    return mean if has_batch else emit(R.squeeze(mean, [0]))
+
+
+def _mean_of_parts(x: Any, extents: list[int], counts: list[int], emit: Any) -> Any:
+    """Return the mean of each part of images <N, C, ...>, one axis after the other."""
+    dtype = str(x.ty.dtype.dtype)
+    if dtype in ("float16", "bfloat16"):
+        x = emit(R.astype(x, "float32"))
+    for at, (extent, count) in enumerate(zip(extents, counts)):
+        if extent == count:
+            continue
+        places = _parts(extent, count)
+        weights = np.zeros(places.shape, "float32")
+        weights[:, 0] = 1.0
+        weights[:, 1:] = places[:, 1:] != places[:, :-1]
+        weights /= weights.sum(1, keepdims=True)
+        axis, rank = 2 + at, len(x.ty.shape)
+        seen = emit(R.take(x, relax.const(places.astype("int64")), axis, mode="fast"))
+        spread = weights.astype(str(x.ty.dtype.dtype)).reshape([*places.shape, *[1] * (rank - axis - 1)])
+        x = emit(R.sum(emit(R.multiply(seen, array(spread))), [axis + 1]))
+    return emit(R.astype(x, dtype)) if str(x.ty.dtype.dtype) != dtype else x
 
 
 def _parts(extent: int, count: int) -> np.ndarray:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -19,15 +18,10 @@ from tvm.relax import op as R
 from .core import Converter, argument, dtype_name
 
 HALVES = ("float16", "bfloat16")
-CONVOLUTIONS = {
-    "conv1d.default": "_conv1d",
-    "conv2d.default": "_conv2d",
-    "conv3d.default": "_conv3d",
-    "conv_transpose1d.default": "_conv_transpose1d",
-    "conv_transpose2d.input": "_conv_transpose2d",
-    "convolution.default": "_convolution",
-}
-"""The methods of TVM's importer for PyTorch's operators (input, weight, bias...)."""
+FORWARD = {1: R.nn.conv1d, 2: R.nn.conv2d, 3: R.nn.conv3d}
+TRANSPOSED = {1: R.nn.conv1d_transpose, 2: R.nn.conv2d_transpose, 3: R.nn.conv3d_transpose}
+LAYOUTS = {1: "W", 2: "HW", 3: "DHW"}
+"""Convolutions and layouts by the number of axes along which the kernel moves."""
 BATCH_NORMS = ("_native_batch_norm_legit_no_training.default", "batch_norm.default")
 
 
@@ -36,7 +30,7 @@ def product_converters() -> dict[str, Converter]:
     return {
         **dict.fromkeys(("bmm.default", "matmul.default", "mm.default", "mv.default"), _product),
         **dict.fromkeys(("addmm.default", "addmv.default", "baddbmm.default"), _added_product),
-        **{name: partial(_convolution, own) for name, own in CONVOLUTIONS.items()},
+        "convolution.default": _convolution,
         **dict.fromkeys(BATCH_NORMS, _batch_norm),
     }
 
@@ -91,11 +85,39 @@ def _in_float32(nodes: Sequence[Any], importer: Any) -> Iterator[None]:
         importer.env.update(before)
 
 
-def _convolution(own: str, node: Any, importer: Any) -> Any:
-    """(input, weight, bias=None, ...)."""
-    with _in_float32([argument(node, 2, "bias", None)], importer):
-        result = getattr(importer, own)(node)
-    return _cast(result, _type_of(node), importer)
+def _convolution(node: Any, importer: Any) -> Any:
+    """(input, weight, bias=None, stride, padding, dilation, transposed, output padding, groups)."""
+    x, weight = (importer.env[arg] for arg in node.args[:2])
+    emit, dtype = importer.block_builder.emit, _type_of(node)
+    axes = len(weight.ty.shape) - 2
+    stride, padding, dilation, extra = (_for_each_axis(node.args[at], axes) for at in (3, 4, 5, 7))
+    shape = list(node.meta["val"].shape)
+    if 0 in shape:
+        return emit(R.zeros(shape, dtype))
+    sums = "float32" if dtype in HALVES else dtype
+    how: dict[str, Any] = {
+        "strides": stride,
+        "padding": [*padding, *padding],
+        "dilation": dilation,
+        "groups": int(node.args[8]),
+        "data_layout": "NC" + LAYOUTS[axes],
+        "out_dtype": sums,
+    }
+    if not node.args[6]:
+        result = emit(FORWARD[axes](x, weight, kernel_layout="OI" + LAYOUTS[axes], **how))
+    else:
+        result = emit(
+            TRANSPOSED[axes](x, weight, kernel_layout="IO" + LAYOUTS[axes], output_padding=extra, **how)
+        )
+    if node.args[2] is not None:
+        bias = _cast(importer.env[node.args[2]], sums, importer)
+        result = emit(R.add(result, R.reshape(bias, [1, -1, *[1] * axes])))
+    return _cast(result, dtype, importer)
+
+
+def _for_each_axis(given: Any, axes: int) -> list[int]:
+    numbers = [int(number) for number in given]
+    return numbers * axes if len(numbers) == 1 else numbers
 
 
 def _batch_norm(node: Any, importer: Any) -> Any:

@@ -17,6 +17,7 @@ from tvm.relax import op as R
 
 from ...compat import int_value
 from .core import Converter, argument
+from .operators.values import array
 
 Filter = Callable[[np.ndarray], np.ndarray]
 
@@ -77,7 +78,7 @@ def _bilinear(node: Any, importer: Any) -> Any:
         share = (source - below).reshape([new] + [1] * (1 - at))
         left = _taken(x, at + 2, below, emit)
         right = _taken(x, at + 2, np.minimum(below + 1, old - 1), emit)
-        weight = relax.const(share.astype(str(x.ty.dtype.dtype)))
+        weight = array(share.astype(str(x.ty.dtype.dtype)))
         x = emit(R.add(left, emit(R.multiply(emit(R.subtract(right, left)), weight))))
     return x
 
@@ -103,7 +104,7 @@ def _smoothed(node: Any, importer: Any, weigh: Filter, width: int) -> Any:
         _weights(old, new, corners, factor, weigh, width).astype(dtype)
         for old, new, factor in zip(*sizes, factors)
     )
-    return emit(R.matmul(emit(R.matmul(relax.const(rows), x)), relax.const(np.ascontiguousarray(columns.T))))
+    return emit(R.matmul(emit(R.matmul(array(rows), x)), array(np.ascontiguousarray(columns.T))))
 
 
 def _weights(

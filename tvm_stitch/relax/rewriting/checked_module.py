@@ -13,7 +13,7 @@ _ONNX = (
     "read an ONNX file with tvm_stitch.importers.onnx.load.from_onnx(onnx.load(path)),"
     " or give it to tvm-stitch compile"
 )
-_TORCH = "import it with torch.export.export and tvm.relax.frontend.torch.from_exported_program"
+_TORCH = "import it with torch.export.export and tvm_stitch.importers.torch.from_exported_program"
 
 
 def checked_module(mod: Any) -> tvm.IRModule:

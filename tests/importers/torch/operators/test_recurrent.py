@@ -18,7 +18,7 @@ from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
 import tvm_stitch  # noqa: E402
 from tests.relax.loops.modules import run  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
-from tvm_stitch.importers.torch.recurrent import kept_whole, symbolic_steps  # noqa: E402
+from tvm_stitch.importers.torch.operators.recurrent import kept_whole, symbolic_steps  # noqa: E402
 
 FEATURES, HIDDEN = 6, 10
 CASES: list[tuple[str, dict[str, Any]]] = [

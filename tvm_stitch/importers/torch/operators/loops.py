@@ -10,9 +10,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op as R
 
-from ...relax.loops.loop import loop
-from ...relax.loops.scan import scan
-from .core import Converter
+from ....relax.loops.loop import loop
+from ....relax.loops.scan import scan
+from ..core import Converter
 
 Table = Callable[[], dict[str, Converter]]
 """Returns the converters of the operators that a loop's functions may call."""

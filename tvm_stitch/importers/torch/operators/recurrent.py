@@ -15,9 +15,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op as R
 
-from ...compute.recurrent.cell import ACTIVATIONS, GATES, Cell, Layer, activation
-from ...relax.loops.recurrent import recurrent
-from .core import Converter
+from ....compute.recurrent.cell import ACTIVATIONS, GATES, Cell, Layer, activation
+from ....relax.loops.recurrent import recurrent
+from ..core import Converter
 
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """PyTorch's numbers of gates in ONNX's order."""

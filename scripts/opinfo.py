@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import PyTorch's own operator tests, compile them for a CPU, and compare with PyTorch.
+
+    python scripts/opinfo.py --dtypes float32 --samples 4 --jobs 2
+    python scripts/opinfo.py --ops add,softmax --dtypes float32,int64 --verbose
+
+The operators are those of ``torch.testing._internal.common_methods_invocations.op_db`` that ``torch.export`` takes. A
+child process runs them, so that a crash costs one sample. ``--output FILE`` writes a table of the outcomes in Markdown,
+and ``--log FILE`` every sample. The exit code is 1 if a sample is wrong or crashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+DTYPES = ("float32", "float16", "int64", "uint8", "bool")
+OUTCOMES = ("right", "wrong", "refused", "failed", "crashed")
+TOGETHER = 24
+"""Samples of one program. A program that fails is split until the sample is known."""
+OPERATORS = 12
+"""Operators of one request to a child."""
+CHILD = Path(__file__).with_name("_opinfo_samples.py")
+ASIDE = ("linalg.", "fft.", "sparse.", "svd", "lu", "qr", "cholesky", "eig", "pinverse", "triangular_solve")
+"""Beginnings of operators that do not count for the share: linear algebra, complex numbers, sparse tensors."""
+ASIDE_TOO = frozenset(
+    "logdet geqrf ormqr matrix_exp norm.nuc pca_lowrank svd_lowrank inverse cfloat cdouble chalf complex polar"
+    " view_as_complex view_as_real stft istft to_sparse angle resize_ resize_as_ zero_ normal.in_place".split()
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Samples of operators in one type: at most ``count`` of each, spread over all, or all if it is 0."""
+
+    operators: tuple[str, ...]
+    dtype: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one sample."""
+
+    operator: str
+    dtype: str
+    sample: int
+    outcome: str
+    reason: str
+
+
+class Child:
+    """A child process that runs samples. It is started again if one ends it, or a program takes more than ``limit``
+    seconds. The start and the samples of an operator may take five times as long.
+    """
+
+    def __init__(self, limit: float):
+        self.limit = limit
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def results(self, request: Request) -> Iterator[Result]:
+        """Yield the results of a request's samples."""
+        done, together = 0, TOGETHER
+        while True:
+            self._start()
+            assert self._process is not None and self._process.stdin is not None
+            asked = [request.operators, request.dtype, done, request.count, together]
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+            waiting: list[tuple[str, int]] = []
+            while True:
+                line = self._line(self.limit if waiting else 5 * self.limit)
+                if line is None:
+                    break
+                kind, *rest = json.loads(line)
+                if kind == "done":
+                    return
+                if kind == "begin":
+                    waiting = [tuple(each) for each in rest[0]]
+                    continue
+                waiting.remove((rest[0], rest[1]))
+                done += 1
+                yield Result(rest[0], request.dtype, *rest[1:])
+            code = self._stop()
+            if len(waiting) > 1:  # one of several samples ended the process: try them one by one
+                together = 1
+                continue
+            reason = "no answer in time" if code is None else f"exit code {code}"
+            if not waiting:  # between samples: PyTorch's own code ended the process
+                yield Result(request.operators[0], request.dtype, 0, "skipped", f"its samples end: {reason}")
+                return
+            yield Result(waiting[0][0], request.dtype, waiting[0][1], "crashed", reason)
+            done += 1
+
+    def close(self) -> None:
+        """End the process."""
+        self._stop()
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._lines = queue.Queue()
+        threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("["):  # PyTorch and LLVM may print lines of their own
+                lines.put(line)
+        lines.put(None)
+
+    def _line(self, limit: float) -> str | None:
+        try:
+            return self._lines.get(timeout=limit)
+        except queue.Empty:
+            return None
+
+    def _stop(self) -> int | None:
+        """End the process, and return its exit code, or None if it was still running."""
+        if self._process is None:
+            return None
+        code = self._process.poll()
+        if code is None:
+            try:
+                code = self._process.wait(timeout=1.0) if self._lines.empty() else None
+            except subprocess.TimeoutExpired:
+                code = None
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process = None
+        return code
+
+
+def run(requests: Sequence[Request], jobs: int, limit: float, heard: Any = None) -> list[Result]:
+    """Return the results of all requests, run by some child processes.
+
+    Args:
+        requests: the samples to run.
+        jobs: number of child processes.
+        limit: seconds for one program of samples.
+        heard: called with each result as it comes.
+    """
+    waiting: queue.Queue[Request] = queue.Queue()
+    for request in requests:
+        waiting.put(request)
+    results: list[Result] = []
+    lock = threading.Lock()
+
+    def work() -> None:
+        child = Child(limit)
+        try:
+            while True:
+                try:
+                    request = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                for result in child.results(request):
+                    with lock:
+                        results.append(result)
+                        if heard is not None:
+                            heard(result)
+        finally:
+            child.close()
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def requests_for(names: Sequence[str], dtypes: Sequence[str], count: int) -> list[Request]:
+    """Return the requests for operators in those of some types that they take.
+
+    Args:
+        names: operators with their variants, or beginnings of names that end in ``*``; none for all.
+        dtypes: PyTorch's names of types.
+        count: samples of each operator and type, spread over all of them; 0 for all.
+
+    Raises:
+        ValueError: if PyTorch tests no operator of a name.
+    """
+    import torch
+    from _opinfo_samples import operators
+
+    known = operators()
+    chosen = [name for name in known if not names or any(_matches(name, each) for each in names)]
+    if unknown := [each for each in names if not any(_matches(name, each) for name in known)]:
+        raise ValueError(f"PyTorch tests no operator {unknown[0]}")
+    requests = []
+    for dtype in dtypes:
+        taken = [name for name in chosen if getattr(torch, dtype) in known[name].supported_dtypes("cpu")]
+        for first in range(0, len(taken), OPERATORS):
+            requests.append(Request(tuple(taken[first : first + OPERATORS]), dtype, count))
+    return requests
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def is_aside(operator: str) -> bool:
+    """Return whether an operator does not count for the share: linear algebra, complex numbers, changes in place."""
+    return operator.startswith(ASIDE) or operator in ASIDE_TOO
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return the table of outcomes by type, in Markdown."""
+    lines = [f"| Type | samples | {' | '.join(OUTCOMES)} | right, others aside |", "|---" * 8 + "|"]
+    for dtype in dict.fromkeys(result.dtype for result in results):
+        counts = Counter(r.outcome for r in results if r.dtype == dtype and r.outcome != "skipped")
+        inside = [
+            r for r in results if r.dtype == dtype and r.outcome != "skipped" and not is_aside(r.operator)
+        ]
+        share = sum(r.outcome == "right" for r in inside) / max(len(inside), 1)
+        cells = [dtype, counts.total(), *(counts[each] for each in OUTCOMES), f"{share:.1%}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def details(results: Sequence[Result]) -> str:
+    """Return a table of the operators that are not right in all samples, with the reason of one sample, in Markdown."""
+    by_operator: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.outcome != "skipped":
+            by_operator[result.operator].append(result)
+    lines = [f"| Operator | {' | '.join(OUTCOMES)} | reason |", "|---" * 7 + "|"]
+    for operator, each in sorted(by_operator.items()):
+        counts = Counter(result.outcome for result in each)
+        if set(counts) == {"right"}:
+            continue
+        reason = next(r.reason for r in sorted(each, key=lambda r: -OUTCOMES.index(r.outcome)) if r.reason)
+        reason = " ".join(reason.split()).replace("|", "\\|")[:160]
+        lines.append(f"| `{operator}` | {' | '.join(str(counts[o]) for o in OUTCOMES)} | {reason} |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ops", default="", help="operators, with commas; a name may end in *")
+    parser.add_argument(
+        "--dtypes", default=",".join(DTYPES), help="types, with commas (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=0, help="samples of each operator and type (default: all)"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="child processes (default: 1)")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, help="seconds for one program (default: %(default)s)"
+    )
+    parser.add_argument("--output", type=Path, help="write the tables to this file")
+    parser.add_argument("--log", type=Path, help="write every sample to this file, one JSON list a line")
+    parser.add_argument("--verbose", action="store_true", help="print every sample that is not right")
+    args = parser.parse_args(argv)
+    try:
+        requests = requests_for([n for n in args.ops.split(",") if n], args.dtypes.split(","), args.samples)
+    except ValueError as error:
+        parser.error(str(error))
+    log = args.log.open("w", encoding="utf-8") if args.log else None
+
+    def heard(result: Result) -> None:
+        if log is not None:
+            fields = [result.operator, result.dtype, result.sample, result.outcome, result.reason]
+            print(json.dumps(fields), file=log, flush=True)
+        if args.verbose and result.outcome not in ("right", "skipped"):
+            print(
+                f"{result.operator} {result.dtype} {result.sample}: {result.outcome}: {result.reason}",
+                flush=True,
+            )
+
+    try:
+        results = run(requests, args.jobs, args.limit, heard)
+    finally:
+        if log is not None:
+            log.close()
+    text = f"{summary(results)}\n\n{details(results)}\n"
+    if args.output:
+        args.output.write_text(text, encoding="utf-8")
+    print(text if not args.verbose else summary(results))
+    return int(any(result.outcome in ("wrong", "crashed") for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

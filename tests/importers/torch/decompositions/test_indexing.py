@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masked writes, scatters that reduce, and bags of embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from tests.importers.torch.programs import compare
+
+
+def written(x: Any, at: Any, value: Any) -> Any:
+    x = x.clone()
+    x[at] = value
+    return x
+
+
+def test_masked_writes() -> None:
+    x = torch.randn(4, 3)
+    compare(
+        {
+            "numbers": lambda x, s: [written(x, x > 0, 0.0), written(x, x[:, 0] > 0, -1.0)],
+            "rows": lambda x, s: [
+                written(x, x[:, 0] > 0, s[0, :3]),
+                written(x, (slice(None), s[0, :3] > 0), 2.0),
+            ],
+            "by columns": lambda x, s: x.masked_fill(x > 0, 3),
+            "scattered": lambda x, s: [x.masked_scatter(x > 0, s), x.masked_scatter(x[:1] > 0, s)],
+        },
+        x,
+        torch.randn(4, 5),
+    )
+
+
+def test_scatters() -> None:
+    index = torch.tensor([[0, 1, 0], [2, 0, 2]])
+    compare(
+        {
+            name: lambda x, s, name=name: [
+                x.scatter_reduce(0, index, s, name),
+                x.scatter_reduce(1, index, s, name, include_self=False),
+            ]
+            for name in ("sum", "prod", "mean", "amax", "amin")
+        }
+        | {
+            "reduce": lambda x, s: [
+                x.scatter(0, index, s, reduce="add"),
+                x.scatter(1, index, s, reduce="multiply"),
+                x.scatter(0, index, 2.0, reduce="multiply"),
+            ],
+            "put": lambda x, s: [x.put(index, s), x.put(index[0, :2], s[0, :2], accumulate=True)],
+        },
+        torch.randn(4, 3),
+        torch.randn(2, 3),
+    )
+
+
+def test_bags() -> None:
+    i, begins = torch.tensor([1, 2, 4, 5, 4, 3, 2, 0]), torch.tensor([0, 3, 3, 6])
+    compare(
+        {
+            mode: lambda w, i, begins, mode=mode: [
+                F.embedding_bag(i, w, begins, mode=mode),
+                F.embedding_bag(i.reshape(2, 4), w, mode=mode),
+                F.embedding_bag(i, w, begins, mode=mode, padding_idx=4),
+            ]
+            for mode in ("sum", "mean", "max")
+        }
+        | {
+            "weighted": lambda w, i, begins: F.embedding_bag(
+                i, w, begins, mode="sum", per_sample_weights=w[:8, 0]
+            ),
+        },
+        torch.randn(9, 3),
+        i,
+        begins,
+    )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signs, hypotenuses, rounded quotients, distances, medians and powers of integers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tests.importers.torch.programs import compare
+
+
+def test_pairs_of_floats() -> None:
+    compare(
+        {
+            "copysign": lambda x, y: [
+                torch.copysign(x, y),
+                torch.copysign(x, -0.0),
+                torch.copysign(x.int(), y),
+            ],
+            "hypot": lambda x, y: [torch.hypot(x, y), torch.hypot(x * 1e30, y * 1e30)],
+            "ldexp": lambda x, y: torch.ldexp(x, torch.tensor([-3, 0, 1, 2, 5, 1])),
+            "floor": lambda x, y: [
+                torch.div(x, 0.1, rounding_mode="floor"),
+                torch.div(x, y + 0.1, rounding_mode="floor"),
+            ],
+        },
+        torch.tensor([3.0, -1.0, 0.0, -0.0, math.inf, 2.5]),
+        torch.tensor([4.0, -0.0, 0.0, 1.0, -2.0, -math.inf]),
+    )
+
+
+def test_powers_of_integers() -> None:
+    compare(
+        {
+            "tensors": lambda i, j: [i**j, i.to(torch.uint8) ** j.abs().to(torch.uint8), (-i) ** j.abs()],
+            "numbers": lambda i, j: [2 ** j.abs(), i**3, i**0],
+        },
+        torch.tensor([3, -2, 1, -1, 7, 0]),
+        torch.tensor([5, 3, -4, -3, 2, 0]),
+    )
+
+
+def test_distances() -> None:
+    compare(
+        {
+            **{f"{p}": lambda x, y, p=p: torch.cdist(x, y, p) for p in (0.0, 1.0, 2.0, 3.0, math.inf)},
+            "within": lambda x, y: [torch.pdist(x), torch.pdist(y, 1.0)],
+            "bilinear": lambda x, y: torch.nn.functional.bilinear(x[:3], y, torch.ones(2, 4, 4)),
+        },
+        torch.randn(5, 4),
+        torch.randn(3, 4),
+        tolerance=1e-5,
+    )
+
+
+def test_elements_of_an_order() -> None:
+    compare(
+        {
+            "kth": lambda x: [*x.kthvalue(2, 1), *x.kthvalue(1, 0, keepdim=True)],
+            "medians": lambda x: [
+                *x.median(1),
+                x.median(),
+                *x.nanmedian(0),
+                x.nanmedian(),
+                *x.long().median(0),
+            ],
+        },
+        torch.randn(4, 6),
+    )

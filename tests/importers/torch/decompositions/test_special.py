@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Special functions, against PyTorch in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.importers.torch.programs import compiled, imported, refusal
+
+FUNCTIONS = {
+    "erfc": (torch.erfc, torch.linspace(-4, 9, 200)),
+    "erfinv": (torch.erfinv, torch.linspace(-0.999, 0.999, 101)),
+    "lgamma": (torch.lgamma, torch.cat([torch.linspace(0.01, 40, 200), torch.linspace(-5.3, -0.1, 40)])),
+    "digamma": (torch.digamma, torch.cat([torch.linspace(0.01, 40, 200), torch.linspace(-5.35, -0.15, 40)])),
+}
+
+
+def test_against_float64() -> None:
+    names, inputs = list(FUNCTIONS), [x for _, x in FUNCTIONS.values()]
+    run = compiled(imported(lambda *x: [FUNCTIONS[n][0](each) for n, each in zip(names, x)], *inputs))
+    for name, got in zip(names, run(*inputs), strict=True):
+        function, x = FUNCTIONS[name]
+        want = function(x.double()).numpy()
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6, err_msg=name)
+        if name == "erfc":  # small numbers keep their digits
+            large = x.numpy() > 2
+            np.testing.assert_allclose(got[large], want[large], rtol=3e-5)
+
+
+def test_sums_of_exponentials() -> None:
+    a, b = torch.tensor([1.0, -math.inf, math.inf, 300.0]), torch.tensor([2.0, -math.inf, 1.0, -300.0])
+    run = compiled(imported(lambda a, b: [torch.logaddexp(a, b), torch.logaddexp2(a, b)], a, b))
+    for got, want in zip(run(a, b), (torch.logaddexp(a, b), torch.logaddexp2(a, b)), strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_float64_is_refused(name: str) -> None:
+    assert f"{name}.default" in refusal(FUNCTIONS[name][0], torch.rand(3, dtype=torch.float64))

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views, slices, repetitions, rolls and diagonals, with axes counted from the end and without elements."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.importers.torch.programs import compare, refusal
+
+
+def test_moved_data() -> None:
+    compare(
+        {
+            "axes": lambda x: [
+                x.permute(-1, 0, 1),
+                x.squeeze(),
+                x.squeeze(-1),
+                x.squeeze((0, 2)),
+                x.unsqueeze(-2),
+            ],
+            "turned": lambda x: [
+                x.flip(-1, 0),
+                x.roll(2, -2),
+                x.roll((1, -3), (0, 1)),
+                x.roll(3),
+                x.movedim(0, -1),
+            ],
+            "repeated": lambda x: [
+                x.repeat(2, 1, 3),
+                x.repeat(2, 1, 1, 2),
+                x.expand(2, -1, -1, 3),
+                x.tile(2),
+            ],
+            "slices": lambda x: [x[:, -3:-1], x[:, 1::2], x[-1], x[:, -2], x[:, 2:100], x[:, 3:1]],
+            "diagonals": lambda x: [
+                x.squeeze().diagonal(),
+                x.squeeze().diagonal(-1),
+                x.squeeze().diagonal(2, -1, 0),
+                torch.diag_embed(x.squeeze()[0]),
+            ],
+            "written": lambda x: [
+                torch.slice_scatter(x, x[:, :2] * 2, 1, 1, 3),
+                torch.slice_scatter(x, x[:, :2] * 2, 1, -4, None, 2),
+                torch.select_scatter(x, x[:, 0] * 3, 1, -1),
+                torch.diagonal_scatter(x.squeeze(), torch.zeros(3)),
+            ],
+            "strided": lambda x: [
+                x.contiguous().as_strided((2, 3), (4, 1)),
+                x.as_strided((3, 2), (1, 2), 1),
+            ],
+        },
+        torch.randn(3, 4, 1),
+    )
+
+
+def test_no_elements() -> None:
+    compare(
+        {
+            "views": lambda x: [
+                x.roll(1, 0),
+                x.repeat(2, 3),
+                x.flip(0),
+                x[:, 1:],
+                x.expand(2, 3, 0),
+                x.view(0, 3),
+            ],
+            "from some": lambda x: [torch.ones(4, 2)[4:], torch.ones(4, 2).repeat(0, 1)],
+        },
+        torch.zeros(3, 0),
+    )
+
+
+def test_a_view_behind_its_tensor_is_refused() -> None:
+    def behind(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.as_strided.default(x[0] + 0, [2, 3], [3, 1], 1)
+
+    assert "as_strided.default" in refusal(behind, torch.randn(2, 6)[:, :6])

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompose exported programs: PyTorch's decompositions, and those of this package for operators without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..operators.recurrent import kept_whole
+from .attention import attention_decompositions
+from .indexing import indexing_decompositions
+from .numeric import numeric_decompositions
+from .regions import region_decompositions
+from .scans import scan_decompositions
+from .special import special_decompositions
+
+__all__ = ["decomposed", "decomposition_table"]
+
+PYTORCHS_TOO = (
+    "_upsample_nearest_exact1d.default _upsample_nearest_exact2d.default"
+    " _upsample_nearest_exact3d.default addcdiv.default"
+    " dist.default narrow_copy.default permute_copy.default"
+    " unbind_copy.int upsample_bicubic2d.default upsample_trilinear3d.default view_copy.default"
+    " _native_batch_norm_legit.default max_pool2d_with_indices_backward.default"
+).split()
+"""Operators that PyTorch knows how to decompose, but leaves in an exported program."""
+
+
+def decomposed(program: Any) -> Any:
+    """Return an exported program in PyTorch's core operators, as far as they are decomposed.
+
+    Programs with sparse tensors are returned unchanged, as PyTorch decomposes none of them.
+
+    Args:
+        program: a ``torch.export.ExportedProgram``.
+    """
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    if any(isinstance(each, torch.Tensor) and each.layout != torch.strided for each in tensors):
+        return program
+    return program.run_decompositions(decomposition_table())
+
+
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Return decompositions by PyTorch's overloads: PyTorch's own ones for core operators, and those added here.
+
+    Recurrent layers are not decomposed, because PyTorch writes out each of their steps.
+    """
+    from torch._decomp import decomposition_table as known
+
+    table = torch.export.default_decompositions()
+    for name in PYTORCHS_TOO:
+        packet, overload = name.split(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        if operator in known:
+            table[operator] = known[operator]
+    for own in (
+        attention_decompositions(),
+        indexing_decompositions(),
+        numeric_decompositions(),
+        region_decompositions(),
+        scan_decompositions(),
+        special_decompositions(),
+    ):
+        table.update(own)
+    return {operator: parts for operator, parts in table.items() if operator not in kept_whole()}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers and inputs that an exported program changes: they are results of the imported function.
+
+``torch.export`` lists the new values in front of the program's results. TVM's importer drops them, so that a batch
+norm in training never moves its statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+
+from .unsupported import Unsupported
+
+State = Literal["constants", "inputs"]
+"""The kinds of buffers that a program changes: constants or inputs of the imported function."""
+
+CHANGES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The part of a graph signature that TVM's importer reads."""
+
+    input_specs: tuple[InputSpec, ...]
+    output_specs: tuple[OutputSpec, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """An exported program for TVM's importer, with other inputs and results than the original.
+
+    ``order`` has the position of each result in the graph's own outputs.
+    """
+
+    program: Any
+    graph_signature: Signature
+    order: tuple[int, ...]
+    changed: tuple[str, ...]
+    """Names of the changed buffers and inputs, which are the last results."""
+
+    @property
+    def graph_module(self) -> Any:
+        return self.program.graph_module
+
+    @property
+    def graph(self) -> Any:
+        return self.program.graph
+
+    @property
+    def state_dict(self) -> Any:
+        return self.program.state_dict
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Return the constants that are no inputs. TVM's importer binds a wrong input for any other."""
+        kinds = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+        bound = {spec.target for spec in self.graph_signature.input_specs if spec.kind in kinds}
+        return {name: value for name, value in self.program.constants.items() if name in bound}
+
+    @property
+    def tensor_constants(self) -> Any:
+        return self.program.tensor_constants
+
+    @property
+    def range_constraints(self) -> Any:
+        return self.program.range_constraints
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.program.named_parameters())
+
+    def named_buffers(self) -> Iterator[tuple[str, Any]]:
+        """Yield the buffers that are no inputs."""
+        bound = {spec.target for spec in self.graph_signature.input_specs if spec.kind == InputKind.BUFFER}
+        return ((name, value) for name, value in self.program.named_buffers() if name in bound)
+
+
+def view_of(program: Any, state: State) -> View:
+    """Return a program with its changed buffers and inputs behind its results.
+
+    Args:
+        program: a ``torch.export.ExportedProgram``.
+        state: ``"inputs"`` if changed buffers become inputs, behind the program's own.
+
+    Raises:
+        ValueError: if ``state`` is neither of both words.
+        Unsupported: if an input is not a tensor.
+    """
+    if state not in ("constants", "inputs"):
+        raise ValueError(f'state must be "constants" or "inputs", got {state!r}')
+    signature = program.graph_signature
+    for spec in signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
+            reason = "it is not a tensor; export a module that takes tensors only"
+            raise Unsupported([(f"the program's input {spec.arg.name}", reason)])
+    outputs = list(enumerate(signature.output_specs))
+    changes = [each for each in outputs if each[1].kind in CHANGES]
+    results = [each for each in outputs if each[1].kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)]
+    ordered = [*results, *changes]
+    buffers = {spec.target for _, spec in changes if spec.kind == OutputKind.BUFFER_MUTATION}
+    inputs = list(signature.input_specs)
+    if state == "inputs":
+        moved = {
+            spec.target: replace(spec, kind=InputKind.USER_INPUT, target=spec.arg.name, persistent=None)
+            for spec in inputs
+            if spec.kind == InputKind.BUFFER and spec.target in buffers
+        }
+        inputs = [spec for spec in inputs if spec.target not in moved or spec.kind != InputKind.BUFFER]
+        inputs += [moved[spec.target] for _, spec in changes if spec.target in moved]
+    return View(
+        program,
+        Signature(tuple(inputs), tuple(replace(spec, kind=OutputKind.USER_OUTPUT) for _, spec in ordered)),
+        tuple(at for at, _ in ordered),
+        tuple(str(spec.target) for _, spec in changes),
+    )
+
+
+def initial_state(program: Any, mod: Any) -> dict[str, torch.Tensor]:
+    """Return the exported values of the buffers that a program changes, by name, in the order of inputs and results.
+
+    Args:
+        program: a ``torch.export.ExportedProgram``.
+        mod: its module.
+    """
+    values, names = dict(program.named_buffers()), (mod["main"].attrs or {}).get("torch_state", [])
+    return {str(name): values[str(name)] for name in names if str(name) in values}
