@@ -35,14 +35,24 @@ def test_branches() -> None:
         assert same(run(given, y)[0], Called(branching)(given, y), 1e-6)
 
 
-def test_loops_are_refused_by_name() -> None:
+def test_loops_are_imported() -> None:
     def loop(x: Any) -> Any:
         return torch._higher_order_ops.while_loop(
             lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x)
         )
 
-    text = refusal(loop, torch.randn(3))
-    assert "while_loop" in text and "onnx" not in text.lower() and "unrolls" in text
+    x = torch.randn(3)
+    assert same(compiled(imported(loop, x))(x)[1], 8 * x, 1e-6)
+
+
+def test_maps_are_refused_by_name() -> None:
+    def mapped(x: Any) -> Any:
+        from functorch.experimental.control_flow import map as torch_map
+
+        return torch_map(lambda row: row.sin(), x)
+
+    text = refusal(mapped, torch.randn(3, 4))
+    assert "map" in text and "onnx" not in text.lower() and "unrolls" in text
 
 
 def test_all_refused_operators_are_named_at_once() -> None:
