@@ -54,9 +54,7 @@ def test_with_open_shapes_one_line_says_what_helps(padded: Path, capfd: pytest.C
     assert code == 1 and stdout == ""
     (line,) = stderr.splitlines()
     assert line.endswith("with fixed shapes it may: --shape x=N,6, each N a number")
-    assert (
-        f"{padded} cannot be imported: node " in line and "(Pad '' of domain ai.onnx, opset 17): its " in line
-    )
+    assert f"{padded} cannot be imported: node " in line and "(Pad '" in line
 
 
 def test_shapes_that_do_not_fit(padded: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ import onnx
 import onnx.inliner
 import onnx.shape_inference
 
-from .honoured.check import is_honoured
+from ...support.failures import error_text
+from .honoured.check import UnsupportedModel, is_honoured
 from .schema import domain_of, schema_of, versions_of
 
 _MOST_ROUNDS = 8
@@ -34,10 +35,20 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
         }
         if not chosen:
             return proto
-        proto = onnx.inliner.inline_selected_functions(
-            _typed(proto), sorted(chosen), inline_schema_functions=True
-        )
+        proto = _expanded(proto, sorted(chosen))
     return proto
+
+
+def _expanded(proto: onnx.ModelProto, chosen: list[tuple[str, str]]) -> onnx.ModelProto:
+    """Return the model with bodies of the chosen operators. Some bodies need the types of all values, and some none."""
+    fault = ""
+    for given in (proto, _typed(proto)):
+        try:
+            return onnx.inliner.inline_selected_functions(given, chosen, inline_schema_functions=True)
+        except RuntimeError as error:  # the inliner's kind, for a body that it cannot build
+            fault = error_text(error)
+    names = ", ".join(sorted(op for _, op in chosen))
+    raise UnsupportedModel(f"onnx's inliner cannot expand {names} ({fault}); export the model without")
 
 
 def _typed(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -61,6 +61,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         self.emitted: dict[str, str] = {}
         self.opset = self.versions.get("", 1)
         self._results: set[str] = set()
+        self._optionals: set[str] = set()
         self._narrow: dict[str, str] = {}
         self._symbols: dict[str, tirx.Var] = {}
         self._taken: set[str] = set()
@@ -159,12 +160,16 @@ class Importer(onnx_frontend.ONNXGraphImporter):
             if value.name not in self._nodes:
                 self._num_input += 1
                 self._input_names.append(value.name)
-                if not value.type.HasField("tensor_type"):
-                    kind = (value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+                kinds = value.type  # an optional tensor has to be given
+                if kinds.HasField("optional_type"):
+                    self._optionals.add(value.name)
+                    kinds = kinds.optional_type.elem_type
+                if not kinds.HasField("tensor_type"):
+                    kind = (kinds.WhichOneof("value") or "unknown").removesuffix("_type")
                     raise UnsupportedModel(
                         f"the input {value.name!r} is a value of type {kind}; TVM takes tensors"
                     )
-                tensor = value.type.tensor_type
+                tensor = kinds.tensor_type
                 shape = self._shape.get(value.name)
                 if shape is None:
                     if not tensor.HasField("shape"):
@@ -257,6 +262,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):
                 value if value is None or not _is_shape(value) else as_tensor(self.bb, value)
                 for value in given
             ]
+        if node.op_type == "OptionalHasElement" and self._optionals.intersection(node.input):
+            raise Unsupported(
+                "it asks for an input of the model that may be missing, and TVM takes all inputs"
+            )
         attributes = self._parse_attr(node.attribute)
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         result = self._convert_operator(

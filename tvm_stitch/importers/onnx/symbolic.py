@@ -17,6 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax, tirx
 
+from ...compat import Analyzer
 from ...support.failures import reraise_fatal
 from .converters.node import constant_of, dim
 
@@ -205,7 +206,7 @@ def _binary(function: Callable[[Any, Any], Any]) -> Callable[[list[Any], Mapping
 
 def _equal(arrays: list[Any], _: Mapping[str, Any]) -> Any:
     """Return which elements are equal, or None if that depends on the sizes at run time."""
-    analyzer = tvm.arith.Analyzer()
+    analyzer = Analyzer()
 
     def compared(x: Any, y: Any) -> Any:
         if isinstance(x, int) and isinstance(y, int):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
-from .node import ANY, Conversion, Node, Unsupported, dtype_of, scalar
+from .node import ANY, Conversion, Node, Unsupported, dtype_of, positive, scalar
 
 
 def _is_inf(node: Node) -> relax.Expr:
@@ -35,9 +36,15 @@ def _mod(node: Node) -> relax.Expr:
     floating = node.dtype(0).startswith(("float", "bfloat"))
     if node.attributes["fmod"] or node.dtype(0).startswith("uint"):
         return relax.op.mod(x, y)
-    if floating:
+    if not floating:
+        return relax.op.floor_mod(x, y)
+    if node.opset < 28:
         raise Unsupported("it has fmod = 0, which ONNX allows for integers only; set fmod = 1")
-    return relax.op.floor_mod(x, y)
+    rest = node.emit(relax.op.mod(x, y))
+    zero = scalar(0, node.dtype(0))
+    other = relax.op.logical_xor(relax.op.less(rest, zero), relax.op.less(y, zero))
+    other = relax.op.logical_and(relax.op.not_equal(rest, zero), other)
+    return relax.op.where(node.emit(other), relax.op.add(rest, y), rest)
 
 
 def _bit_shift(node: Node) -> relax.Expr:
@@ -279,6 +286,14 @@ def _boolean_extreme(node: Node, op: Callable[..., relax.Expr]) -> relax.Expr | 
     return relax.op.greater(node.emit(extreme), scalar(0, "int8"))
 
 
+def _bounds(dtype: str) -> tuple[Any, Any]:
+    """Return the least and the greatest value of a type."""
+    if dtype.startswith(("float", "bfloat")):
+        return -np.inf, np.inf
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
 def _extreme(op: Callable[..., relax.Expr]) -> Callable[[Node], relax.Expr]:
     def convert(node: Node) -> relax.Expr:
         if (boolean := _boolean_extreme(node, op)) is not None:
@@ -290,7 +305,13 @@ def _extreme(op: Callable[..., relax.Expr]) -> Callable[[Node], relax.Expr]:
         )
         if not axes and node.attributes.get("noop_with_empty_axes", 0):
             return node.tensor(0)
-        return op(node.tensor(0), axes or None, bool(node.attributes["keepdims"]))
+        dims, keep = node.shape(0), bool(node.attributes["keepdims"])
+        reduced = {positive(a, len(dims)) for a in axes} if axes else set(range(len(dims)))
+        if any(isinstance(dims[a], int) and dims[a] == 0 for a in reduced):
+            left = [1 if i in reduced else d for i, d in enumerate(dims) if keep or i not in reduced]
+            least = _bounds(node.dtype(0))[0 if op is relax.op.max else 1]
+            return relax.op.full(relax.ShapeExpr(left), scalar(least, node.dtype(0)), node.dtype(0))
+        return op(node.tensor(0), axes or None, keep)
 
     return convert
 

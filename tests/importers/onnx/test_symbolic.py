@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on shapes is done at import, and comparisons that depend on sizes at run time are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax, tirx
+
+from tvm_stitch.importers.onnx.schema import attributes_of
+from tvm_stitch.importers.onnx.symbolic import evaluated
+
+N = tirx.Var("n", "int64")
+
+
+def value(op: str, *inputs: Any, **attributes: Any) -> Any:
+    node = helper.make_node(op, [f"i{i}" for i in range(len(inputs))], ["y"], **attributes)
+    return evaluated(node, 21, inputs, attributes_of(node, 21, {}))
+
+
+def const(array: Any, dtype: str = "int64") -> relax.Expr:
+    return relax.const(np.asarray(array, dtype), dtype)
+
+
+def test_constants_are_computed() -> None:
+    assert value("Div", const([-7, 7]), const([2, 2])).value.numpy().tolist() == [-3, 3], "towards zero"
+    assert value("Add", const([1.5], "float32"), const([2], "float32")).value.numpy().tolist() == [3.5]
+    assert value("Expand", const([1]), const([1 << 40])) is None, "too large for the import"
+
+
+def test_shapes_are_computed() -> None:
+    shape = relax.ShapeExpr([N, 8])
+    assert [str(d) for d in value("Concat", shape, const([-1]), axis=0).values] == [
+        "n",
+        "T.int64(8)",
+        "T.int64(-1)",
+    ]
+    assert value("Gather", shape, const(1)).value.numpy() == 8
+    assert value("Gather", shape, const(0)).same_as(N)
+    assert str(value("Mul", shape, const([2, 3])).values[0]) == "n * T.int64(2)"
+    assert len(value("Slice", shape, const([1]), const([2**63 - 1])).value.numpy()) == 1
+
+
+def test_equality_is_decided_only_where_it_is_known() -> None:
+    shape = relax.ShapeExpr([N, 8])
+    assert value("Equal", shape, const([-1, 8])).value.numpy().tolist() == [False, True]
+    assert value("Equal", shape, const([1, 8])) is None, "n may be 1"
