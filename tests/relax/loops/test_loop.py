@@ -129,6 +129,12 @@ def test_a_step_is_stitched() -> None:
     assert count_kernels(mod, LLVM, pipeline(LLVM)).total == 1
 
 
+def test_a_report_has_the_kernels_of_a_step() -> None:
+    report = tvm_stitch.explain(made(doubling), LLVM)
+    text = str(report)
+    assert "1 kernel" in text and "outside the module" not in text
+
+
 def test_many_steps() -> None:
     """A function that called itself once for each step died between 300 and 3,000 steps."""
 

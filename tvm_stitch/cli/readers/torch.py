@@ -24,6 +24,7 @@ from ...execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ...graph.dtype import HALF
 from ...importers.torch import Unsupported, from_exported_program, initial_state
 from ...importers.torch.archive import TooLarge, UnsafeProgram, load_program
+from ...importers.torch.operators.recurrent import register_operators
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
 from .imported import Model
@@ -60,6 +61,7 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
 def _load(path: Path) -> ExportedProgram:
     if not zipfile.is_zipfile(path):
         raise UsageError(f"{path} is not a program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
+    register_operators()
     with _logged("torch.export") as reasons:
         try:
             return load_program(path)

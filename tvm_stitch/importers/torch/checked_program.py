@@ -28,6 +28,8 @@ _ATOM = re.compile(r"[A-Za-z0-9_.+-]*", re.ASCII)
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|prims|prim|quantized_decomposed|torchvision)\.([A-Za-z_]\w*)(\.\w+)?", re.ASCII
 )
+_OWN = re.compile(r"torch\.ops\.tvm_stitch\.(lstm|gru|rnn_tanh|rnn_relu)\.default", re.ASCII)
+"""Recurrent layers of a symbolic number of steps (``recurrent.py``)."""
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z]\w*)", re.ASCII)
 _REFUSED = frozenset({"from_file", "_print", "save"})
 """Operators that touch files."""
@@ -139,6 +141,8 @@ def _check_operator(name: Any) -> Any:
         if name in _ON_SIZES:
             return name
         if (match := _OPERATOR.fullmatch(name)) and match[2] not in _REFUSED:
+            return name
+        if _OWN.fullmatch(name):
             return name
         if (match := _HIGHER_ORDER.fullmatch(name)) and match[1] in _WITH_GRAPHS:
             return name
