@@ -192,5 +192,16 @@ def test_a_state_that_changes_is_refused() -> None:
         made(lambda builder, x, n: loop(builder, "f", n, [x], [], lambda *_: []))
 
 
+def test_few_known_steps_are_written_one_by_one() -> None:
+    def body(count: int) -> tvm.IRModule:
+        return made(lambda builder, x, n: doubling(builder, x, count))
+
+    assert len(body(8).functions) == 1 and len(body(9).functions) == 4
+    x = np.ones((2, 4), "float32")
+    for count in (1, 8, 9):
+        (found,) = run(tvm_stitch.compile(body(count), LLVM), [tvm.runtime.tensor(x)])
+        assert np.array_equal(found.numpy(), x * 2**count)
+
+
 def test_no_steps_need_no_loop() -> None:
     assert len(made(lambda builder, x, n: doubling(builder, x, 0)).functions) == 1

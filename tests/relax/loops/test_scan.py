@@ -23,13 +23,17 @@ from tvm_stitch.relax.loops.scan import scan
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 
 
-def _sums(builder: relax.BlockBuilder, x: Any, n: Any, backwards: tuple[bool, ...] = ()) -> list[Any]:
+def _step(builder: relax.BlockBuilder) -> Any:
     def step(_: Any, rows: list[Any], unchanging: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
         after = builder.emit(R.add(state[0], rows[0]))
         return [after], [after, builder.emit(R.sum(after))]
 
+    return step
+
+
+def _sums(builder: relax.BlockBuilder, x: Any, n: Any, backwards: tuple[bool, ...] = ()) -> list[Any]:
     first = relax.const(np.zeros(4, "float32"))
-    states, stacked = scan(builder, "sums", n, [first], [x], [], step, backwards=backwards)
+    states, stacked = scan(builder, "sums", n, [first], [x], [], _step(builder), backwards=backwards)
     return [*states, *stacked]
 
 
@@ -93,6 +97,25 @@ def test_a_loop_in_the_emulator() -> None:
     sums = np.cumsum(x, axis=0)
     for a, b in zip(done.outputs, (sums[-1], sums, sums.sum(1)), strict=True):
         assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_a_known_number_of_steps(count: int) -> None:
+    """Rows are written in place, and memory that is used later does not overlap them."""
+
+    def body(builder: relax.BlockBuilder, x: Any, n: Any) -> list[Any]:
+        states, (sums, totals) = scan(
+            builder, "sums", count, [relax.const(np.zeros(4, "float32"))], [x], [], _step(builder)
+        )
+        other = builder.emit(R.matmul(R.reshape(sums, [count, 4]), relax.const(np.eye(4, dtype="float32"))))
+        third = builder.emit(R.matmul(other, relax.const(2 * np.eye(4, dtype="float32"))))
+        return [*states, sums, totals, third]
+
+    x = np.random.default_rng(0).integers(-9, 9, (count, 4)).astype("float32")
+    sums = np.cumsum(x, axis=0)
+    found = run(tvm_stitch.compile(made(body), "llvm"), [tvm.runtime.tensor(x)])
+    for a, b in zip(found, (sums[-1], sums, sums.sum(1), 2 * sums), strict=True):
+        assert np.array_equal(a.numpy(), b)
 
 
 def test_two_results_of_one_shape_have_memory_of_their_own() -> None:

@@ -6,6 +6,8 @@ machine died between 300 and 3,000 steps. Here a function of ``n`` steps runs th
 second half. The depth of calls is the logarithm of ``n``: 17 for 100,000 steps. The step is a function of its own,
 compiled once. Its arguments are the states and the values that do not change. Step numbers are on the host.
 
+Few steps whose number is known are written one after the other.
+
 A loop with a condition carries it as its first state. The second half runs only if the first half ended with a true
 condition. So the host reads a condition once after each step, and at most 62 times more at the end.
 """
@@ -20,6 +22,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ... import compat
+from ...cost.choices import Choices
 from .functions import branch, declared, function_of, private_function, symbols_of
 from .invariants import hoisted
 
@@ -58,9 +61,15 @@ def loop(
         ChangingState: if a step returns a state of another type.
     """
     count = 2**62 if count is None else count
-    if isinstance(count, int) and count <= 0:
+    known = count if isinstance(count, int) else compat.int_value(count)
+    if known is not None and known <= 0:
         return list(state)
     state = [_variable(builder, each) for each in state]
+    if known is not None and known <= Choices().unrolled_steps and not conditional:
+        for number in range(known):
+            after = step(_number(number), list(unchanging), state)
+            state = _checked(builder, name, state, [_variable(builder, each) for each in after])
+        return state
     passed = [each for each in unchanging if not isinstance(each, tvm.ir.GenericConst)]
     types = [each.ty for each in (*passed, *state)]
     symbols = list(dict.fromkeys([*symbols_of(types), *sizes]))
