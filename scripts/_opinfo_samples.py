@@ -232,6 +232,8 @@ def _chosen(op: Any, dtype: torch.dtype, count: int) -> list[tuple[str, int, Sam
     except Exception as error:  # PyTorch's own
         reraise_fatal(error)
         return [(name, 0, f"no samples: {error_text(error)[:100]}")]
+    if any(x.layout != torch.strided for sample in given for x in sample.tensors):
+        return [(name, 0, "sparse tensors")]
     step = max(1, len(given) // count) if count else 1
     numbers = list(range(0, len(given), step))[: count or None]
     return [(name, at, given[at]) for at in numbers]

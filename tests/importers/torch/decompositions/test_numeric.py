@@ -45,6 +45,9 @@ def test_distances() -> None:
     compare(
         {
             **{f"{p}": lambda x, y, p=p: torch.cdist(x, y, p) for p in (0.0, 1.0, 2.0, 3.0, math.inf)},
+            "products": lambda x, y: torch.addbmm(
+                y[:, :3], x.view(1, 5, 4)[:, :3], y.view(1, 3, 4).mT, beta=0.5, alpha=2
+            ),
             "within": lambda x, y: [torch.pdist(x), torch.pdist(y, 1.0)],
             "bilinear": lambda x, y: torch.nn.functional.bilinear(x[:3], y, torch.ones(2, 4, 4)),
         },

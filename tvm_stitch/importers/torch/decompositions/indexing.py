@@ -16,6 +16,7 @@ def indexing_decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         aten._embedding_bag.default: _embedding_bag,
         aten._embedding_bag_forward_only.default: _embedding_bag,
+        aten.as_strided_copy.default: aten.as_strided.default,
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.index_put.default: _masked_put,
         aten.masked_scatter.default: _masked_scatter,

@@ -19,6 +19,7 @@ def numeric_decompositions() -> dict[Any, Callable[..., Any]]:
         aten._euclidean_dist.default: lambda a, b: _cdist(a, b, 2.0, None),
         aten._pdist_forward.default: _pdist,
         aten._trilinear.default: _trilinear,
+        aten.addbmm.default: _addbmm,
         aten.copysign.Scalar: _copysign,
         aten.copysign.Tensor: _copysign,
         aten.div.Tensor_mode: _rounded_quotient,
@@ -127,6 +128,13 @@ def _trilinear(
         tensors.append(x)
     product = tensors[0] * tensors[1] * tensors[2]
     return product.sum(sumdim) if sumdim else product
+
+
+def _addbmm(addend: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """Add the sum of products of matrices. With beta 0 the addend does not count, even if it is NaN."""
+    wide = torch.float32 if left.dtype in (torch.float16, torch.bfloat16) else left.dtype
+    total = torch.bmm(left.to(wide), right.to(wide)).sum(0, dtype=wide) * alpha
+    return (total if beta == 0 else addend * beta + total).to(left.dtype)
 
 
 def _pdist(x: Any, p: float = 2.0) -> Any:
