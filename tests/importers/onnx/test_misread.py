@@ -20,13 +20,24 @@ WHOLE = model(helper.make_node("LeakyRelu", ["x"], ["y"], alpha=0.3), {"x": floa
 
 
 def test_a_whole_model_is_taken() -> None:
-    assert misread(WHOLE) is None
     check_read(WHOLE)
+    assert misread(model(helper.make_node("Relu", ["x"], ["y"]), {"x": floats(3)})) is None
+
+
+def test_tvms_own_importer_is_not_trusted_with_what_it_drops() -> None:
+    """``from_onnx`` of this package reads the attribute, TVM's does not."""
+    proto = model(helper.make_node("IsInf", ["x"], ["y"], detect_positive=0), {"x": floats(3)})
+    check_read(proto)
+    text = misread(proto)
+    assert text is not None and "node 0 (IsInf" in text and "importers.onnx.load.from_onnx" in text
 
 
 def test_an_attribute_is_refused_by_name() -> None:
     text = "node 0 (LeakyRelu 'leak' of domain ai.onnx, opset 21): the attribute beta = 1.0 is not honoured; "
-    assert misread(ODD) == f"{text}export the model without this attribute"
+    with pytest.raises(UnsupportedModel) as raised:
+        check_read(ODD)
+    assert str(raised.value) == f"{text}export the model without this attribute"
+    assert misread(ODD) is not None
     with pytest.raises(UnsupportedModel, match="the attribute beta = 1.0"):
         check_read(ODD)
 

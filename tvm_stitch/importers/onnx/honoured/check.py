@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
 
 from ..converters import CONVERSIONS
-from ..converters.node import ANY
+from ..converters.node import ANY, Conversion
 from ..schema import attributes_of, domain_of, schema_of
 from .stock import STOCK
 
@@ -25,23 +26,28 @@ def is_honoured(domain: str, op: str) -> bool:
     return (domain, op) in CONVERSIONS or (domain == "" and op in STOCK)
 
 
-def check_graph(graph: onnx.GraphProto, versions: dict[str, int]) -> None:
+def check_graph(
+    graph: onnx.GraphProto,
+    versions: Mapping[str, int],
+    conversions: Mapping[tuple[str, str], Conversion] = CONVERSIONS,
+) -> None:
     """Check all nodes of a graph and of the graphs in its nodes' attributes.
 
     Args:
         graph: the graph, without nodes of functions.
         versions: the version of each operator set, by domain.
+        conversions: the converters beside TVM's.
 
     Raises:
         UnsupportedModel: for the first node that has anything outside of the tables.
     """
     for number, node in enumerate(graph.node):
         version = versions.get(domain_of(node), 1)
-        if reason := _refused(node, version):
+        if reason := _refused(node, version, conversions):
             raise UnsupportedModel(f"{where(number, node, version)}: {reason}")
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
-                check_graph(inner, versions)
+                check_graph(inner, versions, conversions)
 
 
 def where(number: int, node: onnx.NodeProto, version: int) -> str:
@@ -49,10 +55,17 @@ def where(number: int, node: onnx.NodeProto, version: int) -> str:
     return f"node {number} ({node.op_type} {node.name!r} of domain {domain_of(node) or 'ai.onnx'}, opset {version})"
 
 
-def _refused(node: onnx.NodeProto, version: int) -> str | None:
+def _refused(
+    node: onnx.NodeProto, version: int, conversions: Mapping[tuple[str, str], Conversion]
+) -> str | None:
     """Return why a node is refused, or None."""
     domain, op = domain_of(node), node.op_type
-    entry: Any = CONVERSIONS.get((domain, op)) or (STOCK.get(op) if not domain else None)
+    entry: Any = conversions.get((domain, op)) or (STOCK.get(op) if not domain else None)
+    if entry is None and (domain, op) in CONVERSIONS:
+        return (
+            "TVM's converter is not known to honour it; import the model with"
+            " tvm_stitch.importers.onnx.load.from_onnx, which has a converter of its own"
+        )
     if entry is None:
         return _unknown(domain, op)
     if version < entry.since:
