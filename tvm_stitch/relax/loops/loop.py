@@ -65,7 +65,8 @@ def loop(
     if known is not None and known <= 0:
         return list(state)
     state = [_variable(builder, each) for each in state]
-    if known is not None and known <= Choices().unrolled_steps and not conditional:
+    choices = Choices()
+    if known is not None and known <= choices.unrolled_steps and not conditional:
         for number in range(known):
             after = step(_number(number), list(unchanging), state)
             state = _checked(builder, name, state, [_variable(builder, each) for each in after])
