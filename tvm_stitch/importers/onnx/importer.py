@@ -22,7 +22,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from ...relax.report.named_spans import named_call
 from ...support.failures import error_text, fault_at, reraise_fatal
 from .converters import CONVERSIONS
-from .converters.node import Node, Unsupported, as_tensor
+from .converters.node import Attributes, Node, Unsupported, as_tensor
 from .honoured.check import UnsupportedModel, where
 from .schema import attributes_of, domain_of
 from .symbolic import evaluated
@@ -226,7 +226,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         else:
             outputs = tuple(node.output)
             result = conversion.convert(
-                Node(node, version, attributes, tuple(inputs), outputs, self.bb, self)
+                Node(node, version, Attributes(attributes), tuple(inputs), outputs, self.bb, self)
             )
             results = result if isinstance(result, tuple) and not conversion.sequence else (result,)
             results = tuple(self._bound(value, conversion.control) for value in results)

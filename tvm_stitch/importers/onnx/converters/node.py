@@ -24,6 +24,13 @@ class Unsupported(ValueError):
     """A converter does not take a node. The message is the reason, without the node's name."""
 
 
+class Attributes(dict[str, Any]):
+    """Attributes of a node. A required one that the node lacks is an error of the model."""
+
+    def __missing__(self, name: str) -> Any:
+        raise Unsupported(f"it lacks the attribute {name}")
+
+
 @dataclass(frozen=True)
 class Conversion:
     """A converter, and the attributes that it honours.
