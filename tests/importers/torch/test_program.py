@@ -70,6 +70,11 @@ def test_dropout_in_training_is_refused() -> None:
     assert "draws random numbers" in text and "model.eval()" in text
 
 
+def test_complex_numbers_are_refused() -> None:
+    text = refusal(lambda x: x.to(torch.complex64), torch.randn(3))
+    assert "_to_copy.default" in text and "complex numbers are not imported" in text
+
+
 def test_options() -> None:
     linear = torch.nn.Linear(3, 2).eval()
     mod = imported(linear, torch.randn(1, 3), keep_params_as_input=True, unwrap_unit_return_tuple=True)

@@ -50,6 +50,10 @@ def test_scatters() -> None:
                 x.scatter(1, index, s, reduce="multiply"),
                 x.scatter(0, index, 2.0, reduce="multiply"),
             ],
+            "slices": lambda x, s: [
+                x.index_reduce(0, index[:, 0], s, "amax"),
+                x.index_reduce(0, index[:, 0], s, "mean", include_self=False),
+            ],
             "put": lambda x, s: [x.put(index, s), x.put(index[0, :2], s[0, :2], accumulate=True)],
         },
         torch.randn(4, 3),

@@ -67,6 +67,11 @@ def test_masks() -> None:
             assert torch.equal(torch.from_numpy(got.copy()), want)
 
 
+def test_sorted_bytes() -> None:
+    x = torch.tensor([[200, 3, 3], [0, 255, 7]], dtype=torch.uint8)
+    compare({"sorted": lambda x: [*x.sort(1), *x.topk(2), *(x > 5).sort(dim=1, stable=True)]}, x)
+
+
 def test_sorted_infinities() -> None:
     x = torch.tensor([[math.inf, -1.0, -math.inf, 3.0, 3.0]])
     compare({"sorted": lambda x: [*x.sort(dim=1, stable=True), *x.topk(2)]}, x)

@@ -19,6 +19,7 @@ def indexing_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.as_strided_copy.default: aten.as_strided.default,
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.index_put.default: _masked_put,
+        aten.index_reduce.default: _index_reduce,
         aten.masked_scatter.default: _masked_scatter,
         aten.put.default: _put,
         aten.searchsorted.Scalar: _searchsorted,
@@ -115,6 +116,15 @@ def _diagonal_scatter(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2:
     indices = [None] * (rank - 2) + [at + max(-offset, 0), at + max(offset, 0)]
     moved = aten.index_put.default(x.permute(order), indices, source)
     return moved.permute([order.index(axis) for axis in range(rank)]).clone()
+
+
+def _index_reduce(
+    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Reduce slices of the source into those of the input at an index."""
+    shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
+    spread = index.to(torch.int64).reshape(shape).expand(source.shape)
+    return torch.scatter_reduce(x, dim, spread, source, reduce, include_self=include_self)
 
 
 def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:

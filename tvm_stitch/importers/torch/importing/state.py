@@ -120,11 +120,11 @@ def view_of(program: Any, state: State) -> View:
 
 
 def initial_state(program: Any, mod: Any) -> dict[str, torch.Tensor]:
-    """Return the exported values of the buffers that a program changes, by name, in the order of inputs and results.
+    """Return copies of the buffers that a program changes, by name, in the order of inputs and results.
 
     Args:
         program: a ``torch.export.ExportedProgram``.
         mod: its module.
     """
     values, names = dict(program.named_buffers()), (mod["main"].attrs or {}).get("torch_state", [])
-    return {str(name): values[str(name)] for name in names if str(name) in values}
+    return {str(name): values[str(name)].detach().clone() for name in names if str(name) in values}

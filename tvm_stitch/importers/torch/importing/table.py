@@ -100,5 +100,16 @@ def check_operators(graph_module: Any, known: Set[str]) -> None:
         for node in module.graph.nodes
         if node.op == "call_function" and name_of(node) not in known | THEIRS
     ]
+    reasons += [
+        (described(node), COMPLEX)
+        for node in graph_module.graph.nodes
+        if node.op in ("call_function", "placeholder") and _is_complex(node)
+    ]
     if reasons:
         raise Unsupported(reasons)
+
+
+def _is_complex(node: Any) -> bool:
+    """Return whether a node's result is a complex tensor."""
+    dtype = getattr(node.meta.get("val"), "dtype", None)
+    return bool(getattr(dtype, "is_complex", False))

@@ -15,7 +15,7 @@ from tvm.relax import op as R
 
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
-from .values import cast, full, has_no_elements, known_shape, naturals, type_name
+from .values import HALVES, cast, full, has_no_elements, known_shape, naturals, type_name
 
 
 def gather_converters() -> dict[str, Converter]:
@@ -110,7 +110,11 @@ def _nonzero(node: Any, importer: Any) -> Any:
 
 
 def _sortable(x: Any, importer: Any) -> Any:
-    return cast(x, "int8", importer) if type_name(x) == "bool" else x
+    """Return a tensor in a type that TVM sorts, which keeps the order."""
+    dtype = type_name(x)
+    if dtype in HALVES:
+        return cast(x, "float32", importer)
+    return cast(x, "int32", importer) if dtype in ("bool", "int8", "int16", "uint8") else x
 
 
 def _options(node: Any, at: int) -> tuple[int, bool]:
@@ -157,11 +161,8 @@ def _topk(node: Any, importer: Any) -> Any:
         return relax.Tuple([full(shape, 0, type_name(x), importer), full(shape, 0, "int64", importer)])
     axis %= len(x.ty.shape)
     both = emit(R.topk(_sortable(x, importer), count, axis, "both", largest, "int64"))
-    if type_name(x) != "bool":
-        return both
-    return relax.Tuple(
-        [cast(emit(relax.TupleGetItem(both, 0)), "bool", importer), emit(relax.TupleGetItem(both, 1))]
-    )
+    values, order = (emit(relax.TupleGetItem(both, at)) for at in range(2))
+    return relax.Tuple([cast(values, type_name(x), importer), order])
 
 
 def _bucketize(node: Any, importer: Any) -> Any:
