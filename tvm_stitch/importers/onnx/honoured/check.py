@@ -36,7 +36,7 @@ def check_graph(
     Args:
         graph: the graph, without nodes of functions.
         versions: the version of each operator set, by domain.
-        conversions: the converters beside TVM's.
+        conversions: the converters that are tried before TVM's.
 
     Raises:
         UnsupportedModel: for the first node that has anything outside of the tables.
