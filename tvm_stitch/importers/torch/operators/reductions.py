@@ -211,12 +211,14 @@ def _spread(result: str, node: Any, importer: Any) -> Any:
         return relax.Tuple([nothing, nothing]) if result == "both" else nothing
     mean = _over(R.mean, x, axes, True, importer)
     centred = emit(R.subtract(x, mean))
-    total = _over(R.sum, emit(R.multiply(centred, centred)), axes, keep, importer)
+    # Axes are dropped behind the division: TVM gives a tensor without axes over an expression an axis.
+    total = _over(R.sum, emit(R.multiply(centred, centred)), axes, True, importer)
     if known is not None:
         divisor: Any = constant(max(known - less, 0), wide)
     else:
         divisor = tirx.Max(tirx.Cast(wide, count) - tirx.const(less, wide), tirx.const(0, wide))
     variance = emit(R.divide(total, divisor))
+    variance = variance if keep or not axes else emit(R.squeeze(variance, axes))
     if result == "deviation":
         return cast(emit(R.sqrt(variance)), dtype, importer)
     if result == "variance":
