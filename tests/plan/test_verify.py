@@ -203,7 +203,7 @@ def test_loops_make_all_that_a_stage_is_for_in_an_order_that_works(
     ("plan", "changed", "told"),
     [
         (softmax(64, 512), {"threads": 2048}, "blocks of 2048 threads exceed 1024"),
-        (softmax(64, 512), {"threads": 96}, "no power of two"),
+        (softmax(64, 512), {"threads": 96}, "not a power of two"),
         (softmax(64, 512), {"exchange": CrossBlockReduction.CLUSTER}, "1 blocks a row"),
         (softmax(64, 100_000), {"exchange": CrossBlockReduction.NONE}, "their exchange is none"),
         (softmax(64, 100_000), {"row_splits": 32}, "clusters of 32 blocks"),
@@ -212,7 +212,7 @@ def test_loops_make_all_that_a_stage_is_for_in_an_order_that_works(
         (softmax(2, 4_000_000), {"rows_per_block": 2}, "2 rows a block"),
         (softmax(2, 4_000_000), {"row_splits": 134}, "are not resident"),
         (softmax(2, 4_000_000), {"row_splits": 131}, "other partial results"),
-        (softmax(64, 512, CPU), {"lanes": Lanes.ROWS, "strip": 40}, "no multiple of 32"),
+        (softmax(64, 512, CPU), {"lanes": Lanes.ROWS, "strip": 40}, "not a multiple of 32"),
         (softmax(64, 512, CPU), {"rows_per_task": 0}, "holds nothing"),
     ],
 )  # fmt: skip
