@@ -103,7 +103,7 @@ def test_what_is_no_module_is_refused_with_what_makes_one(function: Any) -> None
         (None, "not NoneType: an importer of tvm.relax.frontend"),
         (mod["main"], r"relax.expr.Function: tvm.IRModule.from_expr\(function\) makes one"),
         (relax.frontend.nn.Linear(4, 4), "its export_tvm gives one"),
-        (onnx.ModelProto(), "onnx.from_onnx makes one"),
+        (onnx.ModelProto(), "onnx.load.from_onnx makes one"),
     ):
         with pytest.raises(TypeError, match=f"a model must be a Relax IRModule, .*{message}"):
             function(given)

@@ -155,8 +155,8 @@ def test_arguments_that_disagree_are_left_alone() -> None:
         GraphReader(mod).graph(gvar, args)
 
 
-def test_shapes_that_depend_on_a_condition_are_left_to_tvm() -> None:
-    """Relax fails to copy a function with such a type; what lies beside it is stitched all the same."""
+def test_shapes_that_relax_does_not_copy_are_left_to_tvm() -> None:
+    """Relax fails to copy a function with a call in a type; what lies beside it is stitched all the same."""
     n = symbol("n")
 
     def body(emit: Any, _: Any, x: Any) -> Any:
@@ -165,7 +165,7 @@ def test_shapes_that_depend_on_a_condition_are_left_to_tvm() -> None:
 
     view, mod = viewed(body, ((n,), F32), ((n // 16, 6), F32))
     assert [node.kind.value for node in view.nodes[:4]] == ["memory-intensive"] * 2 + ["opaque"] * 2
-    assert "condition" in view.nodes[2].reason
+    assert "do not copy" in view.nodes[2].reason
     with tvm.target.Target("llvm"):
         assert [f for f in StitchOps()(mod).functions.values() if f.attrs and STITCH_ATTR in f.attrs]
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())

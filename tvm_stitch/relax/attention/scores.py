@@ -120,8 +120,10 @@ class PatternReader:
         return self._without_casts(last.args[0], members)
 
     def _without_casts(self, value: relax.Expr, passed: list[relax.Expr]) -> relax.Expr:
-        """Return the value before casts, and append the casts to ``passed``."""
-        while (call := self.definition(value)) is not None and operator_name(call) == "relax.astype":
+        """Return the value before casts and comparisons with zero, and append these to ``passed``."""
+        while (call := self.definition(value)) is not None and (
+            operator_name(call) == "relax.astype" or _is_truth(call)
+        ):
             passed.append(value)
             value = call.args[0]
         return value
@@ -236,6 +238,14 @@ class PatternReader:
             return None
         call = self.values.get(found.tuple_value)
         return Part(call, int(found.index)) if operator_name(call) == "relax.split" else None
+
+
+def _is_truth(call: relax.Call) -> bool:
+    """Return whether a call compares with zero, which casts to a boolean."""
+    if operator_name(call) != "relax.not_equal" or not isinstance(call.args[1], tvm.ir.GenericConst):
+        return False
+    number = call.args[1].value.numpy()
+    return number.size == 1 and not number.any()
 
 
 def _is_of_rows(reduction: relax.Call) -> bool:

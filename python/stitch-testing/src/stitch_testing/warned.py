@@ -25,7 +25,7 @@ def warned(shown: Callable[[str], str] = str) -> Iterator[list[str]]:
     A refused scope has a reason, and causes no warning. Warnings report errors of the package or of TVM, after which
     TVM compiles the operators. The results are right nevertheless, so only this list shows the errors.
     """
-    logger, kept = logging.getLogger(__name__.split(".")[0]), _Kept(shown)
+    logger, kept = logging.getLogger("tvm_stitch"), _Kept(shown)
     propagated, level = logger.propagate, logger.level
     logger.addHandler(kept)
     logger.propagate = False

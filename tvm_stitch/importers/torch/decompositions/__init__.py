@@ -64,4 +64,6 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         special_decompositions(),
     ):
         table.update(own)
-    return {operator: parts for operator, parts in table.items() if operator not in kept_whole()}
+    for operator in kept_whole():
+        table.pop(operator, None)
+    return table

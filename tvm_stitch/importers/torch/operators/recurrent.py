@@ -33,7 +33,7 @@ def recurrent_converters() -> dict[str, Converter]:
         ("rnn_relu", "rnn", ("relu",)),
     ):
         convert = partial(_layers, kind, tuple(activation(each) for each in functions))
-        made |= {f"{name}.input": convert, f"{name}.default": convert}
+        made |= dict.fromkeys((f"{name}.input", f"{name}.default", f"tvm_stitch::{name}.default"), convert)
     return made
 
 
