@@ -63,7 +63,7 @@ def _modules(root: Path, pattern: str) -> dict[str, Path]:
 
 
 def _graph(package: Path) -> dict[str, set[str]]:
-    """The modules of a package, and which of them each imports."""
+    """Return the modules of a package, each with the modules that it imports."""
     return _imports_among(_modules(package.parent, f"{package.name}/**/*.py"))
 
 

@@ -56,20 +56,19 @@ def backend_of(target: tvm.target.Target) -> Any:
     return gpu_generic.pipeline
 
 
-def unfused_pipeline(target: Any) -> Any:
+def unfused_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """Return TVM's own pipeline for a target without its fusion, which fails for some symbolic extents."""
-    backend = backend_of(tvm.target.Target(target))
+    backend = backend_of(target)
 
     @tvm.transform.module_pass(opt_level=0, name="UnfusedPipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        built_for = tvm.target.Target(target)
-        with built_for:
+        with target:
             passes = [
                 LegalizeTakes(),
-                *backend.library_dispatch_passes(built_for),
-                *(p for p in backend.legalize_passes(built_for) if p.info.name not in ("FuseOps", "FuseTIR")),
-                *backend.dataflow_lower_passes(built_for),
-                *backend.finalize_passes(built_for),
+                *backend.library_dispatch_passes(target),
+                *(p for p in backend.legalize_passes(target) if p.info.name not in ("FuseOps", "FuseTIR")),
+                *backend.dataflow_lower_passes(target),
+                *backend.finalize_passes(target),
             ]
             return tvm.transform.Sequential(passes)(mod)
 

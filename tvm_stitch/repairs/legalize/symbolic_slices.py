@@ -22,12 +22,10 @@ from tvm.topi import tag
 
 from ... import compat
 from ...compat import Analyzer, Expr
+from .declared_bounds import ENDLESS
 
 Cut: TypeAlias = tuple[int, Expr, Expr, int]
 """Axis, begin, end and step of a slice along one axis."""
-
-MOST = 1 << 40
-"""An extent that no tensor reaches, so that products of two extents do not overflow in proofs."""
 
 
 def _strided_slice(builder: Any, call: Any) -> Any:
@@ -89,7 +87,7 @@ def bounded(shape: Sequence[Expr]) -> Analyzer:
     analyzer = Analyzer()
     for extent in shape:
         if isinstance(extent, tirx.Var):
-            compat.bind_range(analyzer, extent, tirx.const(MOST, "int64"))
+            compat.bind_range(analyzer, extent, tirx.const(ENDLESS, "int64"))
     return analyzer
 
 

@@ -17,12 +17,12 @@ from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
 
 import tvm_stitch  # noqa: E402
 from tests.relax.loops.modules import run  # noqa: E402
+from tvm_stitch.importers import torch as importers  # noqa: E402
 from tvm_stitch.importers.torch.archive import load_program  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 from tvm_stitch.importers.torch.operators.recurrent import (  # noqa: E402
     register_operators,
     symbolic_steps,
-    with_whole_layers,
 )
 
 FEATURES, HIDDEN = 6, 10
@@ -80,8 +80,7 @@ def test_a_fixed_length_with_given_states() -> None:
     torch.manual_seed(0)
     module = Layer("GRU", {}).eval()
     inputs = (torch.randn(7, 3, FEATURES), torch.randn(1, 3, HIDDEN))
-    program = with_whole_layers(export(module, inputs))
-    mod = from_exported_program(program, custom_convert_map=torch_converters(), run_ep_decomposition=False)
+    mod = importers.from_exported_program(export(module, inputs))
     assert any(gvar.name_hint == "gru_layer" for gvar in mod.functions)
     assert matches(tvm_stitch.compile(mod), module, *inputs)
 
@@ -95,11 +94,6 @@ def test_a_saved_program(tmp_path: Any) -> None:
     loaded = load_program(tmp_path / "layer.pt2")  # as the command line reads it
     x = torch.randn(7, 3, FEATURES)
     assert all(torch.equal(a, b) for a, b in zip(flat(loaded.module()(x)), flat(module(x)), strict=True))
-
-
-def test_a_program_without_recurrent_layers_is_as_before() -> None:
-    program = export(nn.Linear(3, 4), (torch.randn(2, 3),))
-    assert with_whole_layers(program) is program
 
 
 def test_dropout_in_training_is_refused() -> None:

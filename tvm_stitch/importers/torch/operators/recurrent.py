@@ -45,23 +45,6 @@ def kept_whole() -> set[Any]:
     return {aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input}
 
 
-def with_whole_layers(program: Any) -> Any:
-    """Return an exported program in PyTorch's core operators and whole recurrent layers.
-
-    A program without recurrent layers is returned as it is.
-
-    Args:
-        program: a ``torch.export.ExportedProgram``.
-    """
-    from torch.export import default_decompositions
-
-    kept = kept_whole()
-    if not any(node.target in kept for node in program.graph.nodes if node.op == "call_function"):
-        return program
-    table = {operator: rule for operator, rule in default_decompositions().items() if operator not in kept}
-    return program.run_decompositions(table)
-
-
 def register_operators() -> None:
     """Let PyTorch load programs that were exported within :func:`symbolic_steps`."""
     _operators()

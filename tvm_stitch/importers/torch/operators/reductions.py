@@ -56,7 +56,7 @@ def axes_of(given: Any, rank: int) -> list[int]:
 
 
 def _operand(node: Any, importer: Any, at: int = 1) -> tuple[Any, list[int], bool]:
-    """Return the input, the axes and whether these are kept."""
+    """Return the input, the axes and whether these are kept. Overloads without axes reduce all of them."""
     x = importer.env[node.args[0]]
     axes = axes_of(argument(node, at, "dim", None), len(x.ty.shape))
     return x, axes, bool(argument(node, at + 1, "keepdim", False))
@@ -78,11 +78,7 @@ def _any(node: Any, importer: Any) -> Any:
 
 def _total(function: Callable[..., Any], neutral: int, node: Any, importer: Any) -> Any:
     """(input, axes=None, keepdim=False, dtype=None): integers are added and multiplied in int64."""
-    if "default" in str(node.target):
-        x, keep = importer.env[node.args[0]], False
-        axes = list(range(len(x.ty.shape)))
-    else:
-        x, axes, keep = _operand(node, importer)
+    x, axes, keep = _operand(node, importer)
     dtype, shape = result_type(node), known_shape(node)
     if has_no_elements(x, axes) and shape is not None:
         return full(shape, neutral, dtype, importer)
@@ -93,11 +89,7 @@ def _total(function: Callable[..., Any], neutral: int, node: Any, importer: Any)
 
 def _mean(node: Any, importer: Any) -> Any:
     """(input, axes=None, keepdim=False, dtype=None): over no elements it is NaN."""
-    if "default" in str(node.target):
-        x, keep = importer.env[node.args[0]], False
-        axes = list(range(len(x.ty.shape)))
-    else:
-        x, axes, keep = _operand(node, importer)
+    x, axes, keep = _operand(node, importer)
     dtype, shape = result_type(node), known_shape(node)
     if has_no_elements(x, axes) and shape is not None:
         return full(shape, math.nan, dtype, importer)
@@ -119,11 +111,7 @@ def _position(function: Callable[..., Any], node: Any, importer: Any) -> Any:
     if type_name(x) == "bool":
         x = cast(x, "int8", importer)
     if axis is None:
-        flat = emit(
-            R.argmax(emit(R.reshape(x, [-1])), 0)
-            if function is R.argmax
-            else R.argmin(emit(R.reshape(x, [-1])), 0)
-        )
+        flat = emit(function(emit(R.reshape(x, [-1])), 0))
         return emit(R.reshape(flat, [1] * rank)) if keep else flat
     return emit(function(x, int(axis) % rank, keep))
 
