@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bicubic samples at points of a grid are PyTorch's, on both targets, and their kernels are small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, emulated, on_llvm, symbol
+from tvm_stitch.relax.legalize.operators import legalize
+
+CASES = [(padding, aligned) for padding in ("zeros", "border", "reflection") for aligned in (False, True)]
+
+
+def sampled(emit: Any, x: Any, grid: Any, padding: str, aligned: bool, method: str = "bicubic") -> list[Any]:
+    return [R.image.grid_sample(x, grid, method, "NCHW", padding, aligned)]
+
+
+def draw(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(height + width)
+    x, grid = rng.standard_normal((2, 3, height, width)), rng.random((2, 2, 5, 7)) * 6 - 3
+    return x.astype("float32"), grid.astype("float32")
+
+
+def expected(x: np.ndarray, grid: np.ndarray, padding: str, aligned: bool) -> np.ndarray:
+    points = torch.tensor(grid).double().permute(0, 2, 3, 1)
+    return F.grid_sample(torch.tensor(x).double(), points, "bicubic", padding, aligned).numpy()
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize(("padding", "aligned"), CASES)
+def test_samples_are_those_of_pytorch(run: Any, padding: str, aligned: bool) -> None:
+    x, grid = draw(6, 9)
+    mod = build(
+        lambda emit, a, b: sampled(emit, a, b, padding, aligned),
+        (x.shape, "float32"),
+        (grid.shape, "float32"),
+    )
+    np.testing.assert_allclose(
+        run(mod, x, grid)[0], expected(x, grid, padding, aligned), rtol=2e-4, atol=2e-4
+    )
+
+
+@pytest.mark.parametrize(("padding", "aligned"), CASES)
+def test_images_of_one_pixel(padding: str, aligned: bool) -> None:
+    x, grid = draw(1, 1)
+    mod = build(
+        lambda emit, a, b: sampled(emit, a, b, padding, aligned),
+        (x.shape, "float32"),
+        (grid.shape, "float32"),
+    )
+    np.testing.assert_allclose(
+        on_llvm(mod, x, grid)[0], expected(x, grid, padding, aligned), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_symbolic_sizes() -> None:
+    h, w = symbol("h"), symbol("w")
+    mod = build(
+        lambda emit, a, b: sampled(emit, a, b, "reflection", False),
+        ((2, 3, h, w), "float32"), ((2, 2, 5, 7), "float32"),
+    )  # fmt: skip
+    for size in ((4, 8), (1, 3)):
+        x, grid = draw(*size)
+        wanted = expected(x, grid, "reflection", False)
+        np.testing.assert_allclose(on_llvm(mod, x, grid)[0], wanted, rtol=2e-4, atol=2e-4)
+
+
+def test_points_that_are_no_numbers_stay_inside_of_an_image() -> None:
+    x, grid = draw(6, 9)
+    grid[0, 0, 0, :3] = np.nan, np.inf, -1e30
+    for padding in ("zeros", "border", "reflection"):
+        mod = build(
+            lambda emit, a, b: sampled(emit, a, b, padding, False),
+            (x.shape, "float32"),
+            (grid.shape, "float32"),
+        )  # noqa: B023
+        found = on_llvm(mod, x, grid)[0]
+        np.testing.assert_allclose(found[1], expected(x, grid, padding, False)[1], rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "reflection"])
+def test_the_function_is_small(padding: str) -> None:
+    """TVM's has more than 100,000 characters with reflected coordinates, and took a minute to compile."""
+    mod = build(
+        lambda emit, a, b: sampled(emit, a, b, padding, False),
+        ((1, 3, 8, 8), "float32"),
+        ((1, 2, 4, 4), "float32"),
+    )
+    assert len(legalize("Legalize")(mod)["grid_sample"].script()) < 20_000
+
+
+def test_other_methods_stay_with_tvm() -> None:
+    mod = build(
+        lambda emit, a, b: sampled(emit, a, b, "zeros", False, "nearest"),
+        ((1, 3, 8, 8), "float32"), ((1, 2, 4, 4), "float32"),
+    )  # fmt: skip
+    assert "row_weight_0" not in legalize("Legalize")(mod).script()
