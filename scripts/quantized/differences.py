@@ -23,7 +23,7 @@ class First:
     Args:
         tensor: its name.
         count: elements that differ.
-        exact: the element before rounding, in units of the scale without the zero point, in float64.
+        exact: the element before rounding, in units of the scale without the zero point, in float64, in range.
         error: the largest error of float32 that the reference has on this tensor, in the same units.
         found: the element, without the zero point.
         reference: the reference's element, without the zero point.
@@ -121,14 +121,14 @@ def first_difference(model: onnx.ModelProto, inputs: Inputs, run: Run, reference
             continue
         differs = np.flatnonzero(expected[name].reshape(-1) != found[name].reshape(-1))
         exact, error = exact_value(model, name, {**inputs, **expected}, reference)
-        zero = _zero(model, name)
+        zero, limits = _zero(model, name), np.iinfo(found[name].dtype)
         position = differs[
             np.argmax(np.abs((found[name] - expected[name].astype("int64")).reshape(-1)[differs]))
         ]
         return First(
             name,
             len(differs),
-            float(exact.reshape(-1)[position]),
+            float(np.clip(exact.reshape(-1)[position], limits.min - zero, limits.max - zero)),
             error,
             int(found[name].reshape(-1)[position]) - zero,
             int(expected[name].reshape(-1)[position]) - zero,

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-
-from scripts import compare_quantized
 from quantized.differences import First, first_difference, in_float64, rounded, with_quantized
 from quantized.networks import Inputs, Scheme, quantized_file
 from quantized.runs import REFERENCE, by_onnxruntime, by_tvm, runs
+
+from scripts import compare_quantized
 
 RNG = np.random.default_rng(0)
 SCHEMES = [
@@ -83,7 +83,9 @@ def test_a_wrong_rounding_is_found(tmp_path: Path) -> None:
         results[at].flat[7] ^= 1
         return results
 
-    right = lambda tapped, given: by_onnxruntime(tapped, given, False)  # noqa: E731
+    def right(tapped: onnx.ModelProto, given: Inputs) -> list[np.ndarray]:
+        return by_onnxruntime(tapped, given, False)
+
     first = first_difference(model, inputs, wrong, right)
     assert first is not None and (first.tensor, first.count) == (name, 1)
     assert round(first.exact) == first.reference == first.found + (1 if first.found < first.reference else -1)

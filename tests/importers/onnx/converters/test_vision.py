@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.importers.onnx.runs import RNG, compare, floats, model
-from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
-from tvm_stitch.importers.onnx.load import from_onnx
+from tests.importers.onnx.runs import RNG, compare, floats
 
 REGIONS = {"r": np.array([[1, 2, 9, 11], [0, 0, 15, 15], [-3, -2, 4, 20]], "float32")}
 
@@ -24,10 +22,17 @@ def test_aligned_regions(mode: str, pixel: str) -> None:
     compare(node, {"x": floats(2, 3, 9, 8), **REGIONS}, {"b": np.array([0, 1, 1])})
 
 
-def test_aligned_regions_without_a_number_of_samples_are_refused() -> None:
-    node = helper.make_node("RoiAlign", list("xrb"), ["y"])
-    with pytest.raises(UnsupportedModel, match="sampling_ratio 0"):
-        from_onnx(model(node, {"x": floats(2, 3, 9, 8), **REGIONS}, {"b": np.array([0, 1, 1])}))
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("pixel", ["half_pixel", "output_half_pixel"])
+def test_aligned_regions_with_as_many_samples_as_pixels(mode: str, pixel: str) -> None:
+    node = helper.make_node(
+        "RoiAlign", list("xrb"), ["y"], mode=mode, coordinate_transformation_mode=pixel, output_height=3,
+        output_width=2, spatial_scale=0.9,
+    )  # fmt: skip
+    regions = {
+        "r": np.array([[1, 2, 9, 11], [0, 0, 15, 40], [-3, -2, 4, 20], [5, 5, 5, 5], [5, 4, 2, 1]], "float32")
+    }
+    compare(node, {"x": floats(2, 3, 19, 18), **regions}, {"b": np.array([0, 1, 1, 0, 1])})
 
 
 @pytest.mark.parametrize("most", [2**63 - 1, 3])

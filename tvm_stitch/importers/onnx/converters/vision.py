@@ -10,9 +10,15 @@ from tvm import relax, te, tirx, topi
 
 from .node import ANY, Conversion, Node, Unsupported, scalar, shape_of
 
+MOST_SAMPLES = 4096
+"""Samples along a side of a bin, so that regions that are not finite end."""
+
 
 def _roi_align(node: Node) -> relax.Expr:
-    """Pool regions by bilinear samples, as ONNX Runtime does: ``max`` takes the greatest weighted corner."""
+    """Pool regions by bilinear samples, as ONNX Runtime does: ``max`` takes the greatest weighted corner.
+
+    Without a number of samples, a kernel computes it for each region.
+    """
     given, dtype = node.attributes, node.dtype(0)
     _, channels, height, width = node.static_shape(0)
     regions = node.shape(1)[0]
@@ -20,13 +26,7 @@ def _roi_align(node: Node) -> relax.Expr:
         given.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel" and node.opset >= 16
     )
     ratio, scale = given["sampling_ratio"], given["spatial_scale"]
-    rows, columns = given["output_height"], given["output_width"]
-    if ratio <= 0:
-        raise Unsupported(
-            "it has sampling_ratio 0, which takes another number of samples for each region; set it"
-        )
-    if given["mode"] == "max" and ratio < 1:
-        raise Unsupported("it takes maxima without samples")
+    bins = given["output_height"], given["output_width"]
 
     def aligned(x: te.Tensor, rois: te.Tensor, batches: te.Tensor) -> te.Tensor:
         offset = tirx.const(0.5 if half else 0.0, dtype)
@@ -38,15 +38,28 @@ def _roi_align(node: Node) -> relax.Expr:
             size = end - start
             return start, size if half else tirx.max(size, one)
 
+        def samples(r: Any, side: int) -> Any:
+            """Return the samples along a side of a bin: as many as pixels, if their number is not fixed."""
+            if ratio > 0:
+                return tirx.const(ratio, "int64")
+            pixels = tirx.ceil(box(r, side)[1] / tirx.const(bins[side], dtype))
+            most = tirx.const(MOST_SAMPLES, dtype)
+            return tirx.Cast("int64", tirx.max(tirx.min(pixels, most), tirx.const(0.0, dtype)))
+
+        def axes(r: Any) -> list[Any]:
+            return [te.reduce_axis((0, samples(r, side)), name) for side, name in ((0, "i"), (1, "j"))]
+
         def sample(r: Any, c: Any, p: Any, q: Any, i: Any, j: Any) -> list[Any]:
             spots = []
-            for side, bins, at, tap in ((0, rows, p, i), (1, columns, q, j)):
+            for side, at, tap in ((0, p, i), (1, q, j)):
                 start, size = box(r, side)
-                step = size / tirx.const(bins, dtype)
+                step = size / tirx.const(bins[side], dtype)
                 spots.append(
                     start
                     + tirx.Cast(dtype, at) * step
-                    + (tirx.Cast(dtype, tap) + tirx.const(0.5, dtype)) * step / tirx.const(ratio, dtype)
+                    + (tirx.Cast(dtype, tap) + tirx.const(0.5, dtype))
+                    * step
+                    / tirx.Cast(dtype, samples(r, side))
                 )
             inside = tirx.all(spots[0] >= -1.0, spots[0] <= height, spots[1] >= -1.0, spots[1] <= width)
             sides = []
@@ -68,18 +81,33 @@ def _roi_align(node: Node) -> relax.Expr:
             ]
             return [tirx.if_then_else(inside, corner, tirx.const(0.0, dtype)) for corner in corners]
 
-        i, j = te.reduce_axis((0, ratio), "i"), te.reduce_axis((0, ratio), "j")
-        shape = (regions, channels, rows, columns)
+        def pooled(reduce: Any, of: Any, name: str) -> te.Tensor:
+            def over(r: Any, c: Any, p: Any, q: Any) -> Any:
+                at = axes(r)
+                return reduce(of(sample(r, c, p, q, *at)), axis=at)
+
+            return te.compute((regions, channels, *bins), over, name=name)
+
+        def counted(r: Any) -> Any:
+            return samples(r, 0) * samples(r, 1)
+
+        nothing = tirx.const(0.0, dtype)
         if given["mode"] == "max":
+            greatest = pooled(te.max, _greatest, "roi_max")
+            if ratio > 0:
+                return greatest
             return te.compute(
-                shape,
-                lambda r, c, p, q: te.max(_greatest(sample(r, c, p, q, i, j)), axis=[i, j]),
+                greatest.shape,
+                lambda r, *k: tirx.Select(counted(r) > 0, greatest(r, *k), nothing),
                 name="roi_align_max",
             )
-        total = te.compute(
-            shape, lambda r, c, p, q: te.sum(sum(sample(r, c, p, q, i, j)), axis=[i, j]), name="roi_sum"
+        total = pooled(te.sum, sum, "roi_sum")
+        one_or_more = tirx.const(1, "int64")
+        return te.compute(
+            total.shape,
+            lambda r, *k: total(r, *k) / tirx.Cast(dtype, tirx.max(counted(r), one_or_more)),
+            name="roi_align",
         )
-        return te.compute(shape, lambda *k: total(*k) / tirx.const(ratio * ratio, dtype), name="roi_align")
 
     return node.bb.call_te(aligned, node.tensor(0), node.tensor(1), node.tensor(2))
 
