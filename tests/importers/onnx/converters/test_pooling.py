@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,3 +45,23 @@ def test_maxima_go_back_to_their_positions() -> None:
     indices = np.array([[[[5, 7], [13, 15]]]])
     node = helper.make_node("MaxUnpool", ["x", "i", "s"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
     compare(node, {"x": floats(1, 1, 2, 2)}, {"i": indices, "s": np.array([1, 1, 4, 4])})
+
+
+@pytest.mark.parametrize(
+    ("channels", "image", "block", "given"),
+    [
+        (3, [6, 7], [2, 3], {}),
+        (2, [9, 8], [3, 2], {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 3]}),
+        (1, [5, 4, 6], [2, 2, 3], {"strides": [1, 2, 3]}),
+    ],
+)
+def test_windows_are_added_up(
+    channels: int, image: list[int], block: list[int], given: dict[str, Any]
+) -> None:
+    rank = len(block)
+    strides, pads = given.get("strides", [1] * rank), given.get("pads", [0] * 2 * rank)
+    reach = [(b - 1) * d + 1 for b, d in zip(block, given.get("dilations", [1] * rank))]
+    windows = [(image[a] + pads[a] + pads[rank + a] - reach[a]) // strides[a] + 1 for a in range(rank)]
+    x = floats(2, channels * math.prod(block), math.prod(windows))
+    node = helper.make_node("Col2Im", list("xib"), ["y"], **given)
+    compare(node, {"x": x}, {"i": np.array(image), "b": np.array(block)})

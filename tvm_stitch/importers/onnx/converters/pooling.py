@@ -239,7 +239,48 @@ _POOL = dict.fromkeys(("ceil_mode", "dilations", "kernel_shape", "pads", "stride
     "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 }
 
+
+def _columns_to_image(node: Node) -> relax.Expr:
+    """Add the elements of windows ``[N, C * taps, windows]`` up at their positions in an image."""
+    x, given = node.tensor(0), node.attributes
+    batch, rows, count = node.static_shape(0)
+    image, kernel = node.ints(1, "image_shape"), node.ints(2, "block_shape")
+    rank, taps = len(kernel), math.prod(kernel)
+    window = Window(
+        tuple(kernel),
+        tuple(given.get("strides") or [1] * rank),
+        tuple(given.get("dilations") or [1] * rank),
+        tuple(given.get("pads") or [0] * (2 * rank)),
+    )
+    windows = [
+        (image[a] + window.pads[a] + window.pads[rank + a] - window.extent(a)) // window.strides[a] + 1
+        for a in range(rank)
+    ]
+    if rows % taps or count != math.prod(windows):
+        raise Unsupported(
+            f"{rows} rows and {count} windows do not fit {kernel} elements and {windows} windows"
+        )
+
+    def added(t: te.Tensor) -> te.Tensor:
+        over = [te.reduce_axis((0, extent), f"tap{a}") for a, extent in enumerate(kernel)]
+
+        def element(n: Any, c: Any, *at: Any) -> Any:
+            row, column, inside = c, 0, []
+            for a in range(rank):
+                place = at[a] + window.pads[a] - over[a] * window.dilations[a]
+                number = tirx.floordiv(place, window.strides[a])
+                inside += [tirx.floormod(place, window.strides[a]) == 0, number >= 0, number < windows[a]]
+                row, column = row * kernel[a] + over[a], column * windows[a] + number
+            zero = tirx.const(0, t.dtype)
+            return te.sum(tirx.if_then_else(tirx.all(*inside), t(n, row, column), zero), axis=over)
+
+        return te.compute((batch, rows // taps, *image), element, name="col2im")
+
+    return node.bb.call_te(added, x)
+
+
 CONVERSIONS = {
+    ("", "Col2Im"): Conversion(_columns_to_image, dict.fromkeys(("dilations", "pads", "strides"), ANY)),
     ("", "MaxPool"): Conversion(_max_pool, {**_POOL, "storage_order": ANY}),
     ("", "AveragePool"): Conversion(_average_pool, {**_POOL, "count_include_pad": ANY}),
     ("", "LpPool"): Conversion(_lp_pool, {**_POOL, "p": ANY}, since=2),

@@ -11,7 +11,7 @@ from tvm import relax
 from ..matrix.convolution import one
 from ..matrix.quantized import CONVERSIONS as PLAIN
 from ..matrix.quantized import RANGES, differences, quantized_dynamically
-from ..node import ANY, Conversion, Node, Unsupported, dtype_of, scalar, shape_of
+from ..node import ANY, Conversion, Node, dtype_of, scalar, shape_of
 
 DOMAIN = "com.microsoft"
 
@@ -57,23 +57,58 @@ def _matmul_n_bits(node: Node) -> relax.Expr:
     k, n, bits, block = (int(given[name]) for name in ("K", "N", "bits", "block_size"))
     blocks = -(-k // block)
     if node.has(4):
-        raise Unsupported("it has g_idx, an order of the groups; export the weights without")
+        return _matmul_of_groups(node, k, n, bits)
     weights = _unpacked(node, node.tensor(1), bits)
     weights = node.emit(relax.op.reshape(weights, relax.ShapeExpr([n, blocks, block])))
     scales = node.emit(relax.op.reshape(node.tensor(2), relax.ShapeExpr([n, blocks, 1])))
-    if not node.has(3):
-        zero: relax.Expr = scalar(float(1 << (bits - 1)), dtype)
-    elif node.dtype(3) == "uint8":
-        packed = node.emit(relax.op.reshape(node.tensor(3), relax.ShapeExpr([n, -(-blocks * bits // 8)])))
-        points = _unpacked(node, packed, bits)
-        if shape_of(points)[1] != blocks:
-            points = node.emit(relax.op.strided_slice(points, [1], [0], [blocks]))
-        zero = node.emit(relax.op.astype(relax.op.reshape(points, relax.ShapeExpr([n, blocks, 1])), dtype))
+    zero = _zero_points(node, n, blocks, bits)
+    if zero is None:
+        zero = scalar(float(1 << (bits - 1)), dtype)
     else:
-        zero = node.emit(relax.op.reshape(node.tensor(3), relax.ShapeExpr([n, blocks, 1])))
+        zero = node.emit(relax.op.reshape(zero, relax.ShapeExpr([n, blocks, 1])))
     real = node.emit(relax.op.multiply(relax.op.subtract(relax.op.astype(weights, dtype), zero), scales))
     real = node.emit(relax.op.reshape(real, relax.ShapeExpr([n, blocks * block])))
-    if blocks * block != k:
+    return _matmul_and_bias(node, real, k)
+
+
+def _zero_points(node: Node, n: int, blocks: int, bits: int) -> relax.Expr | None:
+    """Return zero points ``[N, blocks]`` in the type of the activations, or None if the node has none."""
+    if not node.has(3):
+        return None
+    if node.dtype(3) != "uint8":
+        return node.emit(relax.op.reshape(node.tensor(3), relax.ShapeExpr([n, blocks])))
+    packed = node.emit(relax.op.reshape(node.tensor(3), relax.ShapeExpr([n, -(-blocks * bits // 8)])))
+    points = _unpacked(node, packed, bits)
+    if shape_of(points)[1] != blocks:
+        points = node.emit(relax.op.strided_slice(points, [1], [0], [blocks]))
+    return node.emit(relax.op.astype(points, node.dtype(0)))
+
+
+def _matmul_of_groups(node: Node, k: int, n: int, bits: int) -> relax.Expr:
+    """Convert a matmul whose ``g_idx`` gives the block of each row of the weight, as GPTQ orders rows."""
+    given, dtype = node.attributes, node.dtype(0)
+    blocks = -(-k // int(given["block_size"]))
+    groups = node.tensor(4)
+    if shape_of(groups)[0] != k:
+        groups = node.emit(relax.op.strided_slice(groups, [0], [0], [k]))
+
+    def of_rows(values: relax.Expr) -> relax.Expr:
+        return node.emit(relax.op.take(values, groups, axis=1))
+
+    weights = _unpacked(node, node.tensor(1), bits)
+    weights = node.emit(relax.op.reshape(weights, relax.ShapeExpr([n, blocks * int(given["block_size"])])))
+    if shape_of(weights)[1] != k:
+        weights = node.emit(relax.op.strided_slice(weights, [1], [0], [k]))
+    scales = of_rows(node.emit(relax.op.reshape(node.tensor(2), relax.ShapeExpr([n, blocks]))))
+    points = _zero_points(node, n, blocks, bits)
+    zero = scalar(float(1 << (bits - 1)), dtype) if points is None else of_rows(points)
+    real = node.emit(relax.op.multiply(relax.op.subtract(relax.op.astype(weights, dtype), zero), scales))
+    return _matmul_and_bias(node, real, k)
+
+
+def _matmul_and_bias(node: Node, real: relax.Expr, k: int) -> relax.Expr:
+    """Return the activations times the first K columns of a weight ``[N, K or more]``, plus the bias."""
+    if shape_of(real)[1] != k:
         real = node.emit(relax.op.strided_slice(real, [1], [0], [k]))
     y = node.emit(relax.op.matmul(node.tensor(0), node.emit(relax.op.permute_dims(real, [1, 0]))))
     return relax.op.add(y, node.tensor(5)) if node.has(5) else y
