@@ -27,6 +27,7 @@ from .operators.gathers import gather_converters
 from .operators.loops import loop_converters
 from .operators.recurrent import recurrent_converters
 from .operators.reductions import reduction_converters
+from .operators.regions import region_converters
 from .operators.shapes import shape_converters
 from .pooling import pooling_converters
 from .products import product_converters
@@ -45,6 +46,7 @@ def own_converters() -> dict[str, Converter]:
         **elementwise_converters(),
         **gather_converters(),
         **reduction_converters(),
+        **region_converters(),
         **shape_converters(),
         **expert_converters(),
         **indexing_converters(),

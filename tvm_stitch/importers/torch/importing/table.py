@@ -66,10 +66,9 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("map", "map_impl", "associative_scan"), LOOPS),
     **dict.fromkeys(
         "bincount.default histogram.bin_ct _unique2.default unique_consecutive.default unique_dim.default"
-        " repeat_interleave.Tensor torchvision::nms.default".split(),
+        " repeat_interleave.Tensor".split(),
         SIZES,
     ),
-    "torchvision::roi_align.default": "it is imported with a positive sampling_ratio only",
 }
 """Reasons why operators are refused, by overload."""
 
