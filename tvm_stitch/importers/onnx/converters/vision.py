@@ -61,7 +61,7 @@ def _non_max_suppression(node: Node) -> relax.Expr:
             boxes,
             scores,
             most,
-            scalar(iou, "float32"),
+            iou,
             scalar(least, "float32"),
             "onnx",
         )

@@ -62,14 +62,14 @@ def _suppressed(node: Any, importer: Any) -> Any:
     boxes = emit(R.reshape(boxes, [1, count, 4]))
     scores = emit(R.reshape(scores, [1, 1, count]))
     # TVM suppresses boxes at the threshold too.
-    threshold = np.nextafter(np.float32(argument(node, 2, "iou_threshold", 0.5)), np.float32(np.inf))
+    threshold = float(np.nextafter(np.float32(argument(node, 2, "iou_threshold", 0.5)), np.float32(np.inf)))
     found = emit(
         builder.call_te(
             topi.vision.all_class_non_max_suppression,
             boxes,
             scores,
             int(count),
-            relax.const(threshold, "float32"),
+            threshold,
             relax.const(LOWEST, "float32"),
             "onnx",
         )
