@@ -56,3 +56,11 @@ def test_boxes_by_centres_without_thresholds() -> None:
     node = helper.make_node("NonMaxSuppression", list("bsm"), ["y"], center_point_box=1)
     boxes = (RNG.random((1, 8, 4)) * 3 + 0.1).astype("float32")
     compare(node, {"b": boxes, "s": RNG.random((1, 2, 8)).astype("float32")}, {"m": np.array([4])})
+
+
+def test_boxes_of_negative_scores() -> None:
+    node = helper.make_node("NonMaxSuppression", list("bsmit"), ["y"])
+    corners = RNG.random((1, 40, 2)) * 8
+    boxes = np.concatenate([corners, corners + 1 + RNG.random((1, 40, 2)) * 4], 2).astype("float32")
+    constants = {"m": np.array([40]), "i": np.array([0.3], "float32"), "t": np.array([-0.5], "float32")}
+    compare(node, {"b": boxes, "s": floats(1, 2, 40)}, constants)

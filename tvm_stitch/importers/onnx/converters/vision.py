@@ -7,6 +7,7 @@ import numpy as np
 from tvm import relax, tirx, topi
 
 from ....relax.legalize.aligned_regions import Bins, aligned_regions
+from ....relax.legalize.box_scores import THRESHOLD, positive_scores
 from .node import ANY, Conversion, Node, Unsupported, scalar, shape_of
 
 
@@ -55,6 +56,7 @@ def _non_max_suppression(node: Node) -> relax.Expr:
             relax.op.maximum(b, d),
         ]
     boxes = node.emit(relax.op.concat([node.emit(each) for each in corners], axis=2))
+    scores = positive_scores(node.emit, scores, count, least)
     found = node.emit(
         node.bb.call_te(
             topi.vision.all_class_non_max_suppression,
@@ -62,7 +64,7 @@ def _non_max_suppression(node: Node) -> relax.Expr:
             scores,
             most,
             iou,
-            scalar(least, "float32"),
+            scalar(THRESHOLD, "float32"),
             "onnx",
         )
     )

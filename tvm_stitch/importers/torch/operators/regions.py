@@ -10,6 +10,7 @@ from tvm import relax, tirx, topi
 from tvm.relax import op as R
 
 from ....relax.legalize.aligned_regions import Bins, aligned_regions
+from ....relax.legalize.box_scores import THRESHOLD, positive_scores
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
 from .values import cast, type_name
@@ -60,7 +61,7 @@ def _suppressed(node: Any, importer: Any) -> Any:
             node, f"it selects from the symbolic number {count} of boxes; export it with a fixed one"
         )
     boxes = emit(R.reshape(boxes, [1, count, 4]))
-    scores = emit(R.reshape(scores, [1, 1, count]))
+    scores = positive_scores(emit, emit(R.reshape(scores, [1, 1, count])), int(count), LOWEST)
     # TVM suppresses boxes at the threshold too.
     threshold = float(np.nextafter(np.float32(argument(node, 2, "iou_threshold", 0.5)), np.float32(np.inf)))
     found = emit(
@@ -70,7 +71,7 @@ def _suppressed(node: Any, importer: Any) -> Any:
             scores,
             int(count),
             threshold,
-            relax.const(LOWEST, "float32"),
+            relax.const(THRESHOLD, "float32"),
             "onnx",
         )
     )
