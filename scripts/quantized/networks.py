@@ -147,7 +147,7 @@ def quantized_file(path: str, scheme: Scheme, draws: list[Inputs]) -> onnx.Model
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class Reader(CalibrationDataReader):
         def __init__(self) -> None:
             self.left = iter(draws)
 

@@ -15,7 +15,7 @@ MOST_SAMPLES = 4096
 
 @dataclass(frozen=True)
 class Bins:
-    """How regions are divided.
+    """A division of regions into bins.
 
     Args:
         counts: bins in a column and in a row.
