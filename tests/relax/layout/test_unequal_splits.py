@@ -48,6 +48,11 @@ def test_other_axes_may_be_symbolic() -> None:
     assert "split" not in mod.script() and mod.script().count("strided_slice") == 3
 
 
+def unread(emit: Any, x: Any) -> list[Any]:
+    emit(R.split(x, [4], axis=2))
+    return [R.exp(x)]
+
+
 def equal(emit: Any, x: Any) -> list[Any]:
     parts = emit(R.split(x, 2, axis=2))
     return [R.add(emit(relax.TupleGetItem(parts, 0)), emit(relax.TupleGetItem(parts, 1)))]
@@ -80,7 +85,7 @@ def of_results(emit: Any, x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "body", [equal, equal_by_places, with_an_empty_part, read_whole, of_products, of_results]
+    "body", [equal, equal_by_places, with_an_empty_part, read_whole, of_products, of_results, unread]
 )
 def test_others_stay(body: Any) -> None:
     mod = build(body, X)

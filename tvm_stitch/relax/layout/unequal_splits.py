@@ -51,6 +51,8 @@ def _parts(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Call]]:
 
 def _is_replaced(var: relax.Var, call: relax.Call, readers: Readers) -> bool:
     items = readers.get(var, [])
+    if not items:  # a dead split stays, and later passes remove it
+        return False
     sizes = {end - begin for begin, end in parts_of(call)}
     if len(sizes) < 2 or min(sizes) == 0 or isinstance(call.attrs.indices_or_sections, tvm.tirx.IntImm):
         return False
