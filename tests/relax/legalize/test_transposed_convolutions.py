@@ -337,3 +337,18 @@ def test_channels_innermost_it_is_legalized_as_a_convolution_over_spread_data() 
     values = relax.analysis.get_var2val(made["main"]).values()
     (call,) = [v for v in values if isinstance(v, relax.Call)]
     assert (call.args[1].fields[1].value.numpy() == w[:, ::-1]).all()
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+@pytest.mark.parametrize("attrs", [{}, {"groups": 2, "padding": 1}, {"strides": 2, "output_padding": 1}])
+def test_a_dilated_window_multiplies_nothing_by_zero(rank: int, attrs: dict[str, int]) -> None:
+    data, weight = draw(2, 4, *(5, 6, 4)[: rank - 2]), draw(4, 3, *(3, 2, 2)[: rank - 2])
+    data.flat[7] = np.inf
+    attrs = {**attrs, "dilation": 2}
+    body = lambda _, x, w: [OPERATORS[rank](x, w, **attrs)]  # noqa: E731
+    made, _ = run(build(body, (data.shape, F32), (weight.shape, F32)), target(), data, weight)
+    wanted, bound = expected(data, weight, **attrs)
+    finite = np.isfinite(wanted)
+    assert made.shape == wanted.shape and 0 < (~finite).sum() < finite.size / 2
+    assert not np.isfinite(made[~finite]).any()
+    assert (np.abs(made - wanted)[finite] <= 1e-6 * bound[finite]).all()
