@@ -91,10 +91,39 @@ def never_zero(a: T.handle, b: T.handle):
             flat[i] = x[i // (n + 1), i % (n + 1)]
 
 
+@T.prim_func(s_tir=True)
+def rest_of_rows(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, T.max(n - 2, 0)), F32)
+    flat = T.match_buffer(b, (T.max(n - 2, 0) * 48,), F32)
+    with T.sblock("root"):
+        for i in range(T.max(n - 2, 0) * 48):
+            flat[i] = x[i // T.max(n - 2, 0), i % T.max(n - 2, 0)]
+
+
+@T.prim_func(s_tir=True)
+def rest_of_rows_after(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, T.max(n - 2, 0)), F32)
+    flat = T.match_buffer(b, (T.max(n - 2, 0) * 48,), F32)
+    with T.sblock("root"):
+        if T.max(n - 2, T.int64(0)) != T.int64(0):
+            for i in range(T.max(n - 2, 0) * 48):
+                flat[i] = x[
+                    i // T.max(T.max(n - 2, 0), T.int64(1)),
+                    i % T.max(T.max(n - 2, 0), T.int64(1)),
+                ]
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(rows, rows_after), (split_rows, split_rows_after), (never_zero, never_zero)],
-    ids=["all results empty", "another result", "never 0"],
+    [
+        (rows, rows_after),
+        (split_rows, split_rows_after),
+        (never_zero, never_zero),
+        (rest_of_rows, rest_of_rows_after),
+    ],
+    ids=["all results empty", "another result", "never 0", "0 as a constant"],
 )
 def test_divisors(before: tvm.tirx.PrimFunc, after: tvm.tirx.PrimFunc) -> None:
     tvm.ir.assert_structural_equal(

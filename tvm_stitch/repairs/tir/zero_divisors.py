@@ -8,6 +8,11 @@ Fault: TVM's elimination of common subexpressions moves a division out of loops 
 Seen in: TVM 0.27.0
 Input: two loops over n rows that read column ``480 // n``, with n = 0, target llvm
 Upstream: none known
+
+Fault: TVM's simplifier raises an error at a division by an expression that the conditions around it make 0.
+Seen in: TVM 0.27.0
+Input: ``i // max(n - 2, 0)`` under ``if n * 4 < 8``
+Upstream: none known
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ def without_zero_divisors(func: Any) -> Any:
     """Return the scheduled PrimFunc without divisions by a symbolic extent that is 0.
 
     If all results are empty when a divisor is 0, the kernel then does nothing. Any other divisor ``d`` that may be 0
-    becomes ``max(d, 1)``.
+    becomes ``max(d, 1)``. So does one that holds a maximum or a minimum, which TVM may replace by the constant 0.
     """
     if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
@@ -36,7 +41,7 @@ def without_zero_divisors(func: Any) -> Any:
         return func
     shapes = _results(func)
     deciding = [d for d in divisors if all(_empties(d, shape) for shape in shapes)]
-    others = [d for d in divisors if d not in deciding]
+    others = [d for d in divisors if d not in deciding or _may_fold(d)]
     body = _at_least_one(func.body, others) if others else func.body
     if deciding:
         present = reduce(tir.And, [tir.NE(d, compat.const(0, compat.dtype_of(d))) for d in deciding])
@@ -70,6 +75,13 @@ def _divisors(func: Any) -> list[Expr]:
 
     compat.structural_walk(func.body, (_DIVISIONS, visit), order="post")
     return list(found.values())
+
+
+def _may_fold(divisor: Expr) -> bool:
+    """Return True if a divisor may become a constant where a condition bounds its symbols."""
+    found: list[Expr] = []
+    compat.structural_walk(divisor, ((tir.Max, tir.Min), found.append), order="post")
+    return bool(found)
 
 
 def _symbols(e: Expr) -> set[Any]:
