@@ -220,7 +220,12 @@ def _shift(a: Array, axis: int) -> Array:
 
 
 def contraction(a: Bounded, b: Bounded, multiply: str, length: int, rules: Rules) -> Bounded:
-    """An einsum of two operands. Non-finite results are not judged. TVM may sum half types in their own precision."""
+    """An einsum of two operands. Non-finite results are not judged. TVM may sum half types in their own precision.
+
+    Attention divides by the sum of the weights at the end (FlashAttention, Dao et al., 2022). Until then the greatest
+    weight is 1, at most ``length`` times as large as after a softmax. So sums of weights from 0 to 1 may overflow if
+    the result is near the dtype's largest number.
+    """
     with np.errstate(all="ignore"):
         if not a.is_float:
             data = np.einsum(multiply, a.data, b.data).astype(a.dtype)
@@ -242,6 +247,8 @@ def contraction(a: Bounded, b: Bounded, multiply: str, length: int, rules: Rules
             - magnitude
             + (length + 2) * FLOATS[a.dtype].eps * magnitude
         )
+        weights = x.size > 0 and 0 <= x.min() and x.max() <= 1
+        largest = FLOATS[a.dtype].largest / (length if weights and length else 1)
         lost = np.einsum(multiply, lost_x, np.ones(y.shape)) + np.einsum(multiply, np.ones(x.shape), lost_y)
-        error = np.where((lost > 0) | (magnitude > FLOATS[a.dtype].largest), np.inf, np.maximum(error, 0))
+        error = np.where((lost > 0) | (magnitude > largest), np.inf, np.maximum(error, 0))
         return rounded(data, error, a.dtype, rules, 1)

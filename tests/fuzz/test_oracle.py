@@ -255,6 +255,13 @@ def test_a_sum_whose_parts_overflow_is_settled_where_nothing_opposes() -> None:
     assert not run("sum", np.array([big, big, np.nan, -np.inf]), axis=[0], keepdims=False).unknown
 
 
+def test_weighted_sums_near_the_largest_number_may_overflow_before_the_division() -> None:
+    weights, values = np.array([[0.5, 0.5]]), np.array([[-3.2e38], [-3.2e38]])
+    assert run("matmul", weights, values).unknown.all()
+    assert not run("matmul", weights, values / 4).unknown.any()
+    assert not run("matmul", np.array([[-0.5, 0.5]]), values).unknown.any()
+
+
 def test_a_quotient_below_every_number_has_no_certain_floor() -> None:
     x, y = np.array([1e-45, 0.0, 1.0, -1e-45]), np.array([-2.5, -2.5, -2.5, 2.5])
     for op in ("floor_mod", "floor_divide"):
