@@ -1,12 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that may crash: variables added to their environment, and their last output."""
+"""Child processes that may crash: lines to and from them, variables added to their environment, and their last output."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
+
+
+class LinesOfJson:
+    """A Python process that reads and writes lines of JSON. It starts with the first line that is written to it.
+
+    Args:
+        command: the file to run, and its arguments.
+    """
+
+    def __init__(self, command: Sequence[str]):
+        self._command = [sys.executable, *command]
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def write(self, value: Any) -> None:
+        """Write one line, to a new process if none runs. A process that just ended reads nothing."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            self._lines = queue.Queue()
+            threading.Thread(target=self._collect, args=(self._process, self._lines), daemon=True).start()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value) + "\n")
+        self._process.stdin.flush()
+
+    def read(self, limit: float) -> Any:
+        """Return the next line, or None if the process ends or writes none in ``limit`` seconds."""
+        try:
+            line = self._lines.get(timeout=limit)
+        except queue.Empty:
+            return None
+        return None if line is None else json.loads(line)
+
+    def close(self) -> int | None:
+        """End the process, and return its exit code, or None if it was still running."""
+        if self._process is None:
+            return None
+        code = self._process.poll()
+        if code is None:
+            try:
+                code = self._process.wait(timeout=1.0) if self._lines.empty() else None
+            except subprocess.TimeoutExpired:
+                code = None
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process = None
+        return code
+
+    @staticmethod
+    def _collect(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("["):  # PyTorch and LLVM may print lines of their own
+                lines.put(line)
+        lines.put(None)
 
 
 @contextmanager

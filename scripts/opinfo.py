@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import queue
-import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts._child_process import LinesOfJson  # noqa: E402
 
 DTYPES = ("float32", "float16", "int64", "uint8", "bool")
 OUTCOMES = ("right", "wrong", "refused", "failed", "crashed")
@@ -67,24 +68,19 @@ class Child:
 
     def __init__(self, limit: float):
         self.limit = limit
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._lines = LinesOfJson([str(CHILD)])
 
     def results(self, request: Request) -> Iterator[Result]:
         """Yield the results of a request's samples."""
         done, together = 0, TOGETHER
         while True:
-            self._start()
-            assert self._process is not None and self._process.stdin is not None
-            asked = [request.operators, request.dtype, done, request.count, together]
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
+            self._lines.write([request.operators, request.dtype, done, request.count, together])
             waiting: list[tuple[str, int]] = []
             while True:
-                line = self._line(self.limit if waiting else 5 * self.limit)
+                line = self._lines.read(self.limit if waiting else 5 * self.limit)
                 if line is None:
                     break
-                kind, *rest = json.loads(line)
+                kind, *rest = line
                 if kind == "done":
                     return
                 if kind == "begin":
@@ -93,7 +89,7 @@ class Child:
                 waiting.remove((rest[0], rest[1]))
                 done += 1
                 yield Result(rest[0], request.dtype, *rest[1:])
-            code = self._stop()
+            code = self._lines.close()
             if len(waiting) > 1:  # one of several samples ended the process: try them one by one
                 together = 1
                 continue
@@ -106,52 +102,7 @@ class Child:
 
     def close(self) -> None:
         """End the process."""
-        self._stop()
-
-    def _start(self) -> None:
-        if self._process is not None:
-            return
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._lines = queue.Queue()
-        threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
-
-    @staticmethod
-    def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("["):  # PyTorch and LLVM may print lines of their own
-                lines.put(line)
-        lines.put(None)
-
-    def _line(self, limit: float) -> str | None:
-        try:
-            return self._lines.get(timeout=limit)
-        except queue.Empty:
-            return None
-
-    def _stop(self) -> int | None:
-        """End the process, and return its exit code, or None if it was still running."""
-        if self._process is None:
-            return None
-        code = self._process.poll()
-        if code is None:
-            try:
-                code = self._process.wait(timeout=1.0) if self._lines.empty() else None
-            except subprocess.TimeoutExpired:
-                code = None
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process = None
-        return code
+        self._lines.close()
 
 
 def run(requests: Sequence[Request], jobs: int, limit: float, heard: Any = None) -> list[Result]:
