@@ -29,7 +29,7 @@ from tvm import relax  # noqa: E402
 import tvm_stitch  # noqa: E402
 from scripts.families.spec import Architecture, OnnxModel, arrays, tensors  # noqa: E402
 from scripts.models.spec import _import_torchvision, _vary  # noqa: E402
-from tvm_stitch.importers.onnx.check import UnsupportedModel  # noqa: E402
+from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel  # noqa: E402
 from tvm_stitch.importers.onnx.load import from_onnx  # noqa: E402
 from tvm_stitch.importers.torch import Unsupported, from_exported_program  # noqa: E402
 from tvm_stitch.support.failures import error_text, reraise_fatal  # noqa: E402

@@ -139,7 +139,7 @@ ARCHITECTURES = (
     ),
     _scene("detr", "transformers", _detr("detr")),
     _scene("conditional_detr", "transformers", _detr("conditional_detr")),
-    _scene("deformable_detr", "transformers", _detr("deformable_detr", num_feature_levels=3)),
+    _scene("deformable_detr", "transformers", _detr("deformable_detr", num_feature_levels=3, decoder_layers=2)),
     _scene(
         "rt_detr",
         "transformers",

@@ -79,7 +79,7 @@ ARCHITECTURES = (
     _classifier("repvgg_a0"),
     _classifier("sequencer2d_s", img_size=56, layers=(1, 1, 1, 1), embed_dims=(16, 24, 24, 24), side=56),
     _classifier("pvt_v2_b0", depths=(1, 1, 1, 1)),
-    _classifier("focalnet_tiny_srf", depths=(1, 1, 1, 1)),
+    _classifier("focalnet_tiny_srf"),
     _classifier("davit_tiny", depths=(1, 1, 1, 1), embed_dims=(16, 24, 32, 48), num_heads=(2, 3, 4, 6)),
     _classifier("efficientvit_b0"),
     _classifier("tiny_vit_5m_224", side=224),

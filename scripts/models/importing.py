@@ -16,15 +16,10 @@ def import_torch(made: Made, dtype: str = "float32", products: str = "float32") 
     ``products`` is the result type of products and convolutions in a half model: "float32", or "half".
     """
     import torch
-    from tvm.relax.frontend.torch import from_exported_program
+
+    from tvm_stitch.importers.torch import from_exported_program
 
     with torch.no_grad():
         program = torch.export.export(made.module, tuple(made.inputs))
-    options = {"keep_params_as_input": False, "unwrap_unit_return_tuple": True}
-    try:
-        mod = from_exported_program(program, **options)
-    except (
-        ValueError
-    ):  # GPT-2: PyTorch's decomposition of attention strides its result in a way that a view refuses
-        mod = from_exported_program(program, run_ep_decomposition=False, **options)
+    mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     return mod if dtype == "float32" else in_half_precision(mod, dtype, products)

@@ -15,20 +15,17 @@ from .spec import Model
 ATTENTION = "sdpa"
 
 
-def _wrapped(model: Any, **fixed: Any) -> Any:
-    """Wrap ``model``: take its first argument (positions and masks are buffers), and return its last hidden state."""
+def _wrapped(model: Any) -> Any:
+    """Wrap ``model``: take its first argument, and return its last hidden state."""
     import torch
 
     class LastHidden(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            for name, value in fixed.items():
-                self.register_buffer(f"fixed_{name}", value)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            given = {name: getattr(self, f"fixed_{name}") for name in fixed}
-            return self.model(x, **given, return_dict=True).last_hidden_state
+            return self.model(x, return_dict=True).last_hidden_state
 
     return LastHidden()
 
@@ -59,18 +56,12 @@ def _bert(sequence: int) -> Callable[[str, int], tuple[Any, list[Any]]]:
 
 
 def _gpt2(size: str, batch: int) -> tuple[Any, list[Any]]:
-    import torch
     from transformers import GPT2Config, GPT2Model
 
     small = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000}
     config = GPT2Config(attn_implementation=ATTENTION, use_cache=False, **(small if size == "small" else {}))
     length = 128 if size == "full" else 16
-    # The model accepts a mask of four dimensions unchanged. Its own mask has a cumulative sum of booleans, which
-    # TVM's importer keeps boolean.
-    causal = torch.ones(length, length, dtype=torch.bool).tril().reshape(1, 1, length, length)
-    mask = torch.zeros(1, 1, length, length).masked_fill(~causal, -1e9)
-    wrapped = _wrapped(GPT2Model(config), attention_mask=mask, position_ids=torch.arange(length).unsqueeze(0))
-    return wrapped, _tokens(config.vocab_size, batch, length)
+    return _wrapped(GPT2Model(config)), _tokens(config.vocab_size, batch, length)
 
 
 def _t5(size: str, batch: int) -> tuple[Any, list[Any]]:
@@ -110,7 +101,7 @@ MODELS = (
         "gpt2",
         _gpt2,
         _PACKAGES,
-        "GPT-2 124M without its head, sequence 128; the mask and positions are given",
+        "GPT-2 124M without its head, sequence 128",
     ),
     Model("t5-encoder", _t5, _PACKAGES, "T5-base's encoder, sequence 128"),
     Model("whisper-encoder", _whisper, _PACKAGES, "Whisper-base's encoder, 30 s of sound"),

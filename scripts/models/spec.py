@@ -93,7 +93,7 @@ def _vary(module: Any) -> None:
     import torch
 
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if not tensor.is_floating_point() or name.startswith("fixed_"):
+        if not tensor.is_floating_point():
             continue
         if tensor.dim() != 1:
             if not tensor.any():

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer encoder layer, written in PyTorch and imported into Relax by TVM (needs torch)."""
+"""A transformer encoder layer, written in PyTorch and imported into Relax (needs torch)."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import tvm
 from torch import nn
-from tvm import relax
-from tvm.relax.frontend.torch import from_exported_program
+
+from ...importers.torch import from_exported_program
 
 
 class EncoderLayer(nn.Module):
@@ -45,13 +44,6 @@ class EncoderLayer(nn.Module):
         attended = self.attention_norm(x + self.out(context))
         expanded = nn.functional.gelu(self.up(attended))
         return self.output_norm(attended + self.down(expanded))
-
-
-def _import_amax(node: torch.fx.Node, importer: Any) -> relax.Var:
-    """Import torch.amax, which the importer lacks (it imports max(dim) as a sort)."""
-    axes = node.args[1] if len(node.args) > 1 else None
-    keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
-    return importer.block_builder.emit(relax.op.max(importer.env[node.args[0]], axis=axes, keepdims=keepdim))
 
 
 def encoder_layer(
@@ -93,9 +85,7 @@ def encoder_layer(
         dynamic = ({0: b, 1: s}, *([{0: b, 3: s}] if masked else []))
     with torch.no_grad():
         program = torch.export.export(layer, inputs, dynamic_shapes=dynamic)
-        mod = from_exported_program(
-            program, unwrap_unit_return_tuple=True, custom_convert_map={"amax.default": _import_amax}
-        )
+        mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     # torch.export always states upper bounds, which would make TVM allocate for the largest sizes.
     mod["main"] = mod["main"].without_attr("tir_var_upper_bound")
     return mod, layer, inputs
