@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that may crash: lines to and from them, variables added to their environment, and their last output."""
+"""Child processes that may crash: lines to and from them, variables of their environment, and their last output."""
 
 from __future__ import annotations
 

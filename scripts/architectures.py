@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import, compile and check architectures of other people's packages, through PyTorch's programs and through ONNX.
 
-    python scripts/architectures.py --jobs 2                                # all of them, as exported
-    python scripts/architectures.py --dynamic --jobs 2                      # those with a symbolic batch, length or cache
-    python scripts/architectures.py --only bert,llama* --path onnx --stock  # some, one way, and TVM's compile time
-    python scripts/architectures.py --markdown log.jsonl                    # the tables of a former run
+    python scripts/architectures.py --jobs 2                     # all of them, as exported
+    python scripts/architectures.py --dynamic --jobs 2           # those with a symbolic batch, length or cache
+    python scripts/architectures.py --only bert,llama* --stock   # some, and TVM's compile time
+    python scripts/architectures.py --markdown log.jsonl         # the tables of a former run
 
-Models have random weights and few layers. They need transformers, timm, torchvision, diffusers and torch_geometric, and the
-way through ONNX needs onnxscript. Models of absent packages are listed as absent. A child process runs them, so that
-a crash costs one model. Results are compared with PyTorch's in float64 and float32, or with ONNX Runtime's. A dynamic
-variant is also called with another size than the exported one. The exit code is 1 if a result is wrong, or an import
-or the compiler failed or crashed.
+Models have random weights and few layers. They need transformers, timm, torchvision, diffusers and torch_geometric.
+The way through ONNX needs onnxscript. Models of absent packages are listed as absent. A child process runs them,
+so that a crash costs one model. Results are compared with PyTorch's in float64 and float32, or with ONNX Runtime's.
+A dynamic variant is also called with another size than the exported one. The exit code is 1 if a result is wrong, or
+an import or the compiler failed or crashed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import re
 import sys
 import threading
 from collections import Counter
@@ -28,16 +29,17 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts._child_process import LinesOfJson  # noqa: E402
+from _child_process import LinesOfJson  # noqa: E402
 
 if TYPE_CHECKING:
-    from scripts.families.spec import Architecture
+    from families.spec import Architecture
 
 PATHS = ("torch", "onnx")
 OUTCOMES = ("right", "wrong", "refused", "failed", "crashed", "too slow")
 """Outcomes that count. A failed model ends in an error that names no operator."""
 ASIDE = ("not exported", "absent")
 """Outcomes that say nothing of tvm_stitch: PyTorch's exporter fails, or a package is missing."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 CHILD = Path(__file__).with_name("_architecture_run.py")
 MODELS_OF_A_CHILD = 15
 """A child process is replaced after so many models: PyTorch and LLVM keep memory."""
@@ -104,7 +106,9 @@ class Child:
                 left.remove(rest[0])
                 yield _result(request, rest[0], rest[1], rest[2], dict(rest[3]))
             code = self.close()
-            word, reason = ("too slow", "no answer in time") if code is None else ("crashed", f"exit code {code}")
+            word, reason = (
+                ("too slow", "no answer in time") if code is None else ("crashed", f"exit code {code}")
+            )
             if at not in left:  # while it was built: no way is at fault
                 yield from (_result(request, path, "not exported", reason, {}) for path in left)
                 return
@@ -188,7 +192,12 @@ def summary(results: Sequence[Result]) -> str:
             own = [r for r in results if r.path == path and (r.variant != "static") == dynamic]
             if own:
                 counts = Counter(r.outcome for r in own)
-                cells = [path, "dynamic" if dynamic else "static", len(own), *(counts[each] for each in words)]
+                cells = [
+                    path,
+                    "dynamic" if dynamic else "static",
+                    len(own),
+                    *(counts[each] for each in words),
+                ]
                 lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -213,7 +222,7 @@ def losses(results: Sequence[Result]) -> str:
     order = [*OUTCOMES, *ASIDE]
     for r in sorted(results, key=lambda r: order.index(r.outcome)):
         if r.outcome != "right":
-            reason = " ".join(r.reason.split()).replace("|", "\\|")[:160]
+            reason = " ".join(COLOURS.sub("", r.reason).split()).replace("|", "\\|")[:160]
             lines.append(f"| `{r.name}` | {r.path} | {r.variant} | {r.outcome} | {reason} |")
     return "\n".join(lines)
 
@@ -253,9 +262,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--path", choices=PATHS, help="one way alone (default: both)")
     parser.add_argument("--stock", action="store_true", help="compile with TVM's default pipeline too")
     parser.add_argument("--jobs", type=int, default=1, help="child processes (default: 1)")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for one way (default: %(default)s)")
     parser.add_argument(
-        "--memory", type=float, default=24.0, help="gigabytes of a child's address space (default: %(default)s)"
+        "--limit", type=float, default=300.0, help="seconds for one way (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        default=24.0,
+        help="gigabytes of a child's address space (default: %(default)s)",
     )
     parser.add_argument("--output", type=Path, help="write the tables to this file")
     parser.add_argument("--log", type=Path, help="append every result to this file, one JSON object a line")
@@ -271,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.markdown:
         results = logged(args.markdown)
     else:
-        from scripts.families import registry
+        from families import registry
 
         try:
             architectures = registry.chosen(args.only, args.family)

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts._child_process import LinesOfJson  # noqa: E402
+from _child_process import LinesOfJson  # noqa: E402
 
 DTYPES = ("float32", "float16", "int64", "uint8", "bool")
 OUTCOMES = ("right", "wrong", "refused", "failed", "crashed")

@@ -10,8 +10,8 @@ import torch
 from .language import configured, from_auto
 from .spec import Architecture, Cached, ids
 
-_HEADS = {"num_key_value_heads": 2, "head_dim": 16}
-_EXPERTS = {
+_HEADS: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16}
+_EXPERTS: dict[str, Any] = {
     **_HEADS,
     "num_experts": 4,
     "num_local_experts": 4,
@@ -23,12 +23,20 @@ _EXPERTS = {
 }
 
 
-def _prefill(kind: str, symbolic: str = "", family: str = "decoders", **options: Any) -> Architecture:
+def _prefill(
+    kind: str, symbolic: str = "", family: str = "decoders", suffix: str = "", **options: Any
+) -> Architecture:
     build = from_auto("AutoModelForCausalLM", kind, ("input_ids",), options, use_cache=False)
     axes = {"": (), "length": ((1,),), "batch": ((0,),)}[symbolic]
     sizes = (2, 3) if symbolic == "batch" else (10, 7)
     inputs = (lambda n: (ids(n, 10),)) if symbolic == "batch" else (lambda n: (ids(2, n),))
-    return Architecture(kind, family, "transformers", build, inputs, symbolic, axes, sizes)
+    return Architecture(kind + suffix, family, "transformers", build, inputs, symbolic, axes, sizes)
+
+
+def _batched(kind: str, symbolic: str = "", **options: Any) -> Architecture:
+    """A mixture of experts whose products PyTorch's ONNX exporter takes."""
+    more = {"experts_implementation": "batched_mm", **options}
+    return _prefill(kind, symbolic, "mixture of experts", "-batched", **more)
 
 
 def _step(kind: str, heads: int = 2, **options: Any) -> Architecture:
@@ -46,8 +54,8 @@ def _step(kind: str, heads: int = 2, **options: Any) -> Architecture:
     return Architecture(f"{kind}-step", "caches", "transformers", build, inputs, "cache", axes, (9, 5))
 
 
-_GEMMA = {**_HEADS, "query_pre_attn_scalar": 16, "sliding_window": 4}
-_LATENT = {
+_GEMMA: dict[str, Any] = {**_HEADS, "query_pre_attn_scalar": 16, "sliding_window": 4}
+_LATENT: dict[str, Any] = {
     **_EXPERTS,
     "num_key_value_heads": 4,
     "q_lora_rank": 32,
@@ -103,4 +111,8 @@ ARCHITECTURES = (
     _prefill("phimoe", family="mixture of experts", **_EXPERTS),
     _prefill("gpt_oss", family="mixture of experts", sliding_window=4, **_EXPERTS),
     _prefill("deepseek_v3", family="mixture of experts", **_LATENT),
+    _batched("mixtral", "length", **_EXPERTS),
+    _batched("qwen3_moe", "batch", **_EXPERTS),
+    _batched("gpt_oss", sliding_window=4, **_EXPERTS),
+    _batched("deepseek_v3", **_LATENT),
 )

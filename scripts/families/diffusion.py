@@ -35,8 +35,8 @@ def _network(
     )
 
 
-_BLOCKS = {"block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8}
-_CROSS = {
+_BLOCKS: dict[str, Any] = {"block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8}
+_CROSS: dict[str, Any] = {
     **_BLOCKS,
     "sample_size": 16,
     "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
@@ -96,10 +96,18 @@ ARCHITECTURES = (
         },
         ((0,),),
     ),
-    _network("autoencoder-tiny", "AutoencoderTiny", ("sample",), lambda n: (image(n, 32),), {
-        "encoder_block_out_channels": (16, 16), "decoder_block_out_channels": (16, 16),
-        "num_encoder_blocks": (1, 2), "num_decoder_blocks": (2, 1),
-    }),
+    _network(
+        "autoencoder-tiny",
+        "AutoencoderTiny",
+        ("sample",),
+        lambda n: (image(n, 32),),
+        {
+            "encoder_block_out_channels": (16, 16),
+            "decoder_block_out_channels": (16, 16),
+            "num_encoder_blocks": (1, 2),
+            "num_decoder_blocks": (2, 1),
+        },
+    ),
     _network(
         "vq-model",
         "VQModel",
@@ -117,7 +125,13 @@ ARCHITECTURES = (
         "DiTTransformer2DModel",
         ("hidden_states", "timestep", "class_labels"),
         lambda n: (image(n, 16, 4), _times(n), torch.zeros(n, dtype=torch.int64)),
-        {"num_attention_heads": 4, "attention_head_dim": 8, "num_layers": 2, "sample_size": 16, "norm_num_groups": 8},
+        {
+            "num_attention_heads": 4,
+            "attention_head_dim": 8,
+            "num_layers": 2,
+            "sample_size": 16,
+            "norm_num_groups": 8,
+        },
         ((0,), (0,), (0,)),
     ),
     _network(

@@ -81,7 +81,12 @@ ARCHITECTURES = (
     _basic("GraphSAGE"),
     _basic("GIN"),
     _basic("GAT", heads=2),
-    _basic("PNA", aggregators=["mean", "max", "min", "std"], scalers=["identity", "amplification"], deg=torch.ones(8)),
+    _basic(
+        "PNA",
+        aggregators=["mean", "max", "min", "std"],
+        scalers=["identity", "amplification"],
+        deg=torch.ones(8),
+    ),
     _basic("EdgeCNN"),
     _layer("TransformerConv", FEATURES, 4, heads=2),
     _layer("TAGConv", FEATURES, 4),

@@ -8,7 +8,7 @@ from typing import Any
 
 from .spec import VOCABULARY, Architecture, Tensors, ids
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -80,7 +80,14 @@ def _pair(kind: str, symbolic: str = "", **options: Any) -> Architecture:
     )
 
 
-_T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+_T5: dict[str, Any] = {
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 128,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+}
 
 ARCHITECTURES = (
     _encoder("bert", "length"),
@@ -92,14 +99,23 @@ ARCHITECTURES = (
     _encoder("deberta-v2", "batch", pos_att_type=["c2p", "p2c"], relative_attention=True, conv_kernel_size=3),
     _encoder("mpnet"),
     _encoder("xlnet", max_position_embeddings=None, d_model=64, n_layer=2, n_head=4, d_inner=128),
-    _encoder("funnel", num_hidden_layers=None, block_sizes=[1, 1], block_repeats=[1, 1], d_model=64, n_head=4, d_head=16, d_inner=128, num_decoder_layers=1),
+    _encoder(
+        "funnel",
+        architectures=["FunnelModel"],
+        num_hidden_layers=None,
+        block_sizes=[1, 1],
+        d_model=64,
+        n_head=4,
+        d_head=16,
+        d_inner=128,
+        num_decoder_layers=1,
+    ),
     _encoder("longformer", attention_window=4, length=16),
     _encoder("big_bird", attention_type="original_full"),
     _encoder("convbert", embedding_size=32),
     _encoder("squeezebert", embedding_size=64),
     _encoder("mobilebert", intra_bottleneck_size=32, embedding_size=32, true_hidden_size=32),
     _encoder("roformer", "length", embedding_size=64),
-    _encoder("nystromformer", segment_means_seq_len=64, num_landmarks=4, length=64),
     _encoder("modernbert", "length", global_attn_every_n_layers=2, local_attention=8),
     _encoder("esm", position_embedding_type="rotary", mask_token_id=3),
     _encoder("xlm-roberta"),

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from .language import configured
-from .speech import _PAIR
 from .spec import Architecture, Cached, OnnxModel, Tensors, ids, image
+from .speech import PAIR
 
 _OPSET = 18
 
@@ -49,7 +49,7 @@ def _bert() -> Any:
 def _whisper_encoder() -> Any:
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    config = configured("whisper", {**_PAIR, "max_source_positions": 50, "attn_implementation": "eager"})
+    config = configured("whisper", {**PAIR, "max_source_positions": 50, "attn_implementation": "eager"})
     return Tensors(WhisperEncoder(config))
 
 
@@ -57,7 +57,7 @@ def _whisper_decoder() -> Any:
     from transformers.models.whisper.modeling_whisper import WhisperDecoder
 
     config = configured(
-        "whisper", {**_PAIR, "max_target_positions": 64, "attn_implementation": "eager", "use_cache": False}
+        "whisper", {**PAIR, "max_target_positions": 64, "attn_implementation": "eager", "use_cache": False}
     )
     return Tensors(WhisperDecoder(config), ("input_ids", "encoder_hidden_states"))
 
@@ -115,16 +115,24 @@ def _entry(name: str, build: Callable[[], Any], inputs: Callable[[int], tuple[An
     return Architecture(f"ort-{name}", "onnxruntime", "transformers", build, inputs, paths=("onnx",))
 
 
-_FRAMES: Callable[[int], tuple[Any, ...]] = lambda n: (torch.randn(n, 80, 100),)
-_TEXT: Callable[[int], tuple[Any, ...]] = lambda n: (ids(n, 8),)
-_IMAGE: Callable[[int], tuple[Any, ...]] = lambda n: (image(n, 32),)
+def _frames(n: int) -> tuple[Any, ...]:
+    return (torch.randn(n, 80, 100),)
+
+
+def _text(n: int) -> tuple[Any, ...]:
+    return (ids(n, 8),)
+
+
+def _image(n: int) -> tuple[Any, ...]:
+    return (image(n, 32),)
+
 
 ARCHITECTURES = (
     _entry("bert", _fused(_bert, _bert_inputs, "bert"), _bert_inputs),
-    _entry("whisper-encoder", _fused(_whisper_encoder, _FRAMES, "bart"), _FRAMES),
+    _entry("whisper-encoder", _fused(_whisper_encoder, _frames, "bart"), _frames),
     _entry("whisper-decoder", _fused(_whisper_decoder, _decoder_inputs, "bart"), _decoder_inputs),
-    _entry("clip-text", _fused(_clip_text, _TEXT, "clip"), _TEXT),
-    _entry("clip-vision", _fused(_clip_vision, _IMAGE, "vit"), _IMAGE),
+    _entry("clip-text", _fused(_clip_text, _text, "clip"), _text),
+    _entry("clip-vision", _fused(_clip_vision, _image, "vit"), _image),
     _entry("llama-int4", _four_bits(step=False, symmetric=True), lambda n: (ids(2, 10),)),
     _entry("llama-int4-step", _four_bits(step=True, symmetric=False), lambda n: _step_inputs(9)),
 )

@@ -11,9 +11,14 @@ import torch
 from .language import SMALL, from_auto
 from .spec import Architecture, Tensors, ids, image
 
-_TOWER = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-_SIGHT = {**_TOWER, "image_size": 32, "patch_size": 8}
-_DETR = {
+_TOWER: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
+_SIGHT: dict[str, Any] = {**_TOWER, "image_size": 32, "patch_size": 8}
+_DETR: dict[str, Any] = {
     "d_model": 32,
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -65,14 +70,25 @@ def _raft() -> Any:
 
 def _detr(kind: str, **options: Any) -> Callable[[], Any]:
     def build() -> Any:
-        given = {**_DETR, **options, "backbone_config": _resnet(), "use_timm_backbone": False, "backbone": None}
+        given = {
+            **_DETR,
+            **options,
+            "backbone_config": _resnet(),
+            "use_timm_backbone": False,
+            "backbone": None,
+        }
         return from_auto("AutoModelForObjectDetection", kind, (), given, results=("logits", "pred_boxes"))()
 
     return build
 
 
 def _scene(
-    name: str, maker: str, build: Callable[[], Any], side: int = 64, symbolic: str = "", family: str = "scenes"
+    name: str,
+    maker: str,
+    build: Callable[[], Any],
+    side: int = 64,
+    symbolic: str = "",
+    family: str = "scenes",
 ) -> Architecture:
     axes = ((0,),) if symbolic else ()
     return Architecture(name, family, maker, build, lambda n: (image(n, side),), symbolic, axes)
@@ -93,7 +109,7 @@ def _two(kind: str, symbolic: str = "", side: int = 32, **options: Any) -> Archi
     return Architecture(kind, "images and texts", "transformers", build, inputs, symbolic, axes)
 
 
-_SEGFORMER = {
+_SEGFORMER: dict[str, Any] = {
     "num_encoder_blocks": 2,
     "depths": [1, 1],
     "sr_ratios": [2, 1],
@@ -104,7 +120,7 @@ _SEGFORMER = {
     "mlp_ratios": [2, 2],
     "decoder_hidden_size": 32,
 }
-_DPT = {
+_DPT: dict[str, Any] = {
     **_SIGHT,
     "num_hidden_layers": 4,
     "image_size": 64,
@@ -134,12 +150,12 @@ ARCHITECTURES = (
     Architecture(
         "mvit", "scenes", "torchvision", _video("mvit_v1_b"), lambda n: (torch.randn(1, 3, 16, 224, 224),)
     ),
-    Architecture(
-        "raft", "scenes", "torchvision", _raft, lambda n: (image(1, 128), image(1, 128))
-    ),
+    Architecture("raft", "scenes", "torchvision", _raft, lambda n: (image(1, 128), image(1, 128))),
     _scene("detr", "transformers", _detr("detr")),
     _scene("conditional_detr", "transformers", _detr("conditional_detr")),
-    _scene("deformable_detr", "transformers", _detr("deformable_detr", num_feature_levels=3, decoder_layers=2)),
+    _scene(
+        "deformable_detr", "transformers", _detr("deformable_detr", num_feature_levels=3, decoder_layers=2)
+    ),
     _scene(
         "rt_detr",
         "transformers",

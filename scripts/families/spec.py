@@ -43,7 +43,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """An ONNX file that another tool wrote, to compare with ONNX Runtime; ``notes`` names operators that it must have."""
+    """An ONNX file that another tool wrote, to compare with ONNX Runtime. ``notes`` are operators that it must have."""
 
     proto: Any
     notes: tuple[str, ...] = field(default=())

@@ -10,7 +10,7 @@ import torch
 from .language import configured, from_auto
 from .spec import Architecture, Tensors, ids
 
-_WAVE = {
+_WAVE: dict[str, Any] = {
     "conv_dim": (16, 16, 16),
     "conv_stride": (5, 4, 2),
     "conv_kernel": (10, 8, 3),
@@ -18,7 +18,7 @@ _WAVE = {
     "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 4,
 }
-_PAIR = {
+PAIR: dict[str, Any] = {
     "d_model": 64,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -34,13 +34,15 @@ def _wave(kind: str, symbolic: str = "", **options: Any) -> Architecture:
     """A model of a raw wave [batch, samples]."""
     build = from_auto("AutoModel", kind, ("input_values",), {**_WAVE, **options})
     axes = ((0,),) if symbolic else ()
-    return Architecture(kind, "speech", "transformers", build, lambda n: (torch.randn(n, 1600),), symbolic, axes)
+    return Architecture(
+        kind, "speech", "transformers", build, lambda n: (torch.randn(n, 1600),), symbolic, axes
+    )
 
 
 def _whisper_encoder() -> Any:
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    return Tensors(WhisperEncoder(configured("whisper", {**_PAIR, "max_source_positions": 50})))
+    return Tensors(WhisperEncoder(configured("whisper", {**PAIR, "max_source_positions": 50})))
 
 
 def _hifigan() -> Any:
@@ -52,11 +54,23 @@ def _hifigan() -> Any:
     return Tensors(SpeechT5HifiGan(config))
 
 
-_FORECAST = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 1, **_PAIR}
+_FORECAST: dict[str, Any] = {
+    "prediction_length": 4,
+    "context_length": 8,
+    "lags_sequence": [1, 2],
+    "num_time_features": 1,
+    **PAIR,
+}
 
 
 def _forecast(kind: str, **options: Any) -> Architecture:
-    names = ("past_values", "past_time_features", "past_observed_mask", "future_values", "future_time_features")
+    names = (
+        "past_values",
+        "past_time_features",
+        "past_observed_mask",
+        "future_values",
+        "future_time_features",
+    )
     build = from_auto("AutoModel", kind, names, {**_FORECAST, **options}, use_cache=False)
 
     def inputs(n: int) -> tuple[Any, ...]:
@@ -90,7 +104,7 @@ ARCHITECTURES = (
             "AutoModel",
             "whisper",
             ("input_features", "decoder_input_ids"),
-            {**_PAIR, "max_source_positions": 50},
+            {**PAIR, "max_source_positions": 50},
             use_cache=False,
         ),
         lambda n: (torch.randn(2, 80, 100), ids(2, n)),
@@ -112,7 +126,7 @@ ARCHITECTURES = (
             "AutoModel",
             "speech_to_text",
             ("input_features", "decoder_input_ids"),
-            {**_PAIR, "conv_channels": 32, "input_feat_per_channel": 16, "max_source_positions": 64},
+            {**PAIR, "conv_channels": 32, "input_feat_per_channel": 16, "max_source_positions": 64},
             use_cache=False,
         ),
         lambda n: (torch.randn(2, 40, 16), ids(2, 6)),
@@ -149,7 +163,14 @@ ARCHITECTURES = (
             "AutoModel",
             "patchtst",
             (),
-            {"num_input_channels": 3, "context_length": 32, "patch_length": 8, "patch_stride": 8, "ffn_dim": 64, "d_model": 32},
+            {
+                "num_input_channels": 3,
+                "context_length": 32,
+                "patch_length": 8,
+                "patch_stride": 8,
+                "ffn_dim": 64,
+                "d_model": 32,
+            },
             results=("last_hidden_state",),
         ),
         lambda n: (torch.randn(n, 32, 3),),
@@ -164,7 +185,13 @@ ARCHITECTURES = (
             "AutoModel",
             "patchtsmixer",
             (),
-            {"num_input_channels": 3, "context_length": 32, "patch_length": 8, "patch_stride": 8, "d_model": 16},
+            {
+                "num_input_channels": 3,
+                "context_length": 32,
+                "patch_length": 8,
+                "patch_stride": 8,
+                "d_model": 16,
+            },
             results=("last_hidden_state",),
         ),
         lambda n: (torch.randn(n, 32, 3),),

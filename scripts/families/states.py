@@ -11,8 +11,15 @@ from torch import nn
 from .language import from_auto
 from .spec import Architecture, Tensors, ids
 
-_HEADS = {"num_key_value_heads": 2, "head_dim": 16}
-_MAMBA2 = {"num_heads": 8, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 4, "expand": 2}
+_HEADS: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16}
+_MAMBA2: dict[str, Any] = {
+    "num_heads": 8,
+    "head_dim": 16,
+    "state_size": 8,
+    "n_groups": 2,
+    "chunk_size": 4,
+    "expand": 2,
+}
 
 
 def _language(kind: str, symbolic: str = "", **options: Any) -> Architecture:
@@ -30,7 +37,9 @@ def _recurrent(kind: str, symbolic: str = "", **options: Any) -> Architecture:
         return Tensors(getattr(nn, kind)(8, 16, **{"batch_first": True, **options}))
 
     axes = {"": (), "length": ((1,),), "batch": ((0,),)}[symbolic]
-    inputs = (lambda n: (torch.randn(n, 6, 8),)) if symbolic == "batch" else (lambda n: (torch.randn(2, n, 8),))
+    inputs = (
+        (lambda n: (torch.randn(n, 6, 8),)) if symbolic == "batch" else (lambda n: (torch.randn(2, n, 8),))
+    )
     sizes = (2, 3) if symbolic == "batch" else (6, 4)
     return Architecture(f"nn-{name}", "recurrent", "torch", build, inputs, symbolic, axes, sizes)
 
@@ -96,7 +105,7 @@ ARCHITECTURES = (
     _recurrent("LSTM", "batch"),
     _recurrent("LSTM", num_layers=2, bidirectional=True),
     _recurrent("LSTM", proj_size=4),
-    _recurrent("GRU", "length"),
+    _recurrent("GRU", "batch"),
     _recurrent("GRU", num_layers=2, bidirectional=True),
     _recurrent("RNN", "batch"),
     _recurrent("RNN", nonlinearity="relu"),

@@ -36,11 +36,19 @@ def _classifier(name: str, side: int = 64, dynamic: bool = False, **options: Any
 
 def _other(name: str, side: int = 64, **options: Any) -> Architecture:
     label = f"torchvision-{name}"
-    return Architecture(label, "vision", "torchvision", _torchvision(name, options), lambda n: (image(n, side),))
+    return Architecture(
+        label, "vision", "torchvision", _torchvision(name, options), lambda n: (image(n, side),)
+    )
 
 
-_VIT = {"img_size": 64, "embed_dim": 64, "depth": 2, "num_heads": 4}
-_SWIN = {"img_size": 64, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4), "window_size": 4}
+_VIT: dict[str, Any] = {"img_size": 64, "embed_dim": 64, "depth": 2, "num_heads": 4}
+_SWIN: dict[str, Any] = {
+    "img_size": 64,
+    "embed_dim": 16,
+    "depths": (2, 2),
+    "num_heads": (2, 4),
+    "window_size": 4,
+}
 
 ARCHITECTURES = (
     _classifier("resnet10t", dynamic=True),

@@ -9,8 +9,9 @@ import numpy as np
 from onnx import helper
 from tvm import relax, tirx
 
+from tvm_stitch.compat import Analyzer
 from tvm_stitch.importers.onnx.schema import attributes_of
-from tvm_stitch.importers.onnx.symbolic import evaluated
+from tvm_stitch.importers.onnx.symbolic import evaluated, symbolic_range
 
 N = tirx.Var("n", "int64")
 
@@ -47,3 +48,16 @@ def test_equality_is_decided_only_where_it_is_known() -> None:
     shape = relax.ShapeExpr([N, 8])
     assert value("Equal", shape, const([-1, 8])).value.numpy().tolist() == [False, True]
     assert value("Equal", shape, const([1, 8])) is None, "n may be 1"
+
+
+def test_ranges_of_extents_have_no_new_symbol() -> None:
+    """TVM gives the extent of such a range a symbol of its own, unequal to the extent that it counts."""
+    past = tirx.Var("past", "int64")
+    for start, limit, extent in ((const(0), N, N), (past, N + past, N), (const(0), N * 2 + 1, N * 2 + 1)):
+        numbers = symbolic_range([start, limit, const(1)])
+        assert numbers is not None
+        (found,) = relax.BlockBuilder().normalize(numbers).ty.shape
+        assert Analyzer().can_prove_equal(found, extent)
+    assert symbolic_range([const(0), N - 1, const(1)]) is None, "it may be negative"
+    assert symbolic_range([const(0), N, const(2)]) is None
+    assert symbolic_range([const(0), const(4), const(1)]) is None

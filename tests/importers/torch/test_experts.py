@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.importers.torch import programs
 from tests.importers.torch.test_indexing import check, compiled, numbers, run
 from tvm_stitch.importers.torch.converters import torch_converters
 
@@ -86,3 +87,17 @@ def test_counts_of_the_bounds_themselves() -> None:
     """The greatest number is in the last part; infinities are in none."""
     x = torch.tensor([0.0, 1.0, 1.0, 0.999, -0.001, 1.001, float("inf"), float("-inf")])
     check(lambda x: [torch.histc(x, bins=4, min=0, max=1)], x)
+
+
+def test_transformers_operator_is_imported() -> None:
+    """Its name has the namespace of transformers, which only operators with a converter may have."""
+    with torch.library._scoped_library("transformers", "FRAGMENT") as library:
+        if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+            library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+            library.impl("grouped_mm_fallback", grouped._init_fn, "CPU")
+            library.impl("grouped_mm_fallback", lambda x, w, _: x.new_empty(x.shape[0], w.shape[2]), "Meta")
+        operator = torch.ops.transformers.grouped_mm_fallback
+        rows, weights, ends = numbers(9, 16), numbers(4, 16, 10), torch.tensor([1, 4, 4, 7])
+        run_program = programs.compiled(programs.imported(lambda *x: operator(*x), rows, weights, ends))
+        (found,) = run_program(rows, weights, ends)
+        np.testing.assert_allclose(found, operator(rows, weights, ends).numpy(), rtol=1e-5, atol=1e-5)

@@ -25,7 +25,7 @@ from .converters import CONVERSIONS
 from .converters.node import Attributes, Node, Unsupported, as_tensor
 from .honoured.check import UnsupportedModel, where
 from .schema import attributes_of, domain_of
-from .symbolic import evaluated
+from .symbolic import evaluated, symbolic_range
 
 _TAKE_SHAPES = frozenset(
     "Reshape Resize ConstantOfShape Gather Slice Shape Expand Concat Equal Where Cast CastLike Squeeze"
@@ -219,6 +219,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         attributes = attributes_of(node, version, conversion.defaults if conversion is not None else {})
         value = evaluated(node, version, inputs, attributes) if not domain_of(node) else None
         results: tuple[Any, ...]
+        if value is None and node.op_type == "Range" and not domain_of(node):
+            value = symbolic_range(inputs)
+            value = None if value is None else self.bb.emit(value)
         if value is not None:
             results = (value,)
         elif conversion is None:

@@ -67,6 +67,34 @@ def evaluated(
     )
 
 
+def symbolic_range(inputs: Sequence[Any]) -> Any:
+    """Return the numbers of a ``Range`` of step 1 whose extent is an expression of symbols, or None.
+
+    TVM's converter computes the extent at run time, and gives it a new symbol.
+
+    Args:
+        inputs: expressions of start, limit and delta, of int64.
+    """
+    if not any(map(is_symbolic, inputs)):
+        return None
+    arrays = [_array(value) for value in inputs]
+    if any(array is None or array.size != 1 for array in arrays):
+        return None
+    start, limit, delta = (array.item() for array in arrays if array is not None)
+    if delta != 1 or not _is_extent(Analyzer().simplify(tirx.const(0, "int64") + limit - start)):
+        return None
+    return relax.op.arange(start, limit, 1, "int64")
+
+
+def _is_extent(value: Any) -> bool:
+    """Return whether an expression of extents is never negative: it only adds and multiplies."""
+    if isinstance(value, tirx.IntImm):
+        return int(value) >= 0
+    if isinstance(value, (tirx.Add, tirx.Mul)):
+        return _is_extent(value.a) and _is_extent(value.b)
+    return isinstance(value, tirx.Var)
+
+
 def is_symbolic(value: Any) -> bool:
     """Return whether a value is a shape or a symbolic integer."""
     if isinstance(value, relax.ShapeExpr):

@@ -48,3 +48,18 @@ def test_multi_head_attention() -> None:
 
     (got,) = compiled(imported(Attention(), x))(x)
     assert same(got, Attention()(x).detach(), 1e-5)
+
+
+def test_attention_of_symbolic_length_can_be_viewed() -> None:
+    """The result has the query's order of strides, so that a view of transposed heads is one."""
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        heads = x.reshape(2, -1, 4, 8).transpose(1, 2)
+        out = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        return out.transpose(1, 2).reshape(2, -1, 32).contiguous().view(-1, 32)
+
+    run = compiled(imported(mixed, torch.randn(2, 7, 32), dynamic=(({1: torch.export.Dim.DYNAMIC},),)))
+    for length in (7, 4):
+        x = torch.randn(2, length, 32)
+        (got,) = run(x)
+        assert same(got, mixed(x), 1e-5)

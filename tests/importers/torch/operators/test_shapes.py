@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.importers.torch.programs import compare, refusal
+from tests.importers.torch.programs import compare, compiled, imported, refusal, same
 
 
 def test_moved_data() -> None:
@@ -75,3 +75,31 @@ def test_a_view_behind_its_tensor_is_refused() -> None:
         return torch.ops.aten.as_strided.default(x[0] + 0, [2, 3], [3, 1], 1)
 
     assert "as_strided.default" in refusal(behind, torch.randn(2, 6)[:, :6])
+
+
+def test_slices_inside_a_symbolic_axis_have_pytorchs_extents() -> None:
+    """TVM bounds each slice by its axis, so that two slices of equal extents have no known shape together."""
+
+    def steps(x: torch.Tensor) -> list[torch.Tensor]:
+        longer = torch.cat([x[:, :1] - 1, x], -1)
+        return [longer[:, 1:] - longer[:, :-1], x[:, -3:], x[:, 1:5], x[:, : x.shape[1] - 1] * x[:, 1:]]
+
+    mod = imported(steps, torch.randn(2, 7), dynamic=(({1: torch.export.Dim.DYNAMIC},),))
+    assert all(field.shape is not None for field in mod["main"].ret_ty.fields)
+    run = compiled(mod)
+    for size in (7, 5, 12):
+        x = torch.randn(2, size)
+        assert all(same(got, want, 1e-6) for got, want in zip(run(x), steps(x), strict=True))
+
+
+def test_symbolic_repetitions() -> None:
+    def repeated(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [x.repeat(y.shape[0], 1), x.repeat(3, y.shape[0], 2)]
+
+    mod = imported(
+        repeated, torch.randn(2, 3), torch.randn(4, 1), dynamic=((None, {0: torch.export.Dim.DYNAMIC}),)
+    )
+    run = compiled(mod)
+    for size in (4, 7):
+        given = torch.randn(2, 3), torch.randn(size, 1)
+        assert all(same(got, want, 0) for got, want in zip(run(*given), repeated(*given), strict=True))

@@ -30,7 +30,8 @@ def _attention(
     scale: float | None = None,
 ) -> tuple[Any, Any]:
     """Attention whose result has the query's order of strides, as that of the operator."""
-    if not all(isinstance(stride, int) for stride in query.stride()):
+    strides = [_hint(stride) for stride in query.stride()]
+    if None in strides:
         from torch._decomp import decomposition_table
 
         known = decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
@@ -46,7 +47,12 @@ def _attention(
         scale=scale,
         enable_gqa=query.size(1) != key.size(1),
     )
-    order = sorted(range(4), key=lambda axis: -query.stride(axis))
+    order = sorted(range(4), key=lambda axis: -strides[axis])
     if order != list(range(4)):
         output = output.permute(order).contiguous().permute([order.index(axis) for axis in range(4)])
     return output, weights
+
+
+def _hint(stride: Any) -> Any:
+    """Return a stride, or that of the example inputs if it is symbolic. The order of strides is the same for all."""
+    return stride if isinstance(stride, int) else stride.node.hint

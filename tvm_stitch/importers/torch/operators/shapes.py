@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import sympy
+import torch
 from tvm import relax
 from tvm.relax import op as R
 
@@ -17,6 +19,9 @@ from ....compat import int_value
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
 from .values import array, cast, full, known_shape, result_type
+
+_LARGEST = 2**63 - 1
+"""The end of a slice that goes to the end of its axis."""
 
 
 def shape_converters() -> dict[str, Converter]:
@@ -118,10 +123,20 @@ def _repeat(node: Any, importer: Any) -> Any:
         return full(shape, 0, result_type(node), importer)
     times = [importer.env.get(each, each) for each in node.args[1]]
     if any(not isinstance(each, int) for each in times):
-        return importer._repeat(node)
+        return _repeat_symbolic(x, times, importer)
     if all(each == 1 for each in times) and len(times) == len(x.ty.shape):
         return x
     return importer.block_builder.emit(R.tile(x, times))
+
+
+def _repeat_symbolic(x: Any, times: list[Any], importer: Any) -> Any:
+    """Return a tensor repeated a symbolic number of times: TVM's ``tile`` takes integers only."""
+    emit = importer.block_builder.emit
+    extents = [1] * (len(times) - len(x.ty.shape)) + list(x.ty.shape)
+    pairs = [each for extent in extents for each in (1, extent)]
+    x = emit(R.reshape(x, relax.ShapeExpr(pairs)))
+    x = emit(R.broadcast_to(x, relax.ShapeExpr([each for pair in zip(times, extents) for each in pair])))
+    return emit(R.reshape(x, relax.ShapeExpr([count * extent for count, extent in zip(times, extents)])))
 
 
 def _roll(node: Any, importer: Any) -> Any:
@@ -178,6 +193,39 @@ def _bounds(node: Any, importer: Any, at: int, size: int) -> tuple[int, int, int
     return begin, max(begin, end), step
 
 
+def _inside(node: Any, importer: Any, axis: int) -> tuple[Any, Any] | None:
+    """Return begin and end of a slice that PyTorch knows to be inside a symbolic axis, or None.
+
+    Its extent is then their difference. TVM bounds it by the axis, and does not see that two such extents are equal.
+    """
+    begin, end, step = (argument(node, 2 + i, name, None) for i, name in enumerate(("start", "end", "step")))
+    given, result = (each.meta["val"].shape[axis] for each in (node.args[0], node))
+    if step not in (None, 1):
+        return None
+    size = importer.env[node.args[0]].ty.shape[axis]
+    bounds, known = [], []
+    for bound, otherwise in ((begin, 0), (end, None)):
+        bound = otherwise if bound is None else bound
+        symbolic = bound.meta["val"] if isinstance(bound, torch.fx.Node) else bound
+        if bound is None or isinstance(bound, int) and bound >= _LARGEST:
+            bounds.append(size)
+            known.append(_symbols(given))
+        elif isinstance(bound, int) and bound < 0:
+            bounds.append(size + bound)
+            known.append(_symbols(given) + bound)
+        else:
+            bounds.append(bound if isinstance(bound, int) else importer.env[bound])
+            known.append(_symbols(symbolic))
+    if sympy.expand(known[1] - known[0] - _symbols(result)) != 0:
+        return None
+    return bounds[0], bounds[1]
+
+
+def _symbols(extent: Any) -> Any:
+    """Return an extent of PyTorch's as an expression."""
+    return extent.node.expr if isinstance(extent, torch.SymInt) else sympy.Integer(extent)
+
+
 def _slice(node: Any, importer: Any) -> Any:
     """(input, axis=0, start=None, end=None, step=1)."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
@@ -185,7 +233,10 @@ def _slice(node: Any, importer: Any) -> Any:
     size = int_value(x.ty.shape[axis])
     bounds = None if size is None else _bounds(node, importer, 2, size)
     if bounds is None:
-        return importer._slice(node)
+        inside = _inside(node, importer, axis)
+        if inside is None:
+            return importer._slice(node)
+        return emit(R.strided_slice(x, [axis], [inside[0]], [inside[1]], assume_inbound=True))
     begin, end, step = bounds
     if (begin, end, step) == (0, size, 1):
         return x
