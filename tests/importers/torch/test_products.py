@@ -48,6 +48,16 @@ CASES: dict[str, Callable[[Any], list[Any]]] = {
         F.conv2d(x[None], _weights(4, 2, 3, 3, like=x), _weights(4, like=x)),
         F.conv1d(x, _weights(5, 1, 3, like=x), groups=5),
         F.conv_transpose1d(x, _weights(5, 3, 2, like=x), _weights(3, like=x), stride=2),
+        F.conv_transpose1d(x, _weights(5, 3, 2, like=x), stride=2, padding=1, dilation=4, output_padding=3),
+        F.conv_transpose2d(
+            x[None],
+            _weights(2, 3, 2, 2, like=x),
+            _weights(3, like=x),
+            stride=(1, 3),
+            padding=(0, 2),
+            dilation=3,
+            output_padding=(2, 1),
+        ),
     ],
     "batch norms": lambda x: [
         F.batch_norm(x, *(_weights(5, like=x) ** 2 + 0.5 for _ in range(4))),

@@ -19,7 +19,7 @@ from tvm.relax import op as R
 from ...compat import int_value
 from .core import Converter, argument, results_read
 from .importing.unsupported import Unsupported
-from .operators.values import array, full
+from .operators.values import array, full, is_integer, type_name
 
 AVERAGES = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 ADAPTIVE = {2: R.nn.adaptive_avg_pool2d, 3: R.nn.adaptive_avg_pool3d}
@@ -99,6 +99,8 @@ def _average(axes: int, node: Any, importer: Any) -> Any:
     ceil = bool(argument(node, 4, "ceil_mode", False))
     border = bool(argument(node, 5, "count_include_pad", True))
     divisor = argument(node, 6, "divisor_override", None)
+    if is_integer(type_name(windows.x)):
+        raise Unsupported.at(node, "means of integers are not imported; cast the input to float32")
     average = windows.pooled(AVERAGES[axes], ceil, count_include_pad=border or divisor is not None)
     if divisor is None:
         return windows.as_given(average)

@@ -8,7 +8,7 @@ are summed in float32, bias included, and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,13 +106,35 @@ def _convolution(node: Any, importer: Any) -> Any:
     if not node.args[6]:
         result = emit(FORWARD[axes](x, weight, kernel_layout="OI" + LAYOUTS[axes], **how))
     else:
-        result = emit(
-            TRANSPOSED[axes](x, weight, kernel_layout="IO" + LAYOUTS[axes], output_padding=extra, **how)
-        )
+        result = _transposed(x, weight, extra, how, emit)
     if node.args[2] is not None:
         bias = _cast(importer.env[node.args[2]], sums, importer)
         result = emit(R.add(result, R.reshape(bias, [1, -1, *[1] * axes])))
     return _cast(result, dtype, importer)
+
+
+def _transposed(
+    x: Any, weight: Any, extra: Sequence[int], how: dict[str, Any], emit: Callable[[Any], Any]
+) -> Any:
+    """Return a transposed convolution without its bias.
+
+    TVM takes no output padding of a stride or more. PyTorch takes one that is smaller than the dilation. Then rows are
+    computed without padding, and cut off or added at both ends.
+    """
+    axes, padding = len(extra), how["padding"][: len(extra)]
+    how = how | {"kernel_layout": "IO" + LAYOUTS[axes]}
+    if all(more < step for more, step in zip(extra, how["strides"])):
+        return emit(TRANSPOSED[axes](x, weight, output_padding=extra, **how))
+    result = emit(TRANSPOSED[axes](x, weight, **how | {"padding": [0] * (2 * axes)}))
+    for axis, (front, more) in enumerate(zip(padding, extra), 2):
+        back = front - more
+        end = result.ty.shape[axis] - max(back, 0)
+        result = emit(R.strided_slice(result, [axis], [front], [end]))
+        if back < 0:
+            widths = [0] * (2 * (axes + 2))
+            widths[2 * axis + 1] = -back
+            result = emit(R.nn.pad(result, widths))
+    return result
 
 
 def _for_each_axis(given: Any, axes: int) -> list[int]:

@@ -9,6 +9,7 @@ factor of 1.5 that is 0.7 instead of 1 / 1.5. It also ignores the filter of ``an
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from tvm.relax import op as R
 
 from ...compat import int_value
 from .core import Converter, argument
-from .operators.values import array
+from .importing.unsupported import Unsupported
+from .operators.values import array, is_integer, type_name
 
 Filter = Callable[[np.ndarray], np.ndarray]
 
@@ -25,11 +27,22 @@ Filter = Callable[[np.ndarray], np.ndarray]
 def resizing_converters() -> dict[str, Converter]:
     """Return the converters of resizing, for ``from_exported_program(program, custom_convert_map=...)``."""
     return {
-        "_upsample_bicubic2d_aa.default": lambda node, importer: _smoothed(node, importer, _cubic, 4),
-        "_upsample_bilinear2d_aa.default": lambda node, importer: _smoothed(node, importer, _triangle, 2),
-        "upsample_bilinear2d.vec": _bilinear,
+        "_upsample_bicubic2d_aa.default": _of_floats(partial(_smoothed, _cubic, 4)),
+        "_upsample_bilinear2d_aa.default": _of_floats(partial(_smoothed, _triangle, 2)),
+        "upsample_bilinear2d.vec": _of_floats(_bilinear),
         "upsample_nearest2d.vec": _nearest,
     }
+
+
+def _of_floats(converter: Converter) -> Converter:
+    """Return a converter that refuses integers: PyTorch rounds weights and results of bytes in fixed point."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        if is_integer(type_name(importer.env[node.args[0]])):
+            raise Unsupported.at(node, "interpolation of bytes is not imported; cast the image to float32")
+        return converter(node, importer)
+
+    return converted
 
 
 def _sizes(node: Any, importer: Any) -> tuple[list[int], list[int]] | None:
@@ -92,7 +105,7 @@ def _is_ratio(sizes: tuple[list[int], list[int]], factors: Any, corners: bool) -
     return not factors or all(factor * old == new for factor, old, new in zip(factors, *sizes))
 
 
-def _smoothed(node: Any, importer: Any, weigh: Filter, width: int) -> Any:
+def _smoothed(weigh: Filter, width: int, node: Any, importer: Any) -> Any:
     """(input, size, align_corners, factor of the height or None, of the width): products with a filter's weights."""
     x, emit, sizes = importer.env[node.args[0]], importer.block_builder.emit, _sizes(node, importer)
     if sizes is None:

@@ -72,6 +72,27 @@ def test_sorted_bytes() -> None:
     compare({"sorted": lambda x: [*x.sort(1), *x.topk(2), *(x > 5).sort(dim=1, stable=True)]}, x)
 
 
+def test_not_a_number_is_behind_all_numbers() -> None:
+    nan, inf = math.nan, math.inf
+    x = torch.tensor(
+        [[nan, 2.0, nan, -1.0, inf, 0.5, -nan, -inf], [3.0, nan, -0.0, 0.0, 1.0, -2.0, nan, nan]]
+    )
+    compare(
+        {
+            str(dtype): lambda x, dtype=dtype: [
+                *x.to(dtype).sort(dim=1, stable=True),
+                *x.to(dtype).sort(dim=1, descending=True, stable=True),
+                x.to(dtype).argsort(dim=1, stable=True),
+                x.to(dtype).topk(5).values,
+                x.to(dtype).topk(4, largest=False).values,
+                *x.to(dtype).nanmedian(1),
+            ]
+            for dtype in (torch.float32, torch.float64, torch.float16)
+        },
+        x,
+    )
+
+
 def test_sorted_infinities() -> None:
     x = torch.tensor([[math.inf, -1.0, -math.inf, 3.0, 3.0]])
     compare({"sorted": lambda x: [*x.sort(dim=1, stable=True), *x.topk(2)]}, x)

@@ -10,6 +10,7 @@ import torch
 
 from ..operators.recurrent import kept_whole
 from .attention import attention_decompositions
+from .counts import count_decompositions
 from .indexing import indexing_decompositions
 from .numeric import numeric_decompositions
 from .regions import region_decompositions
@@ -45,7 +46,8 @@ def decomposed(program: Any) -> Any:
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Return decompositions by PyTorch's overloads: PyTorch's own ones for core operators, and those added here.
 
-    Recurrent layers are not decomposed, because PyTorch writes out each of their steps.
+    Recurrent layers are not decomposed, because PyTorch writes out each of their steps. Nor are evenly spaced numbers,
+    which the importer lets PyTorch compute: its decomposition rounds integers otherwise.
     """
     from torch._decomp import decomposition_table as known
 
@@ -57,6 +59,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
             table[operator] = known[operator]
     for own in (
         attention_decompositions(),
+        count_decompositions(),
         indexing_decompositions(),
         numeric_decompositions(),
         region_decompositions(),
@@ -64,6 +67,6 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         special_decompositions(),
     ):
         table.update(own)
-    for operator in kept_whole():
+    for operator in (*kept_whole(), torch.ops.aten.linspace.default, torch.ops.aten.logspace.default):
         table.pop(operator, None)
     return table

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 
 aten = torch.ops.aten
 
@@ -28,6 +29,7 @@ def numeric_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.floor_divide.default: lambda a, b: _rounded_quotient(a, b, rounding_mode="floor"),
         aten.hypot.default: _hypot,
         aten.kthvalue.default: _kthvalue,
+        **{overload: _spaced(overload) for overload in _SPACED},
         aten.ldexp.Tensor: lambda x, exponent: x * torch.pow(2.0, exponent),
         aten.median.default: lambda x: _median(x.reshape(-1), 0)[0],
         aten.median.dim: _median,
@@ -36,6 +38,21 @@ def numeric_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.pow.Tensor_Tensor: _power,
         aten.pow.Scalar: _power,
     }
+
+
+_SPACED = (aten.linspace.Scalar_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor)
+
+
+def _spaced(overload: Any) -> Callable[..., Any]:
+    """Return PyTorch's decomposition of evenly spaced numbers for floats. It rounds integers otherwise than PyTorch."""
+    known = decomposition_table[overload]
+
+    def decomposed(*args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+        if dtype is not None and not dtype.is_floating_point:
+            return NotImplemented
+        return known(*args, dtype=dtype, **kwargs)
+
+    return decomposed
 
 
 def _copysign(x: Any, sign: Any) -> Any:
@@ -114,6 +131,8 @@ def _power(base: Any, exponent: Any) -> Any:
 def _cdist(a: Any, b: Any, p: float, compute_mode: int | None = None) -> Any:
     """Distances between all rows of two tensors."""
     difference = a.unsqueeze(-2) - b.unsqueeze(-3)
+    if isinstance(difference.shape[-1], int) and difference.shape[-1] == 0:  # a maximum of nothing is refused
+        return difference.sum(-1)
     return torch.linalg.vector_norm(difference, p, -1)
 
 
@@ -131,7 +150,12 @@ def _trilinear(
 
 
 def _addbmm(addend: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Add the sum of products of matrices. With beta 0 the addend does not count, even if it is NaN."""
+    """Add the sum of products of matrices. With beta 0 the addend does not count, even if it is NaN.
+
+    Factors of integers are integers: PyTorch cuts off their fractions.
+    """
+    if not left.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
     wide = torch.float32 if left.dtype in (torch.float16, torch.bfloat16) else left.dtype
     total = torch.bmm(left.to(wide), right.to(wide)).sum(0, dtype=wide) * alpha
     return (total if beta == 0 else addend * beta + total).to(left.dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ..core import Converter, argument
@@ -109,12 +109,37 @@ def _nonzero(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(R.permute_dims(nonzero(node, x, importer), [1, 0]))
 
 
-def _sortable(x: Any, importer: Any) -> Any:
-    """Return a tensor in a type that TVM sorts, which keeps the order."""
+_INFINITY = {"int32": 0x7F800000, "int64": 0x7FF0000000000000}
+"""The bits of infinity. Those of NaN are greater."""
+
+
+def _sort_key(x: Any, importer: Any) -> Any:
+    """Return integers in the order of a tensor's elements, of a type that TVM sorts.
+
+    PyTorch sorts NaN behind all numbers, and both zeros are equal. TVM compares floats, which gives NaN no position:
+    the numbers around it come out in any order. The bits of positive floats are in their order, and those of negative
+    ones in the reverse order.
+    """
     dtype = type_name(x)
     if dtype in HALVES:
-        return cast(x, "float32", importer)
-    return cast(x, "int32", importer) if dtype in ("bool", "int8", "int16", "uint8") else x
+        x, dtype = cast(x, "float32", importer), "float32"
+    if dtype in ("bool", "int8", "int16", "uint8"):
+        return cast(x, "int32", importer)
+    if dtype not in ("float32", "float64"):
+        return x
+    bits = f"int{dtype[5:]}"
+    last, infinity = tirx.max_value(bits), tirx.const(_INFINITY[bits], bits)
+
+    def key(floats: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            word = tirx.reinterpret(bits, floats(*at))
+            size = word & last
+            ordered = tirx.Select(word < 0, tirx.const(0, bits) - size, size)
+            return tirx.Select(size > infinity, last, ordered)  # TVM takes x != x for false
+
+        return te.compute(floats.shape, element, name="sort_key")
+
+    return importer.block_builder.emit_te(key, x)
 
 
 def _options(node: Any, at: int) -> tuple[int, bool]:
@@ -133,7 +158,7 @@ def _order(x: Any, axis: int, descending: bool, importer: Any) -> Any:
     if not x.ty.shape or has_no_elements(x):
         return full(list(x.ty.shape), 0, "int64", importer)
     axis %= len(x.ty.shape)
-    return importer.block_builder.emit(R.argsort(_sortable(x, importer), axis, descending, dtype="int64"))
+    return importer.block_builder.emit(R.argsort(_sort_key(x, importer), axis, descending, dtype="int64"))
 
 
 def _sort(at: int, node: Any, importer: Any) -> Any:
@@ -160,9 +185,8 @@ def _topk(node: Any, importer: Any) -> Any:
     if 0 in [each for each in shape if type(each) is int]:
         return relax.Tuple([full(shape, 0, type_name(x), importer), full(shape, 0, "int64", importer)])
     axis %= len(x.ty.shape)
-    both = emit(R.topk(_sortable(x, importer), count, axis, "both", largest, "int64"))
-    values, order = (emit(relax.TupleGetItem(both, at)) for at in range(2))
-    return relax.Tuple([cast(values, type_name(x), importer), order])
+    order = emit(R.topk(_sort_key(x, importer), count, axis, "indices", largest, "int64"))
+    return relax.Tuple([emit(R.gather_elements(x, order, axis=axis)), order])
 
 
 def _bucketize(node: Any, importer: Any) -> Any:
