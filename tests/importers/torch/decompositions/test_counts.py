@@ -21,6 +21,8 @@ def test_histograms() -> None:
             ],
             "number of bins": lambda x, w: [
                 *torch.histogram(x, 5),
+                *torch.histogram(x * 0, 2),
+                *torch.histogram(x, 2, range=(0.25, 0.25)),
                 *torch.histogram(x, 4, range=(-1.0, 1.0), weight=w),
             ],
             "bounds of the data": lambda x, w: [torch.histc(x, 7), torch.histc(x * 0, 3)],

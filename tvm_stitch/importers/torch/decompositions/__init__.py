@@ -29,6 +29,13 @@ PYTORCHS_TOO = (
 """Operators that PyTorch knows how to decompose, but leaves in an exported program."""
 
 
+CONVERTED = (torch.ops.aten.linspace.default, torch.ops.aten.logspace.default, torch.ops.aten.take.default)
+"""Operators with converters that PyTorch decomposes otherwise than it computes them, or fails to decompose.
+
+Its decomposition of evenly spaced numbers rounds integers otherwise, and that of ``take`` reads a number at run time.
+"""
+
+
 def decomposed(program: Any) -> Any:
     """Return an exported program in PyTorch's core operators, as far as they are decomposed.
 
@@ -46,8 +53,7 @@ def decomposed(program: Any) -> Any:
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Return decompositions by PyTorch's overloads: PyTorch's own ones for core operators, and those added here.
 
-    Recurrent layers are not decomposed, because PyTorch writes out each of their steps. Nor are evenly spaced numbers,
-    which the importer lets PyTorch compute: its decomposition rounds integers otherwise.
+    Recurrent layers are not decomposed, because PyTorch writes out each of their steps.
     """
     from torch._decomp import decomposition_table as known
 
@@ -67,6 +73,6 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         special_decompositions(),
     ):
         table.update(own)
-    for operator in (*kept_whole(), torch.ops.aten.linspace.default, torch.ops.aten.logspace.default):
+    for operator in (*kept_whole(), *CONVERTED):
         table.pop(operator, None)
     return table

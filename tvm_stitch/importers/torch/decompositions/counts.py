@@ -46,18 +46,17 @@ def _histogram(x: Any, bins: Any, *, weight: Any = None, density: bool = False) 
     return result, bins.clone()
 
 
-def _bounds(x: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    """Return bounds of a histogram: those given, or those of the data if they are equal.
+def _bounds(x: Any, given: Sequence[float] | None, margin: float) -> tuple[Any, Any]:
+    """Return bounds of a histogram: those given, or those of the data, or 0 and 1 without data.
 
-    Data of one value get a bin of width 2 around it. Without data the bounds are 0 and 1.
+    Bounds of one number are moved apart by a margin on both sides.
     """
-    if low == high and x.numel():
+    if given is None and x.numel():
         low, high = x.min(), x.max()
-        one = low == high
-        return torch.where(one, low - 1, low), torch.where(one, high + 1, high)
-    if low == high:
-        low, high = (0.0, 1.0) if not low else (low - 1, high + 1)
-    return tuple(torch.full([], each, dtype=x.dtype, device=x.device) for each in (low, high))
+    else:
+        low, high = (torch.full([], each, dtype=x.dtype, device=x.device) for each in given or (0.0, 1.0))
+    one = low == high
+    return torch.where(one, low - margin, low), torch.where(one, high + margin, high)
 
 
 def _edges(low: Any, high: Any, count: int, dtype: torch.dtype) -> Any:
@@ -75,7 +74,7 @@ def _histogram_of_count(
     weight: Any = None,
     density: bool = False,
 ) -> Any:
-    low, high = _bounds(x, *(range or (0.0, 0.0)))
+    low, high = _bounds(x, range, 0.5)
     return _histogram(x, _edges(low, high, bins, x.dtype), weight=weight, density=density)
 
 
@@ -104,7 +103,7 @@ def _histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     if not x.is_floating_point() or min != max:
         return NotImplemented
     flat = x.reshape(-1)
-    low, high = _bounds(flat, min, max)
+    low, high = _bounds(flat, None, 1.0)
     at = ((flat - low) * bins / (high - low)).to(torch.int64)
     inside = torch.logical_and(flat >= low, flat <= high)
     return _counted(torch.clamp(at, 0, bins - 1), inside, None, bins, x.dtype)
