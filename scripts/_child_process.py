@@ -9,9 +9,12 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
+
+Asked = TypeVar("Asked", contravariant=True)
+Answered = TypeVar("Answered", covariant=True)
 
 
 class LinesOfJson:
@@ -75,6 +78,60 @@ class LinesOfJson:
             if line.startswith("["):  # PyTorch and LLVM may print lines of their own
                 lines.put(line)
         lines.put(None)
+
+
+class Worker(Protocol[Asked, Answered]):
+    """A child process that answers requests."""
+
+    def results(self, request: Asked) -> Iterator[Answered]:
+        """Yield the results of a request."""
+
+    def close(self) -> Any:
+        """End the process."""
+
+
+def run_in_children(
+    requests: Sequence[Asked],
+    jobs: int,
+    start: Callable[[], Worker[Asked, Answered]],
+    heard: Callable[[Answered], None] | None = None,
+) -> list[Answered]:
+    """Return the results of all requests as they came, run by some child processes.
+
+    Args:
+        requests: what to run.
+        jobs: number of child processes.
+        start: makes a child.
+        heard: called with each result as it comes, one at a time.
+    """
+    waiting: queue.Queue[Asked] = queue.Queue()
+    for request in requests:
+        waiting.put(request)
+    results: list[Answered] = []
+    lock = threading.Lock()
+
+    def work() -> None:
+        child = start()
+        try:
+            while True:
+                try:
+                    request = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                for result in child.results(request):
+                    with lock:
+                        results.append(result)
+                        if heard is not None:
+                            heard(result)
+        finally:
+            child.close()
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 @contextmanager

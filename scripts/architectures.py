@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +27,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _child_process import LinesOfJson  # noqa: E402
+from _child_process import LinesOfJson, run_in_children  # noqa: E402
 
 if TYPE_CHECKING:
     from families.spec import Architecture
@@ -153,32 +151,7 @@ def run(
         memory: gigabytes of a child's address space.
         heard: called with each result as it comes.
     """
-    waiting: queue.Queue[Request] = queue.Queue()
-    for request in requests:
-        waiting.put(request)
-    results: list[Result] = []
-    lock = threading.Lock()
-
-    def work() -> None:
-        child = Child(limit, memory)
-        try:
-            while True:
-                try:
-                    request = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                for result in child.results(request):
-                    with lock:
-                        results.append(result)
-                        heard(result)
-        finally:
-            child.close()
-
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = run_in_children(requests, jobs, lambda: Child(limit, memory), heard)
     order = {(request.name, path): i for i, request in enumerate(requests) for path in request.paths}
     return sorted(results, key=lambda result: (order[result.name, result.path], PATHS.index(result.path)))
 

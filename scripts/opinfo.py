@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import sys
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _child_process import LinesOfJson  # noqa: E402
+from _child_process import LinesOfJson, run_in_children  # noqa: E402
 
 DTYPES = ("float32", "float16", "int64", "uint8", "bool")
 OUTCOMES = ("right", "wrong", "refused", "failed", "crashed")
@@ -114,34 +112,7 @@ def run(requests: Sequence[Request], jobs: int, limit: float, heard: Any = None)
         limit: seconds for one program of samples.
         heard: called with each result as it comes.
     """
-    waiting: queue.Queue[Request] = queue.Queue()
-    for request in requests:
-        waiting.put(request)
-    results: list[Result] = []
-    lock = threading.Lock()
-
-    def work() -> None:
-        child = Child(limit)
-        try:
-            while True:
-                try:
-                    request = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                for result in child.results(request):
-                    with lock:
-                        results.append(result)
-                        if heard is not None:
-                            heard(result)
-        finally:
-            child.close()
-
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    return run_in_children(requests, jobs, lambda: Child(limit), heard)
 
 
 def requests_for(names: Sequence[str], dtypes: Sequence[str], count: int) -> list[Request]:

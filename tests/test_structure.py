@@ -355,7 +355,7 @@ _NO_CHOICE = {
     "relax/constants/weights.py": {"VALUE": "numbers of arguments"},
     "relax/legalize/aligned_regions.py": {"MOST_SAMPLES": "a limit that no finite region reaches"},
     "relax/legalize/arg_reductions.py": {"LARGEST_INT32": "the largest int32"},
-    "relax/legalize/box_scores.py": {"THRESHOLD": "between the ranks 0 and 1"},
+    "relax/legalize/box_scores.py": {"THRESHOLD": "between the ranks 0 and 1", "LOWEST": "below all scores"},
     "relax/legalize/grid_samples.py": {"ALPHA": "PyTorch's and ONNX's"},
     "relax/legalize/short_scans.py": {"SCANS": "identities of operators"},
     "relax/legalize/widening_casts.py": {"INJECTIVE": "TVM's number of a pattern"},

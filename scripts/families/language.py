@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .spec import VOCABULARY, Architecture, Tensors, ids
+from .spec import PAIR, VOCABULARY, Architecture, Tensors, ids
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -63,17 +63,7 @@ def _encoder(kind: str, symbolic: str = "", length: int = 12, **options: Any) ->
 def _pair(kind: str, symbolic: str = "", **options: Any) -> Architecture:
     """A model of two texts: an encoder's and a decoder's."""
     names = ("input_ids", "decoder_input_ids")
-    small = {
-        "d_model": 64,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 128,
-        "decoder_ffn_dim": 128,
-        "decoder_start_token_id": 1,
-    }
-    build = from_auto("AutoModel", kind, names, {**small, **options}, use_cache=False)
+    build = from_auto("AutoModel", kind, names, {**PAIR, **options}, use_cache=False)
     axes = ((1,), ()) if symbolic else ()
     return Architecture(
         kind, "language", "transformers", build, lambda n: (ids(2, n), ids(2, 6)), symbolic, axes, (12, 7)

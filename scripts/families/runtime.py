@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from .language import configured
-from .spec import Architecture, Cached, OnnxModel, Tensors, ids, image
-from .speech import PAIR
+from .spec import PAIR, Architecture, Cached, OnnxModel, Tensors, ids, image
 
 _OPSET = 18
 

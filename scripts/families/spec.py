@@ -12,6 +12,17 @@ import torch
 from torch import nn
 
 VOCABULARY = 128
+PAIR: dict[str, Any] = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "decoder_start_token_id": 1,
+}
+"""Sizes of small models of an encoder and a decoder."""
 
 
 @dataclass(frozen=True)

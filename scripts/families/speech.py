@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .language import configured, from_auto
-from .spec import Architecture, Tensors, ids
+from .spec import PAIR, Architecture, Tensors, ids
 
 _WAVE: dict[str, Any] = {
     "conv_dim": (16, 16, 16),
@@ -17,16 +17,6 @@ _WAVE: dict[str, Any] = {
     "num_feat_extract_layers": 3,
     "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 4,
-}
-PAIR: dict[str, Any] = {
-    "d_model": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 128,
-    "decoder_ffn_dim": 128,
-    "decoder_start_token_id": 1,
 }
 
 

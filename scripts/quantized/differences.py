@@ -44,7 +44,7 @@ class First:
 
     @property
     def reason(self) -> str:
-        """Return ``tie`` if float32 may round the exact value both ways, and which run rounds it as float64 does."""
+        """Return whether the element is a tie, and which of both runs rounds it as float64 does."""
         right = int(np.rint(self.exact))
         named = {self.found: "the run is right", self.reference: "the reference is right"}
         return f"{'tie' if self.is_tie else 'no tie'}, {named.get(right, 'both are wrong')}"

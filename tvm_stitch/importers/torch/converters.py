@@ -37,8 +37,12 @@ __all__ = ["own_converters", "torch_converters"]
 
 
 def own_converters() -> dict[str, Converter]:
-    """Return the converters of this package by overload: those of all modules, concatenations and ELU."""
-    return {
+    """Return the converters of this package by overload: those of all modules, concatenations and ELU.
+
+    Those of other namespaces than PyTorch's come without it too, because TVM's importer looks them up so. The check of
+    a program's operators has it.
+    """
+    own = {
         **arithmetic_converters(),
         **backward_converters(),
         **core_converters(),
@@ -58,6 +62,7 @@ def own_converters() -> dict[str, Converter]:
         "cat.default": _concatenation,
         "elu.default": _elu,
     }
+    return own | {name.rpartition("::")[2]: converter for name, converter in own.items()}
 
 
 def torch_converters() -> dict[str, Converter]:

@@ -22,7 +22,6 @@ def expert_converters() -> dict[str, Converter]:
     return {
         "histc.default": _histogram,
         "_grouped_mm.default": _grouped_product,
-        "grouped_mm_fallback.default": _grouped_product,  # TVM's importer does not look at namespaces
         "transformers::grouped_mm_fallback.default": _grouped_product,
     }
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from tvm import relax, tirx, topi
+from tvm import relax, tirx
 
 from ....relax.legalize.aligned_regions import Bins, aligned_regions
-from ....relax.legalize.box_scores import THRESHOLD, positive_scores
+from ....relax.legalize.box_scores import LOWEST, selected_boxes
 from .node import ANY, Conversion, Node, Unsupported, scalar, shape_of
 
 
@@ -31,7 +30,7 @@ def _non_max_suppression(node: Node) -> relax.Expr:
     count = shape_of(boxes)[1]
     most = int(node.known(2, "max_output_boxes_per_class").reshape(-1)[0]) if node.has(2) else 0
     iou = float(node.known(3, "iou_threshold").reshape(-1)[0]) if node.has(3) else 0.0
-    least = float(node.known(4, "score_threshold").reshape(-1)[0]) if node.has(4) else -3.0e38
+    least = float(node.known(4, "score_threshold").reshape(-1)[0]) if node.has(4) else LOWEST
     if most <= 0:
         return relax.op.full(relax.ShapeExpr([0, 3]), scalar(0, "int64"), "int64")
     if not isinstance(count, int):
@@ -39,9 +38,6 @@ def _non_max_suppression(node: Node) -> relax.Expr:
             f"it selects from the symbolic number {count} of boxes; fix it (shape_dict, or --shape)"
         )
     most = min(most, count)
-    iou = float(
-        np.nextafter(np.float32(iou), np.float32(np.inf))
-    )  # TVM suppresses boxes at the threshold too
     if node.attributes["center_point_box"]:
         x, y, w, h = (node.emit(relax.op.strided_slice(boxes, [2], [i], [i + 1])) for i in range(4))
         two = scalar(2.0, node.dtype(0))
@@ -56,23 +52,7 @@ def _non_max_suppression(node: Node) -> relax.Expr:
             relax.op.maximum(b, d),
         ]
     boxes = node.emit(relax.op.concat([node.emit(each) for each in corners], axis=2))
-    scores = positive_scores(node.emit, scores, count, least)
-    found = node.emit(
-        node.bb.call_te(
-            topi.vision.all_class_non_max_suppression,
-            boxes,
-            scores,
-            most,
-            iou,
-            scalar(THRESHOLD, "float32"),
-            "onnx",
-        )
-    )
-    rows, total = (node.emit(relax.TupleGetItem(found, i)) for i in range(2))
-    total = node.emit(relax.op.astype(relax.op.reshape(total, relax.ShapeExpr([1])), "int64"))
-    end = node.emit(relax.op.concat([total, relax.const([3], "int64")], axis=0))
-    begin, steps = relax.const([0, 0], "int64"), relax.const([1, 1], "int64")
-    chosen = node.emit(relax.op.dynamic_strided_slice(rows, begin, end, steps))
+    chosen = selected_boxes(node.bb, boxes, scores, most, iou, least)
     return node.bb.match_cast(chosen, relax.TensorType([tirx.Var("selected", "int64"), 3], "int64"))
 
 

@@ -65,7 +65,7 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(("map", "map_impl", "associative_scan"), LOOPS),
     **dict.fromkeys(
-        "bincount.default histogram.bin_ct _unique2.default unique_consecutive.default unique_dim.default"
+        "bincount.default _unique2.default unique_consecutive.default unique_dim.default"
         " repeat_interleave.Tensor".split(),
         SIZES,
     ),

@@ -5,25 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from tvm import relax, tirx, topi
+from tvm import relax, tirx
 from tvm.relax import op as R
 
 from ....relax.legalize.aligned_regions import Bins, aligned_regions
-from ....relax.legalize.box_scores import THRESHOLD, positive_scores
+from ....relax.legalize.box_scores import selected_boxes
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
 from .values import cast, type_name
 
-LOWEST = -3.0e38
-"""A score below those of all boxes."""
-
 
 def region_converters() -> dict[str, Converter]:
     """Return the converters for operators of torchvision, by their names."""
-    found: dict[str, Converter] = {"nms.default": _suppressed, "roi_align.default": _pooled}
-    # TVM's importer looks names up without the namespace. The check of a program's operators has it.
-    return {**found, **{f"torchvision::{name}": converter for name, converter in found.items()}}
+    return {"torchvision::nms.default": _suppressed, "torchvision::roi_align.default": _pooled}
 
 
 def _pooled(node: Any, importer: Any) -> Any:
@@ -61,26 +55,9 @@ def _suppressed(node: Any, importer: Any) -> Any:
             node, f"it selects from the symbolic number {count} of boxes; export it with a fixed one"
         )
     boxes = emit(R.reshape(boxes, [1, count, 4]))
-    scores = positive_scores(emit, emit(R.reshape(scores, [1, 1, count])), int(count), LOWEST)
-    # TVM suppresses boxes at the threshold too.
-    threshold = float(np.nextafter(np.float32(argument(node, 2, "iou_threshold", 0.5)), np.float32(np.inf)))
-    found = emit(
-        builder.call_te(
-            topi.vision.all_class_non_max_suppression,
-            boxes,
-            scores,
-            int(count),
-            threshold,
-            relax.const(THRESHOLD, "float32"),
-            "onnx",
-        )
-    )
-    rows, total = (emit(relax.TupleGetItem(found, i)) for i in range(2))
-    end = emit(
-        R.concat([emit(R.astype(emit(R.reshape(total, [1])), "int64")), relax.const([3], "int64")], axis=0)
-    )
-    begin, steps = relax.const([0, 2], "int64"), relax.const([1, 1], "int64")
-    chosen = emit(R.dynamic_strided_slice(rows, begin, end, steps))
+    scores = emit(R.reshape(scores, [1, 1, count]))
+    overlap = float(argument(node, 2, "iou_threshold", 0.5))
+    chosen = selected_boxes(builder, boxes, scores, int(count), overlap, column=2)
     size = tirx.Var(str(node.meta["val"].shape[0]), "int64")
     chosen = builder.match_cast(chosen, relax.TensorType([size, 1], "int64"))
     return emit(R.reshape(chosen, [size]))
