@@ -8,7 +8,7 @@ from ..plan.kernel import KernelPlan
 from ..repairs.relay import repaired, repaired_on_cpu
 from ..repairs.tir.exact_constants import exact_constants
 from ..repairs.tir.extent_bounds import sound_extents
-from ..repairs.tir.zero_divisors import without_zero_divisors
+from ..repairs.tir.zero_divisors import without_folded_divisors, without_zero_divisors
 from .gpu.kernel import emit_gpu
 
 
@@ -28,4 +28,4 @@ def sound_for_cpu(func: PrimFunc) -> PrimFunc:
 
 def _guarded(func: PrimFunc) -> PrimFunc:
     """Rewrite the conditions and extents of a scheduled PrimFunc into forms that TVM reads correctly."""
-    return sound_extents(repaired(func))
+    return sound_extents(repaired(without_folded_divisors(func)))

@@ -52,6 +52,7 @@ from .layout.permutations import PropagatePermutations
 from .layout.reshapes import SinkReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
+from .legalize.empty_calls import EmptyCalls
 from .legalize.operators import legalize, legalize_weights
 from .legalize.short_scans import ShortScans
 from .legalize.transposed_convolutions import TransposedConvolutions
@@ -101,6 +102,8 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
     Row("DeclaredBounds", lambda c: DeclaredBounds(),
         "Simplify shapes with the bounds that a function declares of its symbols."),
     Row("MendImports", lambda c: MendImports(), "Rewrite imported calls that TVM miscompiles or does not compile."),
+    Row("EmptyCalls", lambda c: EmptyCalls(), "Give operators over tensors without elements their constant results.",
+        after={"MendImports": "it recognises slices that have no elements"}),
     Row("RecurrentLayers", lambda c: RecurrentLayers(c.target, c.config),
         "Compute recurrent layers by one kernel on CPUs, and by loops elsewhere."),
     Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),

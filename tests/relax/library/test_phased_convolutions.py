@@ -35,6 +35,7 @@ def phased(mod: tvm.IRModule) -> tvm.IRModule:
     return PhasedConvolutions(lambda: True, CHOICES)(mod)
 
 
+ATTRS = ("strides", 1), ("padding", 0), ("output_padding", 0), ("groups", 1)
 CASES = [
     ((1, 5, 4, 3), (5, 7, 2, 2), {"strides": 2}),
     ((2, 5, 4, 3), (5, 7, 4, 4), {"strides": 2, "padding": 1}),
@@ -50,6 +51,13 @@ CASES = [
     ((3, 5, 17), (5, 7, 16), {"strides": 8, "padding": 4}),
     ((1, 5, 17), (5, 7, 7), {"strides": 3, "padding": 5}),
     ((1, 3, 2, 3, 4), (3, 4, 3, 2, 4), {"strides": [2, 1, 3], "padding": [1, 0, 2]}),
+    # Phases without an element of the window.
+    ((1, 3, 4, 3), (3, 4, 1, 1), {"strides": 2, "output_padding": 1}),
+    (
+        (2, 4, 1, 5, 1),
+        (4, 2, 1, 3, 1),
+        {"strides": [2, 1, 2], "padding": [0, 2, 0], "output_padding": [1, 0, 1]},
+    ),
 ]
 
 
@@ -59,11 +67,24 @@ def test_it_means_the_same(data: Any, weight: Any, attrs: dict[str, Any]) -> Non
     mod = phased(build(lambda emit, x: [OPERATORS[len(data)](x, relax.const(w), **attrs)], (data, F32)))
     assert "_transpose" not in mod.script()
     made = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
-    names = ("strides", 1), ("padding", 0), ("output_padding", 0), ("groups", 1)
-    more = [attrs.get(name, default) for name, default in names]
+    more = [attrs.get(name, default) for name, default in ATTRS]
     wide = [torch.tensor(a.astype("float64")) for a in (x, w)]
     want, bound = (TORCH[x.ndim](a, b, None, *more).numpy() for a, b in (wide, [abs(v) for v in wide]))
     assert made.shape == want.shape and (np.abs(made - want) <= 1e-6 * bound).all()
+
+
+@pytest.mark.parametrize(("data", "weight", "attrs"), CASES, ids=str)
+def test_an_infinity_spoils_only_the_results_that_read_it(
+    data: Any, weight: Any, attrs: dict[str, Any]
+) -> None:
+    w, x = np.abs(draw(*weight)), draw(*data)
+    x.flat[x.size // 2] = np.inf
+    mod = phased(build(lambda emit, x: [OPERATORS[len(data)](x, relax.const(w), **attrs)], (data, F32)))
+    made = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    pick = np.isinf(x).astype(F32)
+    more = [attrs.get(name, default) for name, default in ATTRS]
+    read = TORCH[x.ndim](torch.tensor(pick), torch.tensor(w), None, *more).numpy() != 0
+    assert (np.isinf(made) == read).all() and not np.isnan(made).any()
 
 
 def test_of_a_stride_of_two() -> None:

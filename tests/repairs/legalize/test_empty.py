@@ -249,6 +249,8 @@ def test_fault() -> None:
 
 
 def test_repair() -> None:
+    of_functions = relax.transform.LegalizeOps()(NO_ROWS)
     assert tvm_stitch.compile(NO_ROWS, faults.CUDA)
+    assert tvm_stitch.compile(of_functions, faults.CUDA)
     with faults.without("SkipEmpty"):
-        assert faults.raises(lambda: tvm_stitch.compile(NO_ROWS, faults.CUDA))
+        assert faults.raises(lambda: tvm_stitch.compile(of_functions, faults.CUDA))

@@ -79,9 +79,9 @@ def test_powers_hold_with_fast_mathematics(device: ctypes.CDLL) -> None:
 SPECIAL = [1e-45, 1e-40, 0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 3.4e38, -3.4e38, 1.2e-38]
 RANGES = {  # exponents of two of the operands, and the greatest error in last places
     "tanh": (-20, 6, 6.0),
-    "sin": (-20, 40, 2.0),
-    "cos": (-20, 40, 2.0),
-    "tan": (-20, 40, 4.0),
+    "sin": (-20, 128, 2.0),
+    "cos": (-20, 128, 2.0),
+    "tan": (-20, 128, 4.0),
     "log": (-120, 120, 3.0),
     "log2": (-120, 120, 4.0),
     "log10": (-120, 120, 4.0),
@@ -105,9 +105,7 @@ def test_functions_are_right_to_a_few_last_places(device: ctypes.CDLL, name: str
 
 @pytest.mark.parametrize("name", RANGES)
 def test_functions_of_special_values(device: ctypes.CDLL, name: str) -> None:
-    x = np.float32(
-        [v for v in SPECIAL if abs(v) < 1e38 or not np.isfinite(v) or name not in ("sin", "cos", "tan")]
-    )
+    x = np.float32(SPECIAL)
     with np.errstate(all="ignore"):
         want = getattr(np, name)(x.astype("float64"))
     np.testing.assert_allclose(called(device, name, x), want, rtol=1e-6)

@@ -20,7 +20,7 @@ from tvm.script import tirx as T
 from tests.graph.helpers import build, symbol
 from tests.repairs import faults
 from tvm_stitch.relax import pipeline
-from tvm_stitch.repairs.tir.zero_divisors import without_zero_divisors
+from tvm_stitch.repairs.tir.zero_divisors import without_folded_divisors, without_zero_divisors
 
 F32 = "float32"
 
@@ -129,6 +129,24 @@ def test_divisors(before: tvm.tirx.PrimFunc, after: tvm.tirx.PrimFunc) -> None:
     tvm.ir.assert_structural_equal(
         without_zero_divisors(before).with_attr("global_symbol", "f"), after.with_attr("global_symbol", "f")
     )
+
+
+@T.prim_func(s_tir=True)
+def mean_of_few(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (n,), F32)
+    mean = T.match_buffer(b, (n,), F32)
+    with T.sblock("root"):
+        for i in range(n):
+            if n < 2:
+                mean[i] = x[i] / T.Cast(F32, T.max(n - 2, T.int64(0)))
+
+
+def test_a_floats_divisor_is_not_folded_to_zero() -> None:
+    simplify = tvm.tirx.transform.StmtSimplify()
+    assert faults.raises(lambda: simplify(tvm.IRModule({"main": mean_of_few})))
+    made = simplify(tvm.IRModule({"main": without_folded_divisors(mean_of_few)}))
+    assert "/" in made.script()
 
 
 def specs(body: Callable[..., Any], dtype: str) -> tvm.IRModule:

@@ -5,13 +5,16 @@ If cuDNN is installed and the weight is a constant, the convolution of cuDNN has
 kernel behind it computes the rearrangement together with the following operators. That is one kernel more than TVM's
 single one, which has practically no schedule.
 
-``LibraryConvolutions`` gets the others: dilated ones, symbolic images, and windows much smaller than the stride. For
-the last, most of a phase's window would be zeros. On an H100 all tried cases agree with float64: one to three axes,
-groups, strides up to 8.
+If the window is no multiple of the stride, some phases have one element fewer than others, and get convolutions of
+their own. A window filled with zeros instead would multiply data by them, and an infinity times zero is NaN.
+
+``LibraryConvolutions`` gets the others: dilated ones, symbolic images, and windows much smaller than the stride. The
+last have phases without elements, or many convolutions for few results.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,8 +42,8 @@ class PhasedConvolutions(ChoosingPass):
     """Write transposed convolutions of constant weights and static images as convolutions with more channels.
 
     A phase consists of the results at positions of one remainder by the stride. It is a convolution of stride 1 over
-    the data with every ``stride``-th element of the window. All phases become the channels of one convolution. A
-    stitched kernel puts its results into their positions, and computes the following operators.
+    the data with every ``stride``-th element of the window. All phases with as many elements become the channels of
+    one convolution. A stitched kernel puts the results into their positions, and computes the following operators.
 
     For targets whose library has convolutions, because TVM has no schedule for transposed ones. Runs behind
     ``TransposedConvolutions``.
@@ -74,17 +77,40 @@ class Axis:
 
     Attributes:
         stride: the number of phases.
+        full: how many phases have the whole window. Those behind them have one element less.
         window, border: the convolution's window, and its border on both sides.
         positions: number of positions of the convolution's result.
         first, length: the transposed convolution's result among the phases in their positions.
     """
 
     stride: int
+    full: int
     window: int
     border: int
     positions: int
     first: int
     length: int
+
+    def runs(self) -> list[Run]:
+        """Return the phases of each size of window."""
+        short = [Run(self.full, self.stride, self.window - 1, 1)] if self.full < self.stride else []
+        return [Run(0, self.full, self.window, 0), *short]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Adjacent phases with windows of one size.
+
+    Attributes:
+        begin, end: the phases.
+        window: number of elements of each.
+        dropped: how many positions its convolution has before the first one of the whole window.
+    """
+
+    begin: int
+    end: int
+    window: int
+    dropped: int
 
 
 def axis_of(extent: int, kernel: int, stride: int, padding: int, length: int) -> Axis:
@@ -105,28 +131,27 @@ def axis_of(extent: int, kernel: int, stride: int, padding: int, length: int) ->
     border = max(before, last - extent)
     positions = extent + 2 * border - window + 1
     first = padding - start * stride + (border - before) * stride
-    return Axis(stride, window, border, positions, first, length)
+    return Axis(stride, kernel - (window - 1) * stride, window, border, positions, first, length)
 
 
-def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarray:
-    """Return the convolution's weight. Its results are groups, channels, and the phases of each axis.
+def phased_weight(weight: np.ndarray, axes: list[Axis], runs: tuple[Run, ...], groups: int) -> np.ndarray:
+    """Return the weight of a convolution. Its results are groups, channels, and the phases of each axis.
 
     Args:
         weight: <channels of the data, results of a group, window...>.
         axes: the window's axes.
+        runs: the phases of each axis.
         groups: the number of groups of channels.
     """
-    channels, results, *window = weight.shape
-    sizes = [axis.window * axis.stride for axis in axes]
-    widths = [(0, 0), (0, 0), *((0, size - k) for size, k in zip(sizes, window))]
-    parts = np.pad(weight, widths)
-    split = [n for axis in axes for n in (axis.window, axis.stride)]
-    parts = parts.reshape((groups, channels // groups, results, *split))
+    channels, results, *_ = weight.shape
     count = len(axes)
-    parts = np.flip(parts, tuple(3 + 2 * i for i in range(count)))
+    parts = weight.reshape((groups, channels // groups, results, *weight.shape[2:]))
+    for i, (axis, run) in enumerate(zip(axes, runs)):
+        elements = np.arange(run.window)[::-1, None] * axis.stride + np.arange(run.begin, run.end)
+        parts = np.take(parts, elements, axis=3 + 2 * i)
     order = [0, 2, *(4 + 2 * i for i in range(count)), 1, *(3 + 2 * i for i in range(count))]
-    phases = math.prod(axis.stride for axis in axes)
-    shape = (groups * results * phases, channels // groups, *(axis.window for axis in axes))
+    phases = math.prod(run.end - run.begin for run in runs)
+    shape = (groups * results * phases, channels // groups, *(run.window for run in runs))
     return np.ascontiguousarray(parts.transpose(order)).reshape(shape)
 
 
@@ -137,7 +162,7 @@ def _phased(builder: relax.BlockBuilder, call: relax.Call, choices: Choices) -> 
         Refusal: if it is left to TVM.
     """
     name, attrs, (data, weight) = call.op.name, call.attrs, call.args
-    spatial, groups = SPATIAL[name], int(attrs.groups)
+    spatial = SPATIAL[name]
     images, result = shape_of(data), shape_of(call)
     if str(attrs.data_layout) != f"NC{spatial}" or not isinstance(weight, tvm.ir.GenericConst):
         raise Refusal("its weight is not a constant")
@@ -155,19 +180,51 @@ def _phased(builder: relax.BlockBuilder, call: relax.Call, choices: Choices) -> 
     ]
     if math.prod(axis.window * axis.stride for axis in axes) > choices.most_phase_waste * math.prod(window):
         raise Refusal("its phases are of many sizes")
+    results = call.ty.shape.values[0], int(result[1])
+    combinations = itertools.product(*(axis.runs() for axis in axes))
+    made = _joined(builder, [_of_runs(builder, call, array, axes, runs) for runs in combinations], axes)
+    return _in_positions(builder, made, axes, *results)
+
+
+def _of_runs(
+    builder: relax.BlockBuilder, call: relax.Call, weight: np.ndarray, axes: list[Axis], runs: tuple[Run, ...]
+) -> relax.Expr:
+    """Return the results of some phases, ``(images, channels, phases..., positions...)``."""
+    attrs, spatial = call.attrs, SPATIAL[call.op.name]
+    images, channels = call.ty.shape.values[:2]
+    phases = [run.end - run.begin for run in runs]
+    shape = [images, channels, *phases, *(axis.positions for axis in axes)]
+    if not all(run.window for run in runs):
+        return builder.emit(R.zeros(shape, call.ty.dtype))
     made = builder.emit(
-        CONVOLUTIONS[name](
-            data,
-            relax.const(phased_weight(array, axes, groups), str(weight.ty.dtype)),
+        CONVOLUTIONS[call.op.name](
+            call.args[0],
+            relax.const(phased_weight(weight, axes, runs, int(attrs.groups)), str(call.args[1].ty.dtype)),
             strides=[1] * len(axes),
             padding=[axis.border for axis in axes] * 2,
-            groups=groups,
+            groups=int(attrs.groups),
             data_layout=f"NC{spatial}",
             kernel_layout=f"OI{spatial}",
             out_dtype=attrs.out_dtype,
         )
     )
-    return _in_positions(builder, made, axes, call.ty.shape.values[0], int(result[1]))
+    dropping = [i for i, run in enumerate(runs) if run.dropped]
+    if dropping:
+        begins = [runs[i].dropped for i in dropping]
+        ends = [runs[i].dropped + axes[i].positions for i in dropping]
+        at = [2 + i for i in dropping]
+        made = builder.emit(R.strided_slice(made, at, begins, ends, assume_inbound=True))
+    return builder.emit(R.reshape(made, shape))
+
+
+def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axes: list[Axis]) -> relax.Expr:
+    """Return the results of all phases. ``parts`` has those of the last axis next to each other."""
+    for i, axis in reversed(list(enumerate(axes))):
+        count = len(axis.runs())
+        if count > 1:
+            runs = [parts[at : at + count] for at in range(0, len(parts), count)]
+            parts = [builder.emit(R.concat(run, axis=2 + i)) for run in runs]
+    return parts[0]
 
 
 def _in_positions(
@@ -175,11 +232,9 @@ def _in_positions(
 ) -> relax.Expr:
     """Return the phases' results in their positions."""
     emit, count = builder.emit, len(axes)
-    parted = [images, channels, *(axis.stride for axis in axes), *(axis.positions for axis in axes)]
     order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]
     whole = [images, channels, *(axis.positions * axis.stride for axis in axes)]
-    made = emit(R.permute_dims(emit(R.reshape(made, parted)), order))
-    made = R.reshape(made, whole)
+    made = R.reshape(emit(R.permute_dims(made, order)), whole)
     if all(axis.first == 0 and axis.length == n for axis, n in zip(axes, whole[2:])):
         return made
     return R.strided_slice(

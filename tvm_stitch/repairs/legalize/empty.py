@@ -104,22 +104,22 @@ class _Skipper(PyExprMutator):
         if operator_name(call) == "relax.call_tir":
             types = call.ty_args[0]
             if type(types).__name__ != "TupleType":
-                if _is_empty(types):
+                if is_empty(types):
                     return _nothing(types)
-            elif len(types.fields) and all(_is_empty(ty) for ty in types.fields):
+            elif len(types.fields) and all(is_empty(ty) for ty in types.fields):
                 return relax.Tuple([_nothing(ty) for ty in types.fields])
         return super().visit_call_(call)
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
-        return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
+        return _nothing(item.ty) if is_empty(item.ty) else super().visit_tuple_getitem_(item)
 
     def visit_generic_const_(self, constant: tvm.ir.GenericConst) -> relax.Expr:
         # TVM 0.27 writes a constant of shape (6, 0) in a form that it cannot read again.
-        return _nothing(constant.ty) if _is_empty(constant.ty) else super().visit_generic_const_(constant)
+        return _nothing(constant.ty) if is_empty(constant.ty) else super().visit_generic_const_(constant)
 
 
-def _is_empty(ty: relax.Type) -> bool:
-    """Return True for a tensor without elements, whatever values its symbols have."""
+def is_empty(ty: relax.Type) -> bool:
+    """Return True for the type of a tensor without elements, whatever values its symbols have."""
     shape = getattr(ty, "shape", None)
     return isinstance(shape, relax.ShapeExpr) and any(compat.int_value(s) == 0 for s in shape)
 

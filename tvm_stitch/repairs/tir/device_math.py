@@ -43,7 +43,9 @@ __forceinline__ __device__ float tvm_stitch_tanh(float x) {
 }
 """
 
-# Up to 2^16 quarters of a circle, pi/2 is a sum of three float32 numbers, beyond that of two float64 numbers.
+# Up to 2^16 quarters of a circle, pi/2 is a sum of three float32 numbers. Beyond that, the reduction is that of Payne
+# and Hanek. There x is an integer of 24 bits times a power of 2. 96 bits of 2/pi decide over the quarter and its rest.
+# The first word of ``ratio`` has the bits in front of the binary point.
 _QUARTERS = """
   float n, r;
   if (fabsf(x) < 102943.0f) {
@@ -52,9 +54,23 @@ _QUARTERS = """
     r = fmaf(n, -3.13916473e-07f, r);
     r = fmaf(n, -5.39030253e-15f, r);
   } else {
-    double d = x, k = rint(d * 0.63661977236758134308);
-    r = (float)fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, d));
-    n = (float)(k - 4.0 * floor(0.25 * k));
+    static const unsigned int ratio[8] = {0x00000000u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                          0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
+    typedef unsigned long long wide;
+    int bits = __float_as_int(x) & 0x7fffffff;
+    int first = (bits >> 23) - 120, word = first >> 5 & 7, shift = first & 31;
+    word = word > 4 ? 4 : word;
+    wide whole = (bits & 0x007fffff) | 0x00800000, parts[3];
+    for (int i = 0; i < 3; ++i) {
+      wide pair = (wide)ratio[word + i] << 32 | ratio[word + i + 1];
+      parts[i] = whole * (pair << shift >> 32);
+    }
+    wide circle = (parts[0] << 32) + parts[1] + (parts[2] >> 32);
+    int quarter = (int)((circle + (1ull << 61)) >> 62);
+    float rest = (float)((double)(long long)(circle - ((wide)quarter << 62)) * 3.4061215800865545e-19);
+    n = (float)(x < 0.0f ? -quarter : quarter);
+    r = x < 0.0f ? -rest : rest;
+    r = bits >= 0x7f800000 ? __int_as_float(0x7fffffff) : r;
   }
   float z = r * r;
   float s = fmaf(r * z, fmaf(z, fmaf(z, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);

@@ -11,7 +11,7 @@ Upstream: none known
 
 Fault: TVM's simplifier raises an error at a division by an expression that the conditions around it make 0.
 Seen in: TVM 0.27.0
-Input: ``i // max(n - 2, 0)`` under ``if n * 4 < 8``
+Input: ``i // max(n - 2, 0)`` under ``if n * 4 < 8``, and ``x / float32(max(n - 2, 0))`` there
 Upstream: none known
 """
 
@@ -24,6 +24,7 @@ from typing import Any
 from ... import compat
 from ...compat import Expr, tir
 from ...graph.index_equality import equal_indices
+from .opaque import or_zero
 
 
 def without_zero_divisors(func: Any) -> Any:
@@ -53,6 +54,27 @@ def without_zero_divisors(func: Any) -> Any:
 
         body = compat.structural_map(body, (s_tir.SBlock, where_present), order="post")
     return func.with_body(body)
+
+
+def without_folded_divisors(func: Any) -> Any:
+    """Return the scheduled PrimFunc with opaque extents as the divisors of floats.
+
+    The mean of a row of ``max(n - 2, 0)`` elements is NaN for ``n = 2``. A divisor of at least 1 would change that.
+    """
+    if not compat.HAS_SYMBOLIC_EXTENTS:
+        return func
+
+    def opaque(e: Expr) -> Expr:
+        divisor = e.b
+        if (
+            compat.kind(divisor) != "Cast"
+            or "int" in compat.dtype_of(divisor)
+            or not _may_fold(divisor.value)
+        ):
+            return e
+        return type(e)(e.a, tir.Cast(compat.dtype_of(divisor), or_zero(divisor.value)))
+
+    return func.with_body(compat.structural_map(func.body, (tir.Div, opaque), order="post"))
 
 
 _DIVISIONS = (tir.FloorDiv, tir.FloorMod, tir.Div, tir.Mod)
