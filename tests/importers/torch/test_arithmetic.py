@@ -52,6 +52,7 @@ CASES: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
         i.abs() % 3 << i.abs(),
     ],
     "powers": lambda x, i, b: [(i.abs() + 1) ** 0.5, torch.pow(i, 3), i**2, torch.atan2(i, i + 1), x**3],
+    "powers of booleans": lambda x, i, b: [b**2, torch.square(b), torch.pow(b, 0), i**11, i**0],
     "choices": lambda x, i, b: [
         torch.where(b, i, x),
         torch.where(b, 2.5, i),

@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
 
+from tests.importers.torch.programs import compare  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 
 LLVM = tvm.target.Target("llvm")
@@ -135,6 +136,27 @@ def test_scatter_reduce(itself: bool) -> None:
         return [x.scatter_reduce(1, i, v, way, include_self=itself) for way in ways]
 
     check(function, numbers(3, 8), places(6, 3, 20), numbers(3, 20))
+
+
+def test_booleans_are_added_as_one_or_the_other() -> None:
+    """A sum of 256 bytes of ones would be 0."""
+    base = torch.zeros(3, 2, dtype=torch.bool)
+    true = torch.ones(256, 2, dtype=torch.bool)
+    index = torch.zeros(256, 2, dtype=torch.int64)
+
+    def functions(x: Any, i: Any, v: Any) -> list[Any]:
+        ways = [(way, itself) for way in ("sum", "prod", "amax", "amin") for itself in (True, False)]
+        return [
+            x.scatter_add(0, i, v),
+            x.scatter(0, i[:1] + 2, v),
+            x.scatter(0, i, True),
+            x.index_add(0, i[:, 0], v),
+            torch.ops.aten.index_put.default(x, [i[:, 0]], v, True),
+            x.put(i[:, 0], v[:, 0], accumulate=True),
+            *(x.scatter_reduce(0, i, v, way, include_self=itself) for way, itself in ways),
+        ]
+
+    compare({"scatters": functions}, base, index, true)
 
 
 def test_messages_of_a_graph_of_any_size() -> None:

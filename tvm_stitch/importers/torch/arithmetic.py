@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 from .core import Converter, argument, dtype_name
-from .operators.values import HALVES, cast, constant, is_integer, type_name, wrapped
+from .operators.values import HALVES, cast, constant, full, is_integer, result_type, type_name, wrapped
 
 OF_TWO: dict[str, tuple[Any, Any]] = {
     "add": (R.add, operator.add),
@@ -172,10 +172,24 @@ def _reversed_difference(node: Any, importer: Any) -> Any:
 
 def _power(node: Any, importer: Any) -> Any:
     """(base, number): the result is a float for integers and a number with a fraction."""
-    given = _given(node, importer)
-    if not is_tensor(given[0]) or (dtype := _common_type(list(node.args))) == str(given[0].ty.dtype.dtype):
+    base, exponent = _given(node, importer)[:2]
+    if not is_tensor(base):
         return importer._pow(node)
-    return importer.block_builder.emit(R.power(*in_type(given, dtype, importer)))
+    dtype = result_type(node)
+    if is_integer(dtype) and isinstance(exponent, int):
+        return _whole_power(cast(base, dtype, importer), exponent, importer)
+    return importer.block_builder.emit(R.power(*in_type([base, exponent], dtype, importer)))
+
+
+def _whole_power(base: Any, exponent: int, importer: Any) -> Any:
+    """Return a power of integers by squaring. They wrap around, as in PyTorch, which refuses negative exponents."""
+    emit, result = importer.block_builder.emit, None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else emit(R.multiply(result, base))
+        exponent >>= 1
+        base = emit(R.multiply(base, base)) if exponent else base
+    return full(list(base.ty.shape), 1, type_name(base), importer) if result is None else result
 
 
 def _clamp(node: Any, importer: Any) -> Any:

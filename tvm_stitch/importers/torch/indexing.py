@@ -23,6 +23,8 @@ from .operators.values import cast, constant, full, has_no_elements, known_shape
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 """PyTorch's names of a scatter's reductions, with TVM's."""
+OF_BOOLEANS = {"add": "max", "mul": "min"}
+"""Reductions of 0 and 1 that give PyTorch's sums and products of booleans. A sum of many ones would wrap around."""
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")
 """Names by PyTorch's numbers."""
@@ -156,11 +158,35 @@ def _index_put(node: Any, importer: Any) -> Any:
     values = cast(importer.env[node.args[2]], type_name(indexed.data), importer)
     values = indexed.from_result(emit(R.broadcast_to(values, [shape[axis] for axis in indexed.order()])))
     accumulates = node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False)
-    done = emit(R.scatter_nd(fronted, positions, values, "add" if accumulates else "update"))
+
+    def written(data: Any, source: Any, how: str) -> Any:
+        return emit(R.scatter_nd(data, positions, source, how))
+
+    done = _of_numbers(written, fronted, values, "add" if accumulates else "update", importer)
     return indexed.as_data(done)
 
 
-def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source: Any, how: str) -> Any:
+def _of_numbers(
+    scatter: Callable[[Any, Any, str], Any], data: Any, source: Any, how: str, importer: Any
+) -> Any:
+    """Return a scatter of data, of whose booleans TVM can make none: they are scattered as bytes."""
+    if type_name(data) != "bool":
+        return scatter(data, source, how)
+    data, source = (cast(each, "int8", importer) for each in (data, source))
+    return cast(scatter(data, source, OF_BOOLEANS.get(how, how)), "bool", importer)
+
+
+def _scattered(importer: Any, x: Any, axis: int, index: Any, source: Any, how: str) -> Any:
+    """Return ``x`` with the source's elements at the positions of the index along an axis."""
+    emit = importer.block_builder.emit
+
+    def scattered(data: Any, numbers: Any, reduction: str) -> Any:
+        return _along(emit, data, axis, index, numbers, reduction)
+
+    return _of_numbers(scattered, x, source, how, importer)
+
+
+def _along(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source: Any, how: str) -> Any:
     """Return ``x`` with the source's elements at the positions of the index, which may be smaller than both.
 
     TVM's operator requires an index as large as the source, and as large as the data in all axes but one.
@@ -172,7 +198,7 @@ def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source
         x, index, source = (
             each if each.ty.shape else emit(R.reshape(each, [1])) for each in (x, index, source)
         )
-        return emit(R.reshape(_scattered(emit, x, 0, index, source, how), shape))
+        return emit(R.reshape(_along(emit, x, 0, index, source, how), shape))
     axis %= len(x.ty.shape)
     wanted = list(index.ty.shape)
     for at, extent in enumerate(wanted):
@@ -181,16 +207,15 @@ def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source
     for at, extent in enumerate(wanted):
         if at != axis and not same(x.ty.shape[at], extent):
             inner = emit(R.strided_slice(x, [at], [0], [extent]))
-            inner = _scattered(emit, inner, axis, index, source, how)
+            inner = _along(emit, inner, axis, index, source, how)
             rest = emit(R.strided_slice(x, [at], [extent], [x.ty.shape[at]]))
             return emit(R.concat([inner, rest], axis=at))
     return emit(R.scatter_elements(x, index, source, axis=axis, reduction=how))
 
 
-def _operands(node: Any, importer: Any) -> tuple[Callable[[Any], Any], Any, int, Any]:
-    emit, x, axis = importer.block_builder.emit, importer.env[node.args[0]], node.args[1]
-    index = cast(importer.env[node.args[2]], "int64", importer)
-    return emit, x, axis, index
+def _operands(node: Any, importer: Any) -> tuple[Any, Any, int, Any]:
+    x, axis = importer.env[node.args[0]], node.args[1]
+    return importer, x, axis, cast(importer.env[node.args[2]], "int64", importer)
 
 
 def _filled(emit: Callable[[Any], Any], value: float, like: Any, dtype: str) -> Any:
@@ -204,10 +229,9 @@ def _scatter(node: Any, importer: Any) -> Any:
 
 def _scatter_value(node: Any, importer: Any) -> Any:
     """(input, axis, index, number)."""
-    emit, x, axis, index = _operands(node, importer)
-    return _scattered(
-        emit, x, axis, index, _filled(emit, node.args[3], index, str(x.ty.dtype.dtype)), "update"
-    )
+    _, x, axis, index = _operands(node, importer)
+    source = _filled(importer.block_builder.emit, node.args[3], index, type_name(x))
+    return _scattered(importer, x, axis, index, source, "update")
 
 
 def _scatter_add(node: Any, importer: Any) -> Any:
@@ -220,12 +244,14 @@ def _scatter_reduce(node: Any, importer: Any) -> Any:
 
     Without ``include_self`` an element that receives values does not count itself.
     """
-    emit, x, axis, index = _operands(node, importer)
-    source, reduction = importer.env[node.args[3]], node.args[4]
-    dtype = str(x.ty.dtype.dtype)
+    _, x, axis, index = _operands(node, importer)
+    source, reduction, emit = importer.env[node.args[3]], node.args[4], importer.block_builder.emit
+    dtype = type_name(x)
+    if reduction == "mean" and dtype == "bool":
+        raise Unsupported.at(node, "means of booleans are not imported")
 
     def scattered(data: Any, values: Any, how: str) -> Any:
-        return _scattered(emit, data, axis, index, values, how)
+        return _scattered(importer, data, axis, index, values, how)
 
     start = x
     if not node.kwargs.get("include_self", True):
@@ -248,6 +274,8 @@ def _neutral(reduction: str, dtype: str) -> float:
     if reduction == "prod":
         return 1
     upwards = reduction == "amax"
+    if dtype == "bool":
+        return int(not upwards)
     if "float" in dtype:
         return -np.inf if upwards else np.inf
     limits = np.iinfo(dtype)

@@ -22,6 +22,7 @@ def test_types() -> None:
             ],
             "all": lambda x, u, b: [x.all(1), u.all(0), u.all(), b.all(-1)],
             "totals": lambda x, u, b: [u.sum(), u.sum(0), u.prod(1), b.sum(1), x.sum(0, dtype=torch.float64)],
+            "of booleans": lambda x, u, b: [b.prod(1, dtype=torch.bool), u.sum(0, dtype=torch.bool)],
             "running": lambda x, u, b: [u.cumsum(0), u.cumprod(-1), b.cumsum(1), x.cumsum(1), x.cumprod(0)],
             "means": lambda x, u, b: [x.mean((0, 1)), u.mean(0, dtype=torch.float32), x.mean()],
             "extremes": lambda x, u, b: [u.amax(0), b.amax(1), *u.max(0), *b.min(1), u.argmax(), x.argmin(1)],

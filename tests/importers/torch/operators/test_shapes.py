@@ -70,6 +70,24 @@ def test_no_elements() -> None:
     )
 
 
+def test_borders_have_numbers_of_the_tensors_type() -> None:
+    number = torch.nn.functional.pad
+    compare(
+        {
+            "booleans": lambda b, u, x: [
+                number(b, (1, 2), value=2),
+                number(b, (0, 0, 1, 0)),
+                number(b, (0, 0)),
+            ],
+            "bytes": lambda b, u, x: [number(u, (1, -1), value=200), number(u, (-1, 0, 2, 0), value=7.5)],
+            "floats": lambda b, u, x: [number(x, (1, 2), value=-0.5), number(x, (-1, 1, 0, 2))],
+        },
+        torch.tensor([[True, False, True]]),
+        torch.arange(6, dtype=torch.uint8).reshape(2, 3),
+        torch.randn(2, 3),
+    )
+
+
 def test_a_view_behind_its_tensor_is_refused() -> None:
     def behind(x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten.as_strided.default(x[0] + 0, [2, 3], [3, 1], 1)

@@ -15,7 +15,7 @@ THEIRS = frozenset(
     (
         "_assert_async.default"
         " _assert_async.msg _assert_scalar.default _assert_tensor_metadata.default _local_scalar_dense.default"
-        " _sparse_addmm.default _sparse_mm.default add cond constant_pad_nd.default eq floordiv ge getitem gt"
+        " _sparse_addmm.default _sparse_mm.default add cond eq floordiv ge getitem gt"
         " hardsigmoid.default hardswish.default item.default le lt mod mul ne neg pixel_shuffle.default"
         " silu.default sub sym_constrain_range_for_size.default sym_size.int to_sparse.default upsample_bicubic2d.vec"
         " scaled_dot_product_attention.default linear.default transpose.int split.Tensor"

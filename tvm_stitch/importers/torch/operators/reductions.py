@@ -82,8 +82,9 @@ def _total(function: Callable[..., Any], neutral: int, node: Any, importer: Any)
     dtype, shape = result_type(node), known_shape(node)
     if has_no_elements(x, axes) and shape is not None:
         return full(shape, neutral, dtype, importer)
-    if dtype == "bool":
-        raise Unsupported.at(node, "totals of booleans in booleans are not imported; ask for int64")
+    if dtype == "bool":  # whether an element is true, or all are
+        true = cast(cast(x, "bool", importer), "int8", importer)
+        return cast(_over(R.min if neutral else R.max, true, axes, keep, importer), "bool", importer)
     return _over(function, cast(x, dtype, importer), axes, keep, importer)
 
 

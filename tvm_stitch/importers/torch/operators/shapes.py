@@ -18,7 +18,7 @@ from tvm.relax import op as R
 from ....compat import int_value
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
-from .values import array, cast, full, known_shape, result_type
+from .values import array, cast, full, is_integer, known_shape, result_type, type_name, wrapped
 
 _LARGEST = 2**63 - 1
 """The end of a slice that goes to the end of its axis."""
@@ -31,6 +31,7 @@ def shape_converters() -> dict[str, Converter]:
         **dict.fromkeys(("alias.default", "clone.default", "contiguous.default", "detach.default"), _same),
         **dict.fromkeys(("lift_fresh_copy.default", "lift_fresh.default", "lift.default"), _same),
         "as_strided.default": _as_strided,
+        "constant_pad_nd.default": _padded,
         "copy.default": _copy,
         "diagonal.default": _diagonal,
         "expand.default": _expand,
@@ -58,6 +59,23 @@ def _copy(node: Any, importer: Any) -> Any:
     target, source = (importer.env[arg] for arg in node.args[:2])
     source = cast(source, result_type(node), importer)
     return importer.block_builder.emit(R.broadcast_to(source, list(target.ty.shape)))
+
+
+def _padded(node: Any, importer: Any) -> Any:
+    """(input, widths, number=0): widths of both sides of an axis, the last axis first. Negative ones cut off."""
+    x, widths = importer.env[node.args[0]], list(node.args[1])
+    if not all(isinstance(width, int) for width in widths):
+        raise Unsupported.at(node, "a border of symbolic width is not imported")
+    number = argument(node, 2, "value", 0)
+    dtype = type_name(x)
+    if dtype == "bool":
+        number = int(bool(number))
+    elif is_integer(dtype):
+        number = wrapped(number, dtype)
+    pairs = [widths[at : at + 2] for at in range(0, len(widths), 2)]
+    pairs += [[0, 0]] * (len(x.ty.shape) - len(pairs))
+    border = [width for pair in reversed(pairs) for width in pair]
+    return importer.block_builder.emit(R.nn.pad(x, border, "constant", number)) if any(border) else x
 
 
 def _squeeze(node: Any, importer: Any) -> Any:
