@@ -16,6 +16,7 @@ from .numeric import numeric_decompositions
 from .regions import region_decompositions
 from .scans import scan_decompositions
 from .special import special_decompositions
+from .uniques import unique_decompositions
 
 __all__ = ["decomposed", "decomposition_table"]
 
@@ -71,6 +72,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         region_decompositions(),
         scan_decompositions(),
         special_decompositions(),
+        unique_decompositions(),
     ):
         table.update(own)
     for operator in (*kept_whole(), *CONVERTED):

@@ -65,8 +65,7 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(("map", "map_impl", "associative_scan"), LOOPS),
     **dict.fromkeys(
-        "bincount.default _unique2.default unique_consecutive.default unique_dim.default"
-        " repeat_interleave.Tensor".split(),
+        "bincount.default repeat_interleave.Tensor".split(),
         SIZES,
     ),
 }
