@@ -15,6 +15,12 @@ Extent: TypeAlias = int | Expr
 Value = TypeVar("Value")
 
 
+def as_plain_text(text: str) -> str:
+    """Return a text with the extents in it as numbers and symbols: ``n + 6`` for TVM's ``n + T.int64(6)``."""
+    numbers = re.sub(r"\bT\.u?int\d+\((-?\d+)\)", r"\1", text)
+    return re.sub(r"\bT\.(?=[a-z]\w*\()", "", numbers)
+
+
 def as_extent(expr: Expr) -> Extent:
     """Return a Python int for a constant, the expression itself otherwise."""
     value = compat.int_value(expr)

@@ -71,9 +71,10 @@ def compare(
     opset: int = 21,
     rtol: float = 1e-4,
     atol: float = 1e-5,
+    dims: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     """Assert that an imported model computes what ONNX Runtime does, in the same types and shapes."""
-    proto = model(nodes, inputs, constants, opset)
+    proto = model(nodes, inputs, constants, opset, dims)
     for got, want in zip(computed(proto, inputs), expected(proto, inputs), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol, atol)

@@ -10,6 +10,7 @@ from onnx import helper
 from tvm import relax, tirx
 
 from tvm_stitch.compat import Analyzer
+from tvm_stitch.graph.extent import as_plain_text
 from tvm_stitch.importers.onnx.schema import attributes_of
 from tvm_stitch.importers.onnx.symbolic import evaluated, symbolic_range
 
@@ -44,10 +45,29 @@ def test_shapes_are_computed() -> None:
     assert len(value("Slice", shape, const([1]), const([2**63 - 1])).value.numpy()) == 1
 
 
+def test_arithmetic_of_sizes() -> None:
+    shape, axes = relax.ShapeExpr([N, 8]), const([0])
+
+    def text(found: Any) -> str:
+        return as_plain_text(str(list(found) if isinstance(found, relax.ShapeExpr) else found))
+
+    assert text(value("Neg", shape)) == "[0 - n, -8]"
+    assert text(value("ReduceSum", shape, axes, keepdims=0)) == "n + 8"
+    assert text(value("ReduceMax", shape, axes, keepdims=0)) == "max(n, 8)"
+    assert text(value("ReduceMin", shape, axes, keepdims=1)) == "[min(n, 8)]"
+    assert text(value("ReduceProd", shape, axes, keepdims=0)) == "n * 8"
+    assert text(value("Mod", shape, const([3]))) == "[n % 3, 2]"
+    assert value("Mod", shape, const([-3])) is None and value("Mod", shape, shape) is None
+    assert text(value("Tile", shape, const([2]))) == "[n, 8, n, 8]"
+    assert text(value("Expand", value("Gather", shape, const([0])), const([3]))) == "[n, n, n]"
+
+
 def test_equality_is_decided_only_where_it_is_known() -> None:
     shape = relax.ShapeExpr([N, 8])
     assert value("Equal", shape, const([-1, 8])).value.numpy().tolist() == [False, True]
     assert value("Equal", shape, const([1, 8])) is None, "n may be 1"
+    less = value("Sub", shape, const([9, 0]))
+    assert value("Equal", less, const([-1, 8])) is None, "n may be 8"
 
 
 def test_ranges_of_extents_have_no_new_symbol() -> None:

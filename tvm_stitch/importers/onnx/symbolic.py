@@ -8,6 +8,7 @@ expressions. TVM's converters take only few of these nodes, and compare symbols 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -87,11 +88,13 @@ def symbolic_range(inputs: Sequence[Any]) -> Any:
 
 
 def _is_extent(value: Any) -> bool:
-    """Return whether an expression of extents is never negative: it only adds and multiplies."""
-    if isinstance(value, tirx.IntImm):
+    """Return whether an expression of extents is never negative: no operation makes a negative number of sizes."""
+    if isinstance(value, (int, tirx.IntImm)):
         return int(value) >= 0
-    if isinstance(value, (tirx.Add, tirx.Mul)):
+    if isinstance(value, (tirx.Add, tirx.Mul, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Min)):
         return _is_extent(value.a) and _is_extent(value.b)
+    if isinstance(value, tirx.Max):
+        return _is_extent(value.a) or _is_extent(value.b)
     return isinstance(value, tirx.Var)
 
 
@@ -239,8 +242,8 @@ def _equal(arrays: list[Any], _: Mapping[str, Any]) -> Any:
     def compared(x: Any, y: Any) -> Any:
         if isinstance(x, int) and isinstance(y, int):
             return x == y
-        if any(isinstance(v, int) and v < 0 for v in (x, y)):
-            return False  # sizes are not negative
+        if any(isinstance(a, int) and a < 0 and _is_extent(b) for a, b in ((x, y), (y, x))):
+            return False
         return True if analyzer.can_prove_equal(x, y) else None
 
     result = _apply(compared, *arrays)
@@ -301,12 +304,54 @@ def _cast(arrays: list[Any], attributes: Mapping[str, Any]) -> Any:
     return arrays[0] if attributes["to"] in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) else None
 
 
-def _reduce_prod(arrays: list[Any], attributes: Mapping[str, Any]) -> Any:
-    if arrays[0].ndim != 1:
+def _reduction(function: Callable[[Any, Any], Any]) -> Callable[[list[Any], Mapping[str, Any]], Any]:
+    """Return a reduction of an array of one dimension by a function of two numbers."""
+
+    def reduced(arrays: list[Any], attributes: Mapping[str, Any]) -> Any:
+        data, axes = arrays[0], arrays[1] if len(arrays) > 1 else attributes.get("axes")
+        if axes is None and attributes.get("noop_with_empty_axes"):
+            return data
+        if data.ndim != 1 or not data.size or (axes is not None and not len(axes)):
+            return None
+        result = np.empty((1,) if attributes["keepdims"] else (), object)
+        result.fill(dim(reduce(function, list(data))))
+        return result
+
+    return reduced
+
+
+def _least(x: Any, y: Any) -> Any:
+    return min(x, y) if isinstance(x, int) and isinstance(y, int) else tirx.min(x, y)
+
+
+def _greatest(x: Any, y: Any) -> Any:
+    return max(x, y) if isinstance(x, int) and isinstance(y, int) else tirx.max(x, y)
+
+
+def _mod(arrays: list[Any], attributes: Mapping[str, Any]) -> Any:
+    """Return remainders of sizes by positive numbers. All kinds of remainders are equal there."""
+    if not all(isinstance(v, int) and v > 0 for v in arrays[1].reshape(-1)):
         return None
-    result = np.empty((1,) if attributes["keepdims"] else (), object)
-    result.fill(_product(list(arrays[0])))
-    return result
+    if not all(map(_is_extent, arrays[0].reshape(-1))):
+        return None
+    return _apply(lambda x, y: x % y if isinstance(x, int) else tirx.floormod(x, y), *arrays)
+
+
+def _expand(arrays: list[Any], _: Mapping[str, Any]) -> Any:
+    data, shape = arrays
+    if not all(isinstance(d, int) for d in shape) or np.prod(shape, dtype="float64") > _MOST_ELEMENTS:
+        return None
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape)))
+
+
+def _tile(arrays: list[Any], _: Mapping[str, Any]) -> Any:
+    data, repeats = arrays
+    if (
+        not all(isinstance(r, int) for r in repeats)
+        or data.size * np.prod(repeats, dtype="float64") > _MOST_ELEMENTS
+    ):
+        return None
+    return np.tile(data, [int(r) for r in repeats])
 
 
 _SYMBOLIC: dict[str, Callable[[list[Any], Mapping[str, Any]], Any]] = {
@@ -317,14 +362,21 @@ _SYMBOLIC: dict[str, Callable[[list[Any], Mapping[str, Any]], Any]] = {
     "Equal": _equal,
     "Gather": _gather,
     "Identity": lambda arrays, _: arrays[0],
-    "Max": _binary(lambda x, y: max(x, y) if isinstance(x, int) and isinstance(y, int) else tirx.max(x, y)),
-    "Min": _binary(lambda x, y: min(x, y) if isinstance(x, int) and isinstance(y, int) else tirx.min(x, y)),
+    "Expand": _expand,
+    "Max": _binary(_greatest),
+    "Min": _binary(_least),
+    "Mod": _mod,
     "Mul": _binary(lambda x, y: x * y),
-    "ReduceProd": _reduce_prod,
+    "Neg": lambda arrays, _: _apply(lambda x, y: y - x, arrays[0], _scalar(0)),
+    "ReduceMax": _reduction(_greatest),
+    "ReduceMin": _reduction(_least),
+    "ReduceProd": _reduction(lambda x, y: x * y),
+    "ReduceSum": _reduction(lambda x, y: x + y),
     "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _binary(lambda x, y: x - y),
+    "Tile": _tile,
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }

@@ -26,6 +26,12 @@ def test_maxima_and_their_positions(window: dict[str, Any]) -> None:
     compare(helper.make_node("MaxPool", ["x"], ["y", "i"], storage_order=1, **window), X)
 
 
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_symbolic_number_of_images(images: int) -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1)
+    compare(node, {"x": floats(images, 2, 7, 6)}, dims={"x": ["n", 2, 7, 6]})
+
+
 @pytest.mark.parametrize("include", [0, 1])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_means(window: dict[str, Any], include: int) -> None:

@@ -74,3 +74,31 @@ def test_corners_by_a_scale_that_gives_no_whole_number_are_refused() -> None:
 def test_upsample(mode: str) -> None:
     node = helper.make_node("Upsample", ["x", "s"], ["y"], mode=mode)
     compare(node, X, {"s": np.array([1, 1, 2, 3], "float32")}, opset=9)
+
+
+DYNAMIC = [
+    helper.make_node("Shape", ["x"], ["shape"], end=2),
+    helper.make_node("Concat", ["shape", "hw"], ["z"], axis=0),
+    by_sizes(mode="linear"),
+]
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_sizes_that_keep_a_symbolic_dimension(images: int) -> None:
+    compare(
+        DYNAMIC,
+        {"x": floats(images, 2, 8, 6)},
+        {"hw": np.array([5, 9])},
+        dims={"x": ["n", 2, 8, 6]},
+    )
+
+
+def test_sizes_of_other_symbolic_dimensions_are_refused_with_plain_numbers() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Mul", ["shape", "twice"], ["z"]),
+        by_sizes(mode="linear"),
+    ]
+    proto = model(nodes, X, {"twice": np.array([1, 1, 2, 2])}, dims={"x": [1, 2, "h", 6]})
+    with pytest.raises(UnsupportedModel, match=r"dimension 2 from h to h \* 2"):
+        from_onnx(proto)

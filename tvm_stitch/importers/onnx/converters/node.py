@@ -13,6 +13,8 @@ import onnx
 import tvm
 from tvm import relax, tirx
 
+from ....graph.extent import as_plain_text
+
 Result = Any
 """A Relax expression, or a tuple with one for each output. An entry may be None if the node does not use it."""
 
@@ -22,6 +24,10 @@ ANY = "any"
 
 class Unsupported(ValueError):
     """A converter does not take a node. The message is the reason, without the node's name."""
+
+    def __init__(self, reason: str):
+        """Make the error of a reason. Extents in it are printed as numbers and symbols."""
+        super().__init__(as_plain_text(reason))
 
 
 class Attributes(dict[str, Any]):
@@ -93,7 +99,11 @@ class Node:
 
     def static_shape(self, position: int) -> list[int]:
         """Return the dimensions of an input, which have to be fixed."""
-        dims = self.shape(position)
+        return self.fixed(position, slice(None))
+
+    def fixed(self, position: int, some: slice) -> list[int]:
+        """Return some dimensions of an input, which have to be fixed."""
+        dims = self.shape(position)[some]
         if not all(isinstance(d, int) for d in dims):
             raise Unsupported(
                 f"input {position} has symbolic dimensions {dims}; fix them (shape_dict, or --shape)"

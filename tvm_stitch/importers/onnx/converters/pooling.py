@@ -23,7 +23,7 @@ def _lowest(dtype: str) -> Any:
 
 def _sized(node: Node) -> tuple[Window, list[int], list[int]]:
     """Return window, spatial sizes of the input, and those of the output. The last window starts inside the input."""
-    dims = node.static_shape(0)[2:]
+    dims = node.fixed(0, slice(2, None))
     window = window_of(node, dims, node.attributes["kernel_shape"])
     rank, sizes = window.rank, []
     for axis in range(rank):
@@ -91,7 +91,7 @@ def _cut(node: Node, y: relax.Expr, out: list[int]) -> relax.Expr:
 def _max_with_positions(node: Node, window: Window, dims: list[int], out: list[int]) -> Any:
     """Return maxima and flat positions. The first one of equal elements counts."""
     dtype, column = node.dtype(0), bool(node.attributes.get("storage_order", 0))
-    batch, channels = node.static_shape(0)[:2]
+    batch, channels = node.shape(0)[:2]
     taps = math.prod(window.kernel)
 
     def places(at: Any, tap: Any) -> list[Any]:

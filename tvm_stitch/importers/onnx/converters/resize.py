@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ....graph.extent import same
+from .movement.constants import extents
 from .node import ANY, Conversion, Node, Unsupported, positive, scalar
 
 _MODES = (
@@ -93,22 +95,25 @@ def _axes(node: Node) -> list[Axis]:
     numbers = [positive(a, rank) for a in given.get("axes", range(rank))]
     first = 1 if node.opset < 11 else 2
     scales = node.constant(first)
-    sizes = node.constant(3) if node.opset >= 11 else None
-    if node.has(3) and sizes is None or node.has(first) and scales is None:
-        raise Unsupported("its scales or sizes are no constants; make them initializers")
+    sizes = extents(node, 3, "sizes") if node.opset >= 11 and node.has(3) else []
+    if node.has(first) and scales is None and not sizes:
+        raise Unsupported("its scales are no constants; make them initializers")
     factors: list[float]
-    ends: list[int]
-    moved = [n for n in numbers if isinstance(dims[n], int)]
-    if sizes is not None and sizes.size:
-        ends = [int(s) for s in sizes.reshape(-1)]
-        if len(moved) < len(numbers):
-            still = [n for n, e in zip(numbers, ends) if not isinstance(dims[n], int)]
-            raise Unsupported(
-                f"it gives sizes to the symbolic dimensions {still}; fix them (shape_dict, or --shape)"
-            )
-        factors = [e / dims[n] for n, e in zip(numbers, ends)]
+    ends: list[Any]
+    if sizes:
+        ends = sizes
+        for n, e in zip(numbers, ends):
+            if not (isinstance(dims[n], int) and isinstance(e, int)) and not same(dims[n], e):
+                raise Unsupported(
+                    f"it resizes dimension {n} from {dims[n]} to {e}; fix both sizes (shape_dict, or --shape)"
+                )
+        factors = [e / dims[n] if isinstance(dims[n], int) else 1.0 for n, e in zip(numbers, ends)]
         policy = given.get("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
+            if not all(isinstance(dims[n], int) for n in numbers):
+                raise Unsupported(
+                    "it keeps the ratio of symbolic dimensions; fix them (shape_dict, or --shape)"
+                )
             factor = (min if policy == "not_larger" else max)(factors)
             ends = [int(math.floor(factor * dims[n] + 0.5)) for n in numbers]
             factors = [factor] * len(numbers)
@@ -130,7 +135,7 @@ def _axes(node: Node) -> list[Axis]:
     for number, end, factor in zip(numbers, ends, factors):
         if isinstance(dims[number], int):
             result.append(Axis(number, dims[number], end, factor, rois.get(number, (0.0, 1.0))))
-    _check_whole(node, result, sizes is not None and bool(sizes.size))
+    _check_whole(node, result, bool(sizes))
     return result
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from ....graph.extent import as_plain_text
 from ..converters import CONVERSIONS
 from ..converters.node import ANY, Conversion
 from ..schema import attributes_of, domain_of, schema_of
@@ -19,6 +20,10 @@ _SHOWN = 60
 
 class UnsupportedModel(ValueError):
     """A model has an operator, or an attribute of one, that no converter takes. The message names node and reason."""
+
+    def __init__(self, reason: str):
+        """Make the error of a reason. Extents in it are printed as numbers and symbols."""
+        super().__init__(as_plain_text(reason))
 
 
 def is_honoured(domain: str, op: str) -> bool:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ....graph.extent import as_plain_text
+
 __all__ = ["Unsupported", "name_of", "path_of"]
 
 
@@ -18,7 +20,7 @@ class Unsupported(ValueError):
         Args:
             reasons: an operator with the node that calls it, and the reason why it is refused.
         """
-        self.reasons = tuple(dict.fromkeys(reasons))
+        self.reasons = tuple(dict.fromkeys((operator, as_plain_text(reason)) for operator, reason in reasons))
         super().__init__("; ".join(f"{operator}: {reason}" for operator, reason in self.reasons))
 
     @classmethod

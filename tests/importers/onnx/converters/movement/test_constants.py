@@ -69,3 +69,9 @@ def test_expand_broadcasts_both_ways() -> None:
 def test_split_into_parts_of_which_the_last_is_smaller(count: int) -> None:
     node = helper.make_node("Split", ["x"], [f"y{i}" for i in range(count)], axis=1, num_outputs=count)
     compare(node, {"x": floats(2, 7)})
+
+
+@pytest.mark.parametrize("repeats", [(1, 2), (3, 1), (2, 0)])
+def test_repetitions_that_are_inputs(repeats: tuple[int, int]) -> None:
+    node = helper.make_node("Tile", ["x", "r"], ["y"])
+    compare(node, {"x": floats(2, 3), "r": np.array(repeats)})

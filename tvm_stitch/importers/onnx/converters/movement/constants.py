@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
-from ..node import ANY, Conversion, Node, Unsupported, constant_of, positive, shape_of
+from ..node import ANY, Conversion, Node, Unsupported, constant_of, dim, positive, shape_of
 
 
 def _constant(node: Node) -> relax.Expr:
@@ -40,7 +40,7 @@ def extents(node: Node, position: int, name: str) -> list[Any]:
     if constant is not None:
         return [int(v) for v in constant.reshape(-1)]
     if isinstance(value, relax.ShapeExpr):
-        return list(value.values)
+        return [dim(v) for v in value.values]
     raise Unsupported(f"its input {position} ({name}) is only known at run time; make it an initializer")
 
 
@@ -138,12 +138,30 @@ def _flatten(node: Node) -> relax.Expr:
     return relax.op.reshape(node.tensor(0), relax.ShapeExpr(sizes))
 
 
+def _at_run_time(node: Node, position: int, count: int) -> list[Any]:
+    """Return new symbols for the numbers of an input that are computed at run time."""
+    numbers = node.tensor(position)
+    if shape_of(numbers) != [count]:
+        raise Unsupported(f"its input {position} has the shape {shape_of(numbers)} instead of {[count]}")
+    numbers = node.emit(relax.op.astype(numbers, "int64")) if node.dtype(position) != "int64" else numbers
+    symbols = [tirx.Var(f"{node.proto.input[position]}_{i}", "int64") for i in range(count)]
+    node.bb.match_cast(node.emit(relax.op.tensor_to_shape(numbers)), relax.ShapeType(symbols))
+    return symbols
+
+
 def _tile(node: Node) -> relax.Expr:
     dims = node.shape(0)
-    repeats = extents(node, 1, "repeats")
+    known = constant_of(node.inputs[1]) is not None or isinstance(node.inputs[1], relax.ShapeExpr)
+    repeats = extents(node, 1, "repeats") if known else _at_run_time(node, 1, len(dims))
     if len(repeats) != len(dims):
         raise Unsupported(f"{len(repeats)} repeats are given for {len(dims)} dimensions")
-    return relax.op.tile(node.tensor(0), repeats) if dims else node.tensor(0)
+    if all(isinstance(r, int) for r in repeats):
+        return relax.op.tile(node.tensor(0), repeats) if dims else node.tensor(0)
+    ones = [each for d in dims for each in (1, d)]
+    copies = [each for r, d in zip(repeats, dims) for each in (r, d)]
+    spread = node.emit(relax.op.reshape(node.tensor(0), relax.ShapeExpr(ones)))
+    spread = node.emit(relax.op.broadcast_to(spread, relax.ShapeExpr(copies)))
+    return relax.op.reshape(spread, relax.ShapeExpr([d * r for r, d in zip(repeats, dims)]))
 
 
 def _transpose(node: Node) -> relax.Expr:
