@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from tests.importers.torch.programs import compare
+from tests.importers.torch.programs import compare, refusal
 
 
 def written(x: Any, at: Any, value: Any) -> Any:
@@ -81,3 +81,21 @@ def test_bags() -> None:
         i,
         begins,
     )
+
+
+def test_writes_to_strided_views_and_repeated_indices() -> None:
+    compare(
+        {
+            "strided": lambda x, n: [
+                torch.as_strided_scatter(x, torch.zeros(2, 2), (2, 2), (5, 2), 1),
+                torch.as_strided_scatter(x, torch.ones(3), (3,), (4,)),
+            ],
+            "repeated": lambda x, n: [
+                torch.repeat_interleave(n, output_size=6),
+                x.repeat_interleave(n[:3], 0, output_size=3),
+            ],
+        },
+        torch.randn(3, 4),
+        torch.tensor([2, 0, 1, 3]),
+    )
+    assert "repeat_interleave.Tensor" in refusal(torch.repeat_interleave, torch.tensor([2, 1]))

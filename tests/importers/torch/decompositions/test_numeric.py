@@ -71,3 +71,12 @@ def test_elements_of_an_order() -> None:
         },
         torch.randn(4, 6),
     )
+
+
+def test_modes() -> None:
+    x = torch.tensor([[3.0, 1.0, 3.0, 1.0, 2.0], [0.0, -1.0, 5.0, 5.0, 0.5]])
+    compare({"modes": lambda x: [*x.mode(1), *x.mode(0, keepdim=True), x[0, 0].mode().values]}, x)
+
+
+def test_rows_of_bounded_norms() -> None:
+    compare({"renorm": lambda x: [torch.renorm(x, 2, 0, 1.5), torch.renorm(x, 1, 1, 0.5)]}, torch.randn(4, 5))

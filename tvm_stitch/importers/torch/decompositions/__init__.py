@@ -10,6 +10,7 @@ import torch
 
 from ..operators.recurrent import kept_whole
 from .attention import attention_decompositions
+from .bessel import bessel_decompositions
 from .counts import count_decompositions
 from .indexing import indexing_decompositions
 from .numeric import numeric_decompositions
@@ -26,6 +27,7 @@ PYTORCHS_TOO = (
     " dist.default narrow_copy.default permute_copy.default"
     " unbind_copy.int upsample_bicubic2d.default upsample_trilinear3d.default view_copy.default"
     " _native_batch_norm_legit.default max_pool2d_with_indices_backward.default"
+    " _native_batch_norm_legit_functional.default _batch_norm_with_update_functional.default renorm.default"
 ).split()
 """Operators that PyTorch knows how to decompose, but leaves in an exported program."""
 
@@ -66,6 +68,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
             table[operator] = known[operator]
     for own in (
         attention_decompositions(),
+        bessel_decompositions(),
         count_decompositions(),
         indexing_decompositions(),
         numeric_decompositions(),

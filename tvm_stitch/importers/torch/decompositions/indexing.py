@@ -17,6 +17,8 @@ def indexing_decompositions() -> dict[Any, Callable[..., Any]]:
         aten._embedding_bag.default: _embedding_bag,
         aten._embedding_bag_forward_only.default: _embedding_bag,
         aten.as_strided_copy.default: aten.as_strided.default,
+        aten.as_strided_scatter.default: _as_strided_scatter,
+        aten.repeat_interleave.Tensor: _repeat_interleave,
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.index_put.default: _masked_put,
         aten.index_reduce.default: _index_reduce,
@@ -27,6 +29,31 @@ def indexing_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.scatter.reduce: _scatter_reduced,
         aten.scatter.value_reduce: _scatter_reduced_value,
     }
+
+
+def _as_strided_scatter(
+    x: Any, source: Any, size: Any, stride: Any, storage_offset: int | None = None
+) -> Any:
+    """Write at the positions of a strided view of a contiguous tensor."""
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    numbers = (*size, *stride, offset, *x.shape)
+    if not x.is_contiguous() or not all(type(each) is int for each in numbers):
+        return NotImplemented
+    position = torch.full(list(size), offset, dtype=torch.int64, device=x.device)
+    for axis, (extent, step) in enumerate(zip(size, stride)):
+        shape = [-1 if other == axis else 1 for other in range(len(size))]
+        position = position + step * torch.arange(extent, device=x.device).reshape(shape)
+    flat = x.reshape(-1).index_put([position.reshape(-1)], source.reshape(-1).to(x.dtype))
+    return flat.reshape(x.shape)
+
+
+def _repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
+    """Return each index as often as a number says. Without a size, the size of the result depends on the numbers."""
+    if output_size is None:
+        return NotImplemented
+    ends = torch.cumsum(repeats.to(torch.int64), 0)
+    at = torch.arange(output_size, device=repeats.device)
+    return torch.searchsorted(ends, at, right=True).to(repeats.dtype)
 
 
 _REDUCTIONS = {"add": "sum", "multiply": "prod"}

@@ -33,6 +33,7 @@ def numeric_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.ldexp.Tensor: lambda x, exponent: x * torch.pow(2.0, exponent),
         aten.median.default: lambda x: _median(x.reshape(-1), 0)[0],
         aten.median.dim: _median,
+        aten.mode.default: _mode,
         aten.nanmedian.default: lambda x: _nanmedian(x.reshape(-1), 0)[0],
         aten.nanmedian.dim: _nanmedian,
         aten.pow.Tensor_Tensor: _power,
@@ -200,3 +201,18 @@ def _nanmedian(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
     count = torch.logical_not(torch.isnan(x)).sum(dim, keepdim=True)
     at = torch.clamp(torch.div(count - 1, 2, rounding_mode="floor"), min=0)
     return _chosen(values, order, at, dim, keepdim)
+
+
+def _mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return the element that occurs most often, or the least of several such, with its last index."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    if x.numel() == 0 or not isinstance(x.shape[dim], int):
+        return NotImplemented
+    values, order = torch.sort(x, dim=dim, stable=True)
+    shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
+    at = torch.arange(x.shape[dim], device=x.device).reshape(shape).expand(x.shape)
+    before = torch.cat([values.narrow(dim, 0, 1), values.narrow(dim, 0, x.shape[dim] - 1)], dim)
+    begin = torch.cummax(torch.where(values != before, at, 0), dim)[0]
+    last = torch.argmax(at - begin, dim, keepdim=True)
+    return _chosen(values, order, last, dim, keepdim)
