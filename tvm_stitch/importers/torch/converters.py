@@ -21,6 +21,7 @@ from .importing.results import checked
 from .importing.table import THEIRS, reason_for
 from .importing.unsupported import Unsupported, name_of
 from .indexing import indexing_converters
+from .operators.bits import bit_converters
 from .operators.creation import creation_converters
 from .operators.elementwise import elementwise_converters
 from .operators.gathers import gather_converters
@@ -45,6 +46,7 @@ def own_converters() -> dict[str, Converter]:
     own = {
         **arithmetic_converters(),
         **backward_converters(),
+        **bit_converters(),
         **core_converters(),
         **creation_converters(),
         **elementwise_converters(),

@@ -99,3 +99,12 @@ def test_writes_to_strided_views_and_repeated_indices() -> None:
         torch.tensor([2, 0, 1, 3]),
     )
     assert "repeat_interleave.Tensor" in refusal(torch.repeat_interleave, torch.tensor([2, 1]))
+
+
+def test_gradients_of_maxima() -> None:
+    def function(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        _, at = torch.ops.aten.max_pool2d_with_indices(x, [3, 2], [1, 2], [1, 0])
+        backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+        return backward(gradient, x, [3, 2], [1, 2], [1, 0], [1, 1], False, at)
+
+    compare({"pooled": function}, torch.randn(2, 3, 5, 6), torch.randn(2, 3, 5, 3))

@@ -95,6 +95,20 @@ def test_a_view_behind_its_tensor_is_refused() -> None:
     assert "as_strided.default" in refusal(behind, torch.randn(2, 6)[:, :6])
 
 
+def test_a_contiguous_view_of_symbolic_sizes() -> None:
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        rows = x.shape[0]
+        return torch.as_strided(x, (rows, 2, 3), (6, 3, 1)) * 2
+
+    dynamic = (({0: torch.export.Dim.DYNAMIC},),)
+    run = compiled(imported(lambda x: [viewed(x)], torch.randn(4, 6), dynamic=dynamic))
+    for rows in (2, 7):
+        x = torch.randn(rows, 6)
+        assert same(run(x)[0], viewed(x), 1e-6)
+    turned = lambda x: [torch.as_strided(x, (6, x.shape[0]), (1, 6))]  # noqa: E731
+    assert "as_strided.default" in refusal(turned, torch.randn(4, 6), dynamic=dynamic)
+
+
 def test_slices_inside_a_symbolic_axis_have_pytorchs_extents() -> None:
     """TVM bounds each slice by its axis, so that two slices of equal extents have no known shape together."""
 

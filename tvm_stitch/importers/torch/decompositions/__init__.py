@@ -26,7 +26,7 @@ PYTORCHS_TOO = (
     " _upsample_nearest_exact3d.default addcdiv.default"
     " dist.default narrow_copy.default permute_copy.default"
     " unbind_copy.int upsample_bicubic2d.default upsample_trilinear3d.default view_copy.default"
-    " _native_batch_norm_legit.default max_pool2d_with_indices_backward.default"
+    " _native_batch_norm_legit.default"
     " _native_batch_norm_legit_functional.default _batch_norm_with_update_functional.default renorm.default"
 ).split()
 """Operators that PyTorch knows how to decompose, but leaves in an exported program."""

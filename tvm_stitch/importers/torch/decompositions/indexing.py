@@ -23,12 +23,29 @@ def indexing_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.index_put.default: _masked_put,
         aten.index_reduce.default: _index_reduce,
         aten.masked_scatter.default: _masked_scatter,
+        aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
         aten.put.default: _put,
         aten.searchsorted.Scalar: _searchsorted,
         aten.searchsorted.Tensor: _searchsorted,
         aten.scatter.reduce: _scatter_reduced,
         aten.scatter.value_reduce: _scatter_reduced_value,
     }
+
+
+def _max_pool_backward(
+    gradient: Any,
+    x: Any,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Any,
+) -> Any:
+    """Add each gradient to the pixel that was the maximum of its window."""
+    *lead, height, width = x.shape
+    zeros = torch.zeros([*lead, height * width], dtype=gradient.dtype, device=x.device)
+    return zeros.scatter_add(-1, indices.flatten(-2), gradient.flatten(-2)).reshape(x.shape)
 
 
 def _as_strided_scatter(

@@ -7,6 +7,7 @@ contiguous tensors only.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -302,7 +303,7 @@ def _as_strided(node: Any, importer: Any) -> Any:
     strides, offset = list(node.args[2]), argument(node, 3, "storage_offset", None)
     given = node.args[0].meta["val"]
     if before is None or shape is None or not all(isinstance(each, int) for each in [*strides, offset or 0]):
-        raise Unsupported.at(node, "strided views of symbolic sizes are not imported")
+        return _contiguous_view(node, importer)
     if not given.is_contiguous() or (given.storage_offset() != 0 and offset is not None):
         raise Unsupported.at(node, "a strided view of a tensor that is not contiguous is not imported")
     if 0 in shape:
@@ -317,6 +318,39 @@ def _as_strided(node: Any, importer: Any) -> Any:
     if positions.max() >= np.prod(before):
         raise Unsupported.at(node, "a strided view that reads memory behind its tensor is not imported")
     return emit(R.take(emit(R.reshape(x, [-1])), array(positions), 0, mode="fast"))
+
+
+def _contiguous_view(node: Any, importer: Any) -> Any:
+    """Return a strided view of symbolic sizes, if it has all elements of a contiguous tensor in their order.
+
+    Raises:
+        Unsupported: for any other view.
+    """
+
+    def sizes(given: Any) -> list[Any]:
+        return [each.meta["val"] if hasattr(each, "meta") else each for each in given]
+
+    x, wanted, value = importer.env[node.args[0]], node.meta["val"], node.args[0].meta["val"]
+    shape, strides = sizes(node.args[1]), sizes(node.args[2])
+    offset = argument(node, 3, "storage_offset", None)
+    expected = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    known = all(_is_same(a, b) for a, b in zip(strides, expected))
+    whole = value.is_contiguous() and _is_same(math.prod(shape), math.prod(value.shape))
+    if not (
+        known and whole and type(value.storage_offset()) is int and offset in (None, value.storage_offset())
+    ):
+        raise Unsupported.at(node, "strided views of symbolic sizes are not imported")
+    extents = [importer.env.get(each, each) if hasattr(each, "meta") else each for each in node.args[1]]
+    assert len(extents) == len(wanted.shape)
+    return importer.block_builder.emit(R.reshape(x, extents))
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Return whether two extents are the same number for all values of their symbols."""
+    first, second = (
+        each.node.expr if isinstance(each, torch.SymInt) else sympy.Integer(each) for each in (a, b)
+    )
+    return bool(sympy.expand(first - second) == 0)
 
 
 def _diagonal(node: Any, importer: Any) -> Any:
