@@ -29,7 +29,7 @@ FUNCTIONS = {
         torch.cat([torch.linspace(0.1, 40, 100), torch.linspace(-15.35, -0.15, 20)]),
     ),
     "special_zeta": (
-        lambda x: torch.special.zeta(x, torch.linspace(0.3, 20, 50, dtype=x.dtype)),
+        lambda x: torch.special.zeta(x, torch.linspace(0.3, 20, x.shape[0], dtype=x.dtype)),
         torch.linspace(1.1, 30, 50),
     ),
 }
