@@ -39,7 +39,13 @@ RANDOM = "it draws random numbers"
 TIMES_PYTORCHS = 8.0
 """How many times PyTorch's greatest difference from float64 a result may differ from it, where it is not close."""
 WITHOUT_NUMPY = (torch.bfloat16, torch.complex32)
-LIMITS = {"float16": (4e-3, 4e-3), "float32": (2e-5, 2e-5), "float64": (1e-9, 1e-9)}
+LIMITS = {
+    "float16": (4e-3, 4e-3),
+    "float32": (2e-5, 2e-5),
+    "float64": (1e-9, 1e-9),
+    "complex64": (2e-5, 2e-5),
+    "complex128": (1e-9, 1e-9),
+}
 """Tolerances by type: relative, and absolute as a share of the largest number of a result."""
 
 
@@ -141,8 +147,9 @@ def outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
         return _halves(given) or [("refused" if refused else "failed", text)]
     try:
         vm = tvm.relax.VirtualMachine(tvm_stitch.compile(mod, "llvm"), tvm.cpu())
-        inputs = [x.contiguous().numpy() for each in given for x in each.tensors]
+        inputs = [_real(x).contiguous().numpy() for each in given for x in each.tensors]
         found = [each.numpy() for each in vm["main"](*map(tvm.runtime.tensor, inputs))]
+        found = [_as_wanted(x, y) for x, y in zip(found, (y for each in wanted for y in each), strict=True)]
     except Exception as error:
         reraise_fatal(error)
         text = f"compile or run: {type(error).__name__}: {error_text(error)[-300:]}"
@@ -159,6 +166,16 @@ def outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
         else:
             said.append(compared(own, want, _reference(sample)))
     return said
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a complex tensor as the importer takes it: real, with a last axis of two elements."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _as_wanted(found: np.ndarray, wanted: torch.Tensor) -> np.ndarray:
+    """Return a result as complex numbers, if PyTorch's are."""
+    return found[..., 0] + 1j * found[..., 1] if wanted.is_complex() else found
 
 
 def _halves(given: Sequence[Sample]) -> list[tuple[str, str]]:
@@ -205,7 +222,10 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _reference(sample: Sample) -> list[torch.Tensor] | None:
     """Return the results in float64, or None if there are none."""
-    wide = [x.double() if x.is_floating_point() else x for x in sample.tensors]
+    wide = [
+        x.double() if x.is_floating_point() else x.to(torch.complex128) if x.is_complex() else x
+        for x in sample.tensors
+    ]
     try:
         return list(sample.module(*wide))
     except Exception as error:  # an argument of another type, or no kernel of float64
@@ -231,7 +251,7 @@ def compared(
             return "wrong", f"{got.dtype}{list(got.shape)} instead of {expected.dtype}{list(expected.shape)}"
         others = [expected]
         if wide is not None and len(wide) == len(wanted) and wide[at].shape == want.shape:
-            others.append(wide[at].detach().numpy())
+            others.append(wide[at].detach().resolve_conj().resolve_neg().numpy())
         if not any(_close(got, other) for other in others) and not _as_exact(got, others):
             return "wrong", f"{got.ravel()[:4].tolist()} instead of {expected.ravel()[:4].tolist()}"
     return "right", ""
@@ -242,16 +262,20 @@ def _as_exact(got: np.ndarray, others: Sequence[np.ndarray]) -> bool:
 
     Sums of large numbers that cancel out are no closer than this.
     """
-    if len(others) < 2 or got.dtype.kind != "f":
+    if len(others) < 2 or got.dtype.kind not in "fc":
         return False
-    expected, exact = (x.astype("float64") for x in others[:2])
+    expected, exact = map(_widest, others[:2])
     finite = np.isfinite(exact)
     if not np.array_equal(finite, np.isfinite(got)) or not np.array_equal(finite, np.isfinite(expected)):
         return False
     if not finite.any() or not np.array_equal(got[~finite], others[0][~finite], equal_nan=True):
         return False
-    error, allowed = (np.abs(x[finite] - exact[finite]).max() for x in (got.astype("float64"), expected))
+    error, allowed = (np.abs(x[finite] - exact[finite]).max() for x in (_widest(got), expected))
     return bool(error <= TIMES_PYTORCHS * allowed)
+
+
+def _widest(numbers: np.ndarray) -> np.ndarray:
+    return numbers.astype("complex128" if numbers.dtype.kind == "c" else "float64")
 
 
 def _close(got: np.ndarray, expected: np.ndarray) -> bool:
@@ -265,8 +289,8 @@ def _close(got: np.ndarray, expected: np.ndarray) -> bool:
         if not np.array_equal(np.isnan(got), np.isnan(rounded)):
             return False
         same = got == rounded
-        error = np.abs(got.astype("float64") - expected.astype("float64"))
-        near = error <= relative * np.abs(expected.astype("float64")) + share * min(scale, 1.0)
+        error = np.abs(_widest(got) - _widest(expected))
+        near = error <= relative * np.abs(_widest(expected)) + share * min(scale, 1.0)
         return bool(np.all(same | near | np.isnan(rounded)))
 
 

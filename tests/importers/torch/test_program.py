@@ -70,9 +70,10 @@ def test_dropout_in_training_is_refused() -> None:
     assert "draws random numbers" in text and "model.eval()" in text
 
 
-def test_complex_numbers_are_refused() -> None:
-    text = refusal(lambda x: x.to(torch.complex64), torch.randn(3))
-    assert "_to_copy.default" in text and "complex numbers are not imported" in text
+def test_operators_of_complex_numbers_are_refused_by_name() -> None:
+    text = refusal(lambda x: [x.to(torch.complex64).tanh(), torch.linalg.qr(x)[0]], torch.randn(3, 3))
+    assert "tanh.default (tanh): tanh.default of complex numbers is not imported" in text
+    assert "decompositions of matrices" in text
 
 
 def test_options() -> None:

@@ -87,3 +87,9 @@ class ProductChoices:
     unrolled_steps: int = 8
     """Most steps of a loop that is written step by step. On a Xeon, 8 steps of one small kernel take 5 us, and 47 us in
     a loop of the host. They take 0.2 s more to compile."""
+    fourier_largest_factor: int = 256
+    """The largest factor of a Fourier transform's length that becomes one matmul. Prime factors above it become a
+    convolution of a power of two. Chosen so that a matrix has a megabyte, not measured."""
+    fourier_stage_cost: int = 18
+    """Cost of a factor of a Fourier transform for each number, in products of complex numbers. With it, the fastest
+    factors cost the least on an Intel Xeon (AVX-512, one thread, 1 and 64 rows). For 1,024 they are 16, 8 and 8."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fourier transforms as matmuls with constant matrices, and windows."""
+"""Fourier transforms and windows. The transforms are those of ``relax/fourier``."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ....relax.fourier.transform import half_spectrum, real_signal, spectrum
 from .node import ANY, Conversion, Node, Unsupported, positive, shape_of
 
 
-def _matrices(length: int, count: int, inverse: bool, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return real and imaginary parts ``[count, length]`` of a transform."""
-    angle = 2 * math.pi * np.outer(np.arange(count), np.arange(length)) / length
-    factor = 1 / length if inverse else 1.0
-    sign = 1 if inverse else -1
-    return (np.cos(angle) * factor).astype(dtype), (sign * np.sin(angle) * factor).astype(dtype)
-
-
 def _transform(
-    node: Node, real: relax.Expr, imaginary: relax.Expr | None, count: int, inverse: bool
+    node: Node, real: relax.Expr, imaginary: relax.Expr | None, onesided: bool, inverse: bool
 ) -> relax.Expr:
     """Return the transform along the last dimension, with real and imaginary parts in a new last one."""
-    length, dtype = shape_of(real)[-1], str(real.ty.dtype)
-    cos, sin = (
-        relax.const(np.ascontiguousarray(m.T), dtype) for m in _matrices(length, count, inverse, dtype)
-    )
-    first = node.emit(relax.op.matmul(real, cos))
-    second = node.emit(relax.op.matmul(real, sin))
-    if imaginary is not None:
-        first = node.emit(relax.op.subtract(first, relax.op.matmul(imaginary, sin)))
-        second = node.emit(relax.op.add(second, relax.op.matmul(imaginary, cos)))
-    return node.emit(relax.op.stack([first, second], axis=len(shape_of(first))))
+    dtype, length = str(real.ty.dtype), shape_of(real)[-1]
+    real, imaginary = _widened(node, real), None if imaginary is None else _widened(node, imaginary)
+    sign, scale = (1, 1 / length) if inverse else (-1, 1.0)
+    if onesided:
+        first, second = half_spectrum(node.emit, real, sign, scale)
+    else:
+        first, second = spectrum(node.emit, real, imaginary, sign, scale)
+    both = node.emit(relax.op.stack([first, second], axis=len(shape_of(first))))
+    return both if str(both.ty.dtype) == dtype else node.emit(relax.op.astype(both, dtype))
+
+
+def _widened(node: Node, x: relax.Expr) -> relax.Expr:
+    """Return a tensor of a half type in float32."""
+    return node.emit(relax.op.astype(x, "float32")) if str(x.ty.dtype).endswith("float16") else x
 
 
 def _resized(node: Node, x: relax.Expr, length: int) -> relax.Expr:
@@ -77,13 +74,10 @@ def _dft(node: Node) -> relax.Expr:
     length = int(node.known(1, "dft_length").reshape(-1)[0]) if node.has(1) else dims[axis]
     if inverse and onesided:
         length = length if node.has(1) else 2 * (dims[axis] - 1)
-        y = _inverse_of_half(node, parts, length)
-        return _back(node, y, order, 1)
+        return _back(_inverse_of_half(node, parts, length), order)
     parts = [p if p is None else _resized(node, p, length) for p in parts]
-    count = length // 2 + 1 if onesided else length
     assert parts[0] is not None
-    y = _transform(node, parts[0], None if onesided else parts[1], count, inverse)
-    return _back(node, y, order, 2)
+    return _back(_transform(node, parts[0], None if onesided else parts[1], onesided, inverse), order)
 
 
 def _inverse_of_half(node: Node, parts: list[relax.Expr | None], length: int) -> relax.Expr:
@@ -94,23 +88,14 @@ def _inverse_of_half(node: Node, parts: list[relax.Expr | None], length: int) ->
     if imaginary is None:
         raise Unsupported("it inverts the half of a spectrum without imaginary parts")
     dtype = str(real.ty.dtype)
-    weight = np.full(half, 2.0)
-    weight[0] = 1.0
-    if length % 2 == 0:
-        weight[-1] = 1.0
-    angle = 2 * math.pi * np.outer(np.arange(half), np.arange(length)) / length
-    cos = (np.cos(angle) * weight[:, None] / length).astype(dtype)
-    sin = (-np.sin(angle) * weight[:, None] / length).astype(dtype)
-    y = relax.op.add(
-        relax.op.matmul(real, relax.const(cos, dtype)), relax.op.matmul(imaginary, relax.const(sin, dtype))
-    )
-    return node.emit(relax.op.expand_dims(node.emit(y), -1))
+    wide = _widened(node, real), _widened(node, imaginary)
+    y = node.emit(relax.op.expand_dims(real_signal(node.emit, wide, length, scale=1 / length), -1))
+    return y if str(y.ty.dtype) == dtype else node.emit(relax.op.astype(y, dtype))
 
 
-def _back(node: Node, y: relax.Expr, order: list[int], kinds: int) -> relax.Expr:
-    del kinds
-    back = [int(i) for i in np.argsort(order)] + [len(order)]
-    return relax.op.permute_dims(y, back)
+def _back(y: relax.Expr, order: list[int]) -> relax.Expr:
+    """Return a transform with its dimensions in the order of the input."""
+    return relax.op.permute_dims(y, [int(i) for i in np.argsort(order)] + [len(order)])
 
 
 def _stft(node: Node) -> relax.Expr:
@@ -139,7 +124,7 @@ def _stft(node: Node) -> relax.Expr:
             cut[i] = part if window is None else node.emit(relax.op.multiply(part, window))
     if onesided and cut[1] is not None:
         raise Unsupported("it takes half of the spectrum of a complex signal; set onesided = 0")
-    return _transform(node, cut[0], cut[1], length // 2 + 1 if onesided else length, False)
+    return _transform(node, cut[0], cut[1], onesided, False)
 
 
 def _window(node: Node) -> relax.Expr:

@@ -16,6 +16,7 @@ from .indexing import indexing_decompositions
 from .numeric import numeric_decompositions
 from .regions import region_decompositions
 from .scans import scan_decompositions
+from .signal import signal_decompositions
 from .special import special_decompositions
 from .uniques import unique_decompositions
 
@@ -74,6 +75,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         numeric_decompositions(),
         region_decompositions(),
         scan_decompositions(),
+        signal_decompositions(),
         special_decompositions(),
         unique_decompositions(),
     ):

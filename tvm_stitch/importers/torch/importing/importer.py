@@ -10,6 +10,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
+from ..complexes.parts import Parts
+from ..complexes.table import complex_operators, with_complex
 from ..core import Converter
 from .results import checked
 from .state import View
@@ -61,6 +63,9 @@ class Importer(ExportedProgramImporter):
             return lambda node: converter(node, self)
 
         known = {**theirs, **{name: bound(converter) for name, converter in self.converters.items()}}
+        known = {
+            name: with_complex(name, known.get(name), self) for name in known.keys() | complex_operators()
+        }
         return {name: self._noted(convert) for name, convert in known.items()}
 
     def _noted(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -68,6 +73,7 @@ class Importer(ExportedProgramImporter):
             result = checked(node, convert(node))
             fields = result.fields if isinstance(result, relax.Tuple) else result
             for field in fields if isinstance(result, (relax.Tuple, list, tuple)) else [result]:
+                field = field.real if isinstance(field, Parts) else field
                 if isinstance(field, relax.Var):
                     path = path_of(node)
                     name = f"{path}/{node.name}" if path else str(node.name)

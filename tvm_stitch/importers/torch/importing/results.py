@@ -11,6 +11,7 @@ from typing import Any
 from tvm import relax
 
 from ....compat import int_value
+from ..complexes.parts import Parts
 from ..core import dtype_name, results_read
 from .unsupported import Unsupported
 
@@ -34,6 +35,8 @@ def checked(node: Any, result: Any) -> Any:
 
 
 def _field(result: Any, at: int) -> Any:
+    if isinstance(result, Parts):
+        return result.each(lambda part: _field(part, at))
     if isinstance(result, (list, tuple)):
         return result[at] if at < len(result) else None
     if isinstance(result, relax.Tuple):
@@ -49,10 +52,20 @@ def _check(node: Any, result: Any, value: Any) -> None:
 
     if not isinstance(value, torch.Tensor):
         return
+    if value.dtype.is_complex:
+        if not isinstance(result, Parts):
+            raise Unsupported.at(node, "its converter returns no complex tensor")
+        _check_tensor(node, result.real, value)
+        _check_tensor(node, result.imaginary, value)
+    else:
+        _check_tensor(node, result, value)
+
+
+def _check_tensor(node: Any, result: Any, value: Any) -> None:
     kind = getattr(result, "ty", None)
     if not isinstance(kind, relax.TensorType):
         raise Unsupported.at(node, "its converter returns no tensor")
-    wanted = dtype_name(value.dtype)
+    wanted = dtype_name(value.dtype.to_real())
     given = str(kind.dtype.dtype)
     if given != wanted:
         raise Unsupported.at(node, f"its converter returns {given} instead of {wanted}")

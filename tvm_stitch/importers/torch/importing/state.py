@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
+from ..complexes.boundary import with_real_boundary
+from ..complexes.parts import real_tensor
 from .unsupported import Unsupported
 
 State = Literal["constants", "inputs"]
@@ -42,41 +44,39 @@ class View:
     order: tuple[int, ...]
     changed: tuple[str, ...]
     """Names of the changed buffers and inputs, which are the last results."""
-
-    @property
-    def graph_module(self) -> Any:
-        return self.program.graph_module
+    graph_module: Any
+    """The program's graph, whose inputs and results are real."""
 
     @property
     def graph(self) -> Any:
-        return self.program.graph
+        return self.graph_module.graph
 
     @property
     def state_dict(self) -> Any:
-        return self.program.state_dict
+        return {name: real_tensor(value) for name, value in self.program.state_dict.items()}
 
     @property
     def constants(self) -> dict[str, Any]:
         """Return the constants that are no inputs. TVM's importer binds a wrong input for any other."""
         kinds = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
         bound = {spec.target for spec in self.graph_signature.input_specs if spec.kind in kinds}
-        return {name: value for name, value in self.program.constants.items() if name in bound}
+        return {name: real_tensor(x) for name, x in self.program.constants.items() if name in bound}
 
     @property
     def tensor_constants(self) -> Any:
-        return self.program.tensor_constants
+        return {name: real_tensor(value) for name, value in self.program.tensor_constants.items()}
 
     @property
     def range_constraints(self) -> Any:
         return self.program.range_constraints
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        return iter(self.program.named_parameters())
+        return ((name, real_tensor(value)) for name, value in self.program.named_parameters())
 
     def named_buffers(self) -> Iterator[tuple[str, Any]]:
         """Yield the buffers that are no inputs."""
         bound = {spec.target for spec in self.graph_signature.input_specs if spec.kind == InputKind.BUFFER}
-        return ((name, value) for name, value in self.program.named_buffers() if name in bound)
+        return ((name, real_tensor(x)) for name, x in self.program.named_buffers() if name in bound)
 
 
 def view_of(program: Any, state: State) -> View:
@@ -116,15 +116,20 @@ def view_of(program: Any, state: State) -> View:
         Signature(tuple(inputs), tuple(replace(spec, kind=OutputKind.USER_OUTPUT) for _, spec in ordered)),
         tuple(at for at, _ in ordered),
         tuple(str(spec.target) for _, spec in changes),
+        with_real_boundary(program.graph_module),
     )
 
 
 def initial_state(program: Any, mod: Any) -> dict[str, torch.Tensor]:
     """Return copies of the buffers that a program changes, by name, in the order of inputs and results.
 
+    Complex ones are real tensors with a last axis of two elements.
+
     Args:
         program: a ``torch.export.ExportedProgram``.
         mod: its module.
     """
     values, names = dict(program.named_buffers()), (mod["main"].attrs or {}).get("torch_state", [])
-    return {str(name): values[str(name)].detach().clone() for name in names if str(name) in values}
+    return {
+        str(name): real_tensor(values[str(name)]).detach().clone() for name in names if str(name) in values
+    }

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
+from ..complexes.parts import described_kind, touches_complex
+from ..complexes.table import complex_operators
 from .unsupported import Unsupported, described, name_of
 
 THEIRS = frozenset(
@@ -29,7 +31,6 @@ RANDOM = (
     "it draws random numbers, and a compiled function has none; export the model after model.eval(),"
     " or pass the numbers as an input"
 )
-COMPLEX = "complex numbers are not imported"
 LINEAR_ALGEBRA = "decompositions of matrices are not imported"
 LOOPS = (
     "this loop is not imported; write it with torch.while_loop or torch.scan, or as a Python for statement with a"
@@ -46,12 +47,6 @@ REFUSED: Mapping[str, str] = {
         " randint_like.low_dtype randn.default randn_like.default randperm.default rrelu_with_noise_functional.default"
         " uniform.default rand.generator randn.generator dropout_.default alpha_dropout.default".split(),
         RANDOM,
-    ),
-    **dict.fromkeys(
-        "_fft_c2c.default _fft_c2r.default _fft_r2c.default complex.default polar.default real.default imag.default"
-        " view_as_complex.default view_as_real.default _conj.default conj_physical.default angle.default"
-        " sgn.default resolve_conj.default".split(),
-        COMPLEX,
     ),
     **dict.fromkeys(
         "_linalg_det.default _linalg_eigh.default _linalg_slogdet.default _linalg_solve_ex.default _linalg_svd.default"
@@ -91,23 +86,20 @@ def check_operators(graph_module: Any, known: Set[str]) -> None:
     """
     import torch.fx
 
+    known = known | THEIRS | complex_operators()
     reasons = [
         (described(node), reason_for(name_of(node)))
         for module in graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes
-        if node.op == "call_function" and name_of(node) not in known | THEIRS
+        if node.op == "call_function" and name_of(node) not in known
     ]
     reasons += [
-        (described(node), COMPLEX)
-        for node in graph_module.graph.nodes
-        if node.op in ("call_function", "placeholder") and _is_complex(node)
+        (described(node), described_kind(node))
+        for module in graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if node.op == "call_function" and touches_complex(node) and name_of(node) not in complex_operators()
     ]
     if reasons:
         raise Unsupported(reasons)
-
-
-def _is_complex(node: Any) -> bool:
-    """Return whether a node's result is a complex tensor."""
-    dtype = getattr(node.meta.get("val"), "dtype", None)
-    return bool(getattr(dtype, "is_complex", False))

@@ -85,8 +85,6 @@ def _full(at: int, node: Any, importer: Any) -> Any:
         number = constant(value, dtype)
     elif isinstance(getattr(value, "ty", None), relax.TensorType):
         number = cast(value, dtype, importer)
-    elif isinstance(value, complex):
-        raise Unsupported.at(node, "complex numbers are not imported")
     else:
         number = importer._prim_value_to_scalar_tensor(value, dtype)
     if at == 0:
