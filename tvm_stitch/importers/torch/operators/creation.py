@@ -85,6 +85,8 @@ def _full(at: int, node: Any, importer: Any) -> Any:
         number = constant(value, dtype)
     elif isinstance(getattr(value, "ty", None), relax.TensorType):
         number = cast(value, dtype, importer)
+    elif isinstance(value, complex):  # TVM's own importer holds no complex tensors
+        raise Unsupported.at(node, "complex numbers need tvm_stitch.importers.torch.from_exported_program")
     else:
         number = importer._prim_value_to_scalar_tensor(value, dtype)
     if at == 0:
