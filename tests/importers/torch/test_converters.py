@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
 
+from tests.importers.torch.programs import Called, compiled, imported  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 
 LLVM = tvm.target.Target("llvm")
@@ -201,3 +202,16 @@ def test_ranges(symbolic: bool, rows: int) -> None:
     for one, other in zip(found, CountingDown()(x), strict=True):
         assert one.numpy().dtype == other.numpy().dtype
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-6)
+
+
+def test_a_negated_comparison_of_extents() -> None:
+    def selected(x: Any) -> Any:
+        some = x[x > 0]
+        torch._check(some.shape[0] != 0)
+        return some + 1
+
+    x = torch.tensor([1.0, -2.0, 3.0])
+    assert any(
+        "sym_not" in str(node.target) for node in torch.export.export(Called(selected), (x,)).graph.nodes
+    )
+    np.testing.assert_array_equal(compiled(imported(selected, x))(x)[0], [2.0, 4.0])

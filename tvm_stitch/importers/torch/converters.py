@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from tvm import tirx
 from tvm.relax import op as R
 
 from ...compat import int_value
@@ -63,6 +64,7 @@ def own_converters() -> dict[str, Converter]:
         **resizing_converters(),
         "cat.default": _concatenation,
         "elu.default": _elu,
+        "sym_not": _symbolic_not,
     }
     return own | {name.rpartition("::")[2]: converter for name, converter in own.items()}
 
@@ -102,6 +104,12 @@ def _concatenation(node: Any, importer: Any) -> Any:
     axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     tensors = in_type(some, dtype_name(node.meta["val"].dtype), importer)
     return tensors[0] if len(tensors) == 1 else importer.block_builder.emit(R.concat(tensors, axis))
+
+
+def _symbolic_not(node: Any, importer: Any) -> Any:
+    """(condition), of symbolic extents."""
+    condition = importer.env[node.args[0]]
+    return not condition if isinstance(condition, bool) else tirx.Not(condition)
 
 
 def _elu(node: Any, importer: Any) -> Any:
