@@ -8,6 +8,7 @@ from tvm import relax, tirx
 
 from ...repairs.schedule.sound_arithmetic import SoundArithmetic
 from ...support.module_pass import module_pass
+from .evaluated import with_evaluated_calls
 from .uniform import computed_of_scalars, with_single_values
 
 
@@ -22,8 +23,8 @@ class FoldConstants:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fold constants in the module's Relax functions. Its PrimFuncs stay as they are."""
-        passes = [SoundArithmetic(on_device=False), relax.transform.FoldConstant()]
-        folded = tvm.transform.Sequential(passes)(mod)
+        evaluated = with_evaluated_calls(SoundArithmetic(on_device=False)(mod))
+        folded = relax.transform.FoldConstant()(evaluated)
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
                 folded.update_func(gvar, func)

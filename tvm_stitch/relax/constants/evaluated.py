@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluate calls of constants on this machine, with one library for all their functions.
+
+TVM's ``FoldConstant`` builds a library for each call, even if calls share a function. That took 14 of the 24 seconds
+that a MaxViT took to compile, and 22 of the 31 seconds of an NF-RegNet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ...graph.extent import is_static
+from ...support.failures import reason_of
+from ..rewriting.functions import own_functions
+from ..rewriting.rules import Match, Rule, apply_rules
+from ..rewriting.values import bindings_of
+from ..rewriting.views import shape_of
+from ..stitch.dataflow import call_args, is_call_tir
+
+_TARGET = "llvm"
+"""The target that ``FoldConstant`` has: any x86-64, so that constants do not depend on the machine that compiles."""
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """A call to evaluate: the variable that it is bound to, its function, its operands, and its result's type."""
+
+    var: relax.Var
+    function: tvm.ir.GlobalVar
+    operands: Sequence[relax.Expr]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def with_evaluated_calls(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module with constants in place of calls of functions with constants.
+
+    Calls without operands stay, because their results are as large as they are simple. The calls that read them stay
+    too. If the functions cannot be built, all calls stay.
+
+    Args:
+        mod: a legalized module, with functions that this machine's CPU can run.
+    """
+    evaluations = [each for _, func in own_functions(mod) for each in _evaluations(mod, func)]
+    if not evaluations:
+        return mod
+    gvars = dict.fromkeys(each.function for each in evaluations)
+    views = {gvar for gvar in gvars if relax.analysis.has_reshape_pattern(mod[gvar])}
+    try:
+        library = _library({gvar: mod[gvar] for gvar in gvars if gvar not in views})
+    except Exception as error:  # some functions may be for another device
+        reason_of(error, "constants", quiet=True)
+        return mod
+    known: dict[relax.Var, tvm.runtime.Tensor] = {}
+    for each in evaluations:
+        operands = [_array(operand, known) for operand in each.operands]
+        if each.function in views:
+            known[each.var] = operands[0]._create_view(each.shape)
+            continue
+        result = tvm.runtime.empty(each.shape, each.dtype)
+        library[each.function](*operands, result)
+        known[each.var] = result
+
+    def constant(match: Match) -> relax.Expr:
+        return relax.const(known[match.var])
+
+    rule = Rule("FoldConstant builds a library for each call", constant, variables=known)
+    return apply_rules(mod, [rule], inlines_constants=True)
+
+
+def _evaluations(mod: tvm.IRModule, func: relax.Function) -> list[_Evaluation]:
+    """Return the calls whose operands are constants or results of such calls, each behind those that it reads."""
+    found: dict[relax.Var, _Evaluation] = {}
+    for binding in bindings_of(func.body):
+        value, shape = binding.value, shape_of(binding.var)
+        if not is_call_tir(value) or len(value.args) != 2 or shape is None or not is_static(shape):
+            continue
+        operands, scalars = call_args(value)
+        if scalars or not operands or not isinstance(mod[value.args[0]], tirx.PrimFunc):
+            continue
+        if all(isinstance(each, tvm.ir.GenericConst) or each in found for each in operands):
+            dtype = str(binding.var.ty.dtype)
+            found[binding.var] = _Evaluation(binding.var, value.args[0], operands, shape, dtype)
+    return list(found.values())
+
+
+def _library(functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc]) -> dict[tvm.ir.GlobalVar, Any]:
+    """Return the compiled functions."""
+    if not functions:
+        return {}
+    names = {gvar: f"constant_{i}" for i, gvar in enumerate(functions)}
+    named = {names[gvar]: func.with_attr("global_symbol", names[gvar]) for gvar, func in functions.items()}
+    built = tvm.tirx.build(tvm.IRModule(named), _TARGET)
+    return {gvar: built[name] for gvar, name in names.items()}
+
+
+def _array(operand: relax.Expr, known: Mapping[relax.Var, tvm.runtime.Tensor]) -> tvm.runtime.Tensor:
+    return operand.value if isinstance(operand, tvm.ir.GenericConst) else known[operand]
