@@ -221,3 +221,38 @@ def of_what_it_computes(
 def test_others_are_refused(func: Any, reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
         anchored(read(func, "f"))
+
+
+@T.prim_func(s_tir=True)
+def of_a_vector(
+    x: T.Buffer((2, 30, 8), "float32"), w: T.Buffer((2, 8, 1), "float32"), y: T.Buffer((2, 30, 1), "float32")
+):
+    for b, i, n, k in T.grid(2, 30, 1, 8):
+        with T.sblock("product"):
+            vb, vi, vn, vk = T.axis.remap("SSSR", [b, i, n, k])
+            with T.init():
+                y[vb, vi, vn] = T.float32(0)
+            y[vb, vi, vn] = y[vb, vi, vn] + x[vb, vi, vk] * w[vb, vk, vn]
+
+
+def test_a_matrix_times_a_vector_has_the_rows_as_columns() -> None:
+    p = anchored(read(of_a_vector, "f")).product
+    assert (p.batch, p.rows, p.columns, p.reduction) == (2, 1, 30, 8)
+    assert (p.left.name, p.right.name, p.transposed, p.chosen) == ("w", "x", True, None)
+
+
+@T.prim_func(s_tir=True)
+def of_vectors(
+    x: T.Buffer((2, 1, 8), "float32"), w: T.Buffer((2, 8, 1), "float32"), y: T.Buffer((2, 1, 1), "float32")
+):
+    for b, i, n, k in T.grid(2, 1, 1, 8):
+        with T.sblock("product"):
+            vb, vi, vn, vk = T.axis.remap("SSSR", [b, i, n, k])
+            with T.init():
+                y[vb, vi, vn] = T.float32(0)
+            y[vb, vi, vn] = y[vb, vi, vn] + x[vb, vi, vk] * w[vb, vk, vn]
+
+
+def test_vectors_times_vectors_stay_a_batch() -> None:
+    p = anchored(read(of_vectors, "f")).product
+    assert (p.batch, p.rows, p.columns, p.reduction) == (2, 1, 1, 8)

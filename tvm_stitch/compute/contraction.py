@@ -10,9 +10,10 @@ from .. import compat
 from ..compat import Expr, Var
 from ..graph.dtype import BYTES, MULTIPLIED, summed_dtype
 from ..graph.extent import Extent, is_number, product, same
+from ..graph.gather import gather_of
 from ..graph.ir import Axis, Operator, Tensor
 from ..support.failures import Refusal
-from .cpu.padding import padded
+from .cpu.padding import is_stored, padded
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Contraction:
         left_transposed: the left side is stored as ``[batch, reduction, rows]``.
         shared: the right side is the same for the whole batch.
         left_shared: the left side is the same for the whole batch.
+        chosen: integers, one for each matrix of the batch. The right side's matrix has this number in ``right``. None
+            if the matrices are read in order.
     """
 
     left: Tensor
@@ -41,6 +44,7 @@ class Contraction:
     left_transposed: bool = False
     shared: bool = False
     left_shared: bool = False
+    chosen: Tensor | None = None
 
     @property
     def summed(self) -> str:
@@ -49,24 +53,29 @@ class Contraction:
 
     @property
     def has_weight(self) -> bool:
-        """True if the right side is a single matrix."""
-        return self.shared or is_number(self.batch, 1)
+        """True if the right side is a single matrix, and known before the kernel begins."""
+        return self.chosen is None and (self.shared or is_number(self.batch, 1))
 
 
 def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
-    """Return the contraction that an operator computes, and the operators that permute the axes of its operands.
+    """Return the contraction that an operator computes, and the operators that permute or gather its operands.
+
+    The columns are the last axis. If it has one element, they are the axis before, where only one float factor has
+    that: vectors then run along the reduction of a matrix times a vector.
 
     Raises:
         Refusal: if the operator computes something else, or its tensors are stored in another order.
     """
     if not op.contraction or op.combiner != "sum" or len(op.reduce) != 1 or not op.spatial:
         raise Refusal("no matrix product")
-    left, right = _factors(op)
-    reduction, columns = op.reduce[0], op.spatial[-1]
-    outer = [axis for axis in op.spatial[:-1] if not _is_unit(axis)]
+    reduction, columns = op.reduce[0], _columns_of(op)
+    left, right = _factors(op, columns)
+    outer = [axis for axis in op.spatial if axis is not columns and not _is_unit(axis)]
     leading = [axis.var for axis in outer]
     if columns.var in left.axes and columns.var not in right.axes:
         left, right = right, left
+    if left.chosen is not None:
+        raise Refusal(f"{left.tensor.name} is gathered row by row")
     shared = right.axes[:-2]
     if shared != leading[: len(shared)] or len(right.axes) < 2:
         raise Refusal(f"{right.tensor.name} is not read matrix by matrix")
@@ -95,29 +104,47 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
         left_transposed,
         not shared and count > 0,
         left_shared,
+        right.chosen,
     )
     return contraction, [*left.taken, *right.taken]
 
 
 @dataclass(frozen=True)
 class _Factor:
-    """A tensor in memory that is a factor, the variables that index its axes, and the operators that permute it.
+    """A tensor in memory that is a factor, the variables that index its axes, and the operators that move it.
 
-    Leading axes of one element are left out.
+    Leading axes of one element are left out. ``chosen`` numbers the matrices of a gathered tensor, for the axes that
+    precede the last two.
     """
 
     tensor: Tensor
     axes: list[Var]
     taken: list[Operator]
+    chosen: Tensor | None = None
 
 
-def _factors(op: Operator) -> tuple[_Factor, _Factor]:
+def _columns_of(op: Operator) -> Axis:
+    """Return the axis of the columns: the last one, or the last but one of a matrix times a vector."""
+    last = op.spatial[-1]
+    wide = [axis for axis in op.spatial if not _is_unit(axis)]
+    if not _is_unit(last) or not wide or compat.kind(op.value) != "Mul" or op.output.dtype not in MULTIPLIED:
+        return last
+    if not isinstance(wide[-1].extent, int):
+        return last
+    factors = [loaded(factor) for factor in (op.value.a, op.value.b)]
+    readers = [
+        f for f in factors if any(compat.same_var(i, wide[-1].var) for i in compat.elements(f.indices))
+    ]
+    return wide[-1] if len(readers) == 1 else last
+
+
+def _factors(op: Operator, columns: Axis) -> tuple[_Factor, _Factor]:
     if compat.kind(op.value) != "Mul":
         raise Refusal("no product of two tensors")
-    return _factor(op, op.value.a), _factor(op, op.value.b)
+    return _factor(op, op.value.a, columns), _factor(op, op.value.b, columns)
 
 
-def _factor(op: Operator, factor: Expr) -> _Factor:
+def _factor(op: Operator, factor: Expr, columns: Axis) -> _Factor:
     """Return the tensor that is read as a factor.
 
     Raises:
@@ -126,11 +153,11 @@ def _factor(op: Operator, factor: Expr) -> _Factor:
     factor = loaded(factor)
     indices = compat.elements(factor.indices)
     tensor = op.operand[compat.load_buffer(factor)]
-    source, taken = padded(tensor)
+    source, taken = padded(tensor, _is_source)
     if not source.only_permutes:
         raise Refusal(f"{tensor.name} is computed in the same kernel")
     extents = {axis.var: axis.extent for axis in op.axes}
-    units = {axis.var for axis in op.spatial[:-1] if _is_unit(axis)}
+    units = {axis.var for axis in op.spatial if axis is not columns and _is_unit(axis)}
     whole = []
     for index, extent in zip([indices[axis] for axis in source.order], source.source.shape):
         if is_number(extent, 1) and (index in units or compat.int_value(index) == 0):
@@ -138,7 +165,19 @@ def _factor(op: Operator, factor: Expr) -> _Factor:
         if index not in extents or not same(extents[index], extent):
             raise Refusal(f"{tensor.name} is not read along whole axes")
         whole.append(index)
-    return _Factor(source.source, whole, taken)
+    maker = source.source.producer
+    if maker is None:
+        return _Factor(source.source, whole, taken)
+    gather = gather_of(maker)
+    if gather is None or not (is_stored(gather.source) and is_stored(gather.numbers)):
+        raise Refusal(f"{tensor.name} is computed in the same kernel")
+    if len(gather.source.shape) != 3:
+        raise Refusal(f"{tensor.name} is not gathered matrix by matrix")
+    return _Factor(gather.source, whole, [*taken, maker], gather.numbers)
+
+
+def _is_source(tensor: Tensor) -> bool:
+    return is_stored(tensor) or gather_of(tensor.producer) is not None
 
 
 def loaded(factor: Expr) -> Expr:

@@ -22,7 +22,7 @@ from .estimate import Estimator, in_block
 from .horizontal import fuse_horizontally
 from .merging import Merger
 from .node import Node, NodeKind, Value
-from .prologue import find_prologues, is_border, is_permutation
+from .prologue import find_prologues, is_border, is_moved
 from .quotient import Quotient
 from .weigh import MORE_KERNELS, Weigher
 
@@ -173,7 +173,7 @@ class _Identifier:
             c[0]: c[1:] for c in find_epilogues(self.quotient, free_but(borders), self.rules, self.choices)
         }
         free = free_but(behind)
-        before = find_prologues(self.quotient, free, anchors, self.rules.permuted, is_permutation, borders)
+        before = find_prologues(self.quotient, free, anchors, self.rules.permuted, is_moved, borders)
         epilogues = []
         for anchor in sorted({*behind, *before}):
             scope = anchor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transpositions and borders that the kernel of a compute-intensive operator computes while it reads its operands."""
+"""Transpositions, gathers and borders of operands that the kernel of a compute-intensive operator computes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .. import compat
 from ..graph.access import branches
 from ..graph.extent import same
+from ..graph.gather import gather_of
 from ..graph.ir import Operator, StitchGraph
 from .compose import compose
 from .node import Node, NodeKind, Value
@@ -24,7 +25,7 @@ def find_prologues(
 ) -> dict[int, list[int]]:
     """Return the prologue of each anchor that has one: the nodes that compute an operand for this anchor alone.
 
-    The nodes permute an operand's axes, or put a border of one value around it, or both in a row. Callers look for
+    The nodes permute an operand's axes, gather its matrices, or put a border of one value around it. Callers look for
     borders first, because nothing else computes a border in its kernel.
 
     Args:
@@ -32,7 +33,7 @@ def find_prologues(
         free: by node, whether it may be taken.
         anchors: compute-intensive nodes that a template computes.
         serves: returns whether a template computes such a node together with the nodes before it, as one graph.
-        is_read: returns whether a node is of the wanted kind, ``is_border`` or ``is_permutation``.
+        is_read: returns whether a node is of the wanted kind, ``is_border`` or ``is_moved``.
         before: prologues that are taken already.
     """
     prologues: dict[int, list[int]] = {}
@@ -84,6 +85,25 @@ def is_border(node: Node) -> bool:
     op = _only_operator(node)
     chosen = None if op is None or op.is_reduce else branches(op.value)
     return chosen is not None and compat.is_load(chosen[1]) and not compat.operands(chosen[2])
+
+
+def is_moved(node: Node) -> bool:
+    """Return whether a node permutes the axes of its only input, or gathers slices of its first one."""
+    return is_permutation(node) or is_gather(node)
+
+
+def is_gather(node: Node) -> bool:
+    """Return whether a node only gathers slices of its first input by the numbers in its second one."""
+    graph = node.graph
+    if (
+        node.kind is not NodeKind.MEMORY
+        or graph is None
+        or len(graph.operators) != 1
+        or len(node.inputs) != 2
+    ):
+        return False
+    gather = gather_of(graph.operators[0])
+    return gather is not None and graph.inputs == [gather.source, gather.numbers]
 
 
 def is_permutation(node: Node) -> bool:

@@ -86,6 +86,7 @@ class MatmulTasks:
                     -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
                 )
             batch, *parts = unflatten(task, divided)
+            self.matrix = self._matrix(batch)
             row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
             first = self._number(row_task * B.i64(tiles.task_rows), "first")
             count = self._number(count_of(p.rows, tiles.task_rows, first), "count")
@@ -200,7 +201,7 @@ class MatmulTasks:
         """Copy the columns of a panel so that neighbours are contiguous."""
         p = self.product
         reduction, columns = as_expr(p.reduction), as_expr(p.columns)
-        begin = (self._matrix(batch) * columns + start) * reduction
+        begin = (self.matrix * columns + start) * reduction
         assert isinstance(p.reduction, int)
         side = side_of(self.tiles.lanes, width, p.reduction) if p.right.dtype == p.summed else 1
         to = MatrixRows(panel, B.i64(0), B.i64(width))
@@ -360,8 +361,12 @@ class MatmulTasks:
         return B.i64(0) if self.product.left_shared else batch
 
     def _matrix(self, batch: Expr) -> Expr:
-        """Return the index of the right side's matrix."""
-        return B.i64(0) if self.product.shared else batch
+        """Return the index of the right side's matrix, bound to a variable if it is read from memory."""
+        p = self.product
+        position = B.i64(0) if p.shared else batch
+        if p.chosen is None:
+            return position
+        return B.bind(tir.Cast("int64", B.fetch(B.flat_view(p.chosen.buffer), position)), "matrix")
 
     def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:
         p = self.product
@@ -369,7 +374,7 @@ class MatmulTasks:
             return self._wide(compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column]))
         if self.copied is not None:
             return B.fetch(self.copied, k * B.i64(width) + column)
-        reduction, columns, matrix = as_expr(p.reduction), as_expr(p.columns), self._matrix(batch)
+        reduction, columns, matrix = as_expr(p.reduction), as_expr(p.columns), self.matrix
         if p.transposed:
             return self._wide(B.fetch(self.right, (matrix * columns + start + column) * reduction + k))
         return self._wide(B.fetch(self.right, (matrix * reduction + k) * columns + start + column))

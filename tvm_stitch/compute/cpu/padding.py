@@ -8,7 +8,7 @@ channels for every task took more than half of the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ... import compat
@@ -68,24 +68,38 @@ class Padded:
         return self.only_permutes and self.in_order
 
 
-def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
-    """Return how a tensor derives from one in memory, and the operators that compute it.
+def is_stored(tensor: Tensor) -> bool:
+    """Return whether a tensor is in memory before the kernel begins."""
+    return tensor.producer is None
+
+
+def padded(tensor: Tensor, is_source: Callable[[Tensor], bool] = is_stored) -> tuple[Padded, list[Operator]]:
+    """Return how a tensor derives from a source, and the operators that compute it.
+
+    Args:
+        tensor: a tensor.
+        is_source: returns whether a tensor is a source. By default tensors in memory are.
 
     Raises:
         Refusal: if it is computed in another way.
     """
-    if tensor.producer is None:
+    if is_source(tensor):
         axes = tuple(range(len(tensor.shape)))
         return Padded(tensor, axes, tensor.shape, tensor.shape, (0,) * len(axes), None), []
-    op = tensor.producer
+    op = _maker(tensor)
     padding = _padding(op)
     operators = [op]
-    while padding.source.producer is not None:
-        below = padding.source.producer
+    while not is_source(padding.source):
+        below = _maker(padding.source)
         lower = _padding(below)
         operators.append(below)
         padding = _over(padding, lower, Refusal(f"{padding.source.name} is computed in the same kernel"))
     return padding, operators
+
+
+def _maker(tensor: Tensor) -> Operator:
+    assert tensor.producer is not None
+    return tensor.producer
 
 
 def _over(upper: Padded, lower: Padded, error: Refusal) -> Padded:

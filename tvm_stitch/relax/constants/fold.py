@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldConstants: TVM's constant folding, after repairs of TVM's arithmetic."""
+"""FoldConstants: calls of constants become constants, computed with the arithmetic of kernels."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .uniform import computed_of_scalars, with_single_values
 class FoldConstants:
     """Compute the values that depend on constants alone, with the arithmetic of kernels for a CPU.
 
-    TVM's ``FoldConstant`` compiles the functions for this machine as they are. Wrong results for NaN and for casts
-    that wrap around would become constants. Calls of functions with a pattern get one element for a tensor of one
+    One library has all functions (:mod:`.evaluated`). TVM's ``FoldConstant`` computes what is left. It compiles
+    functions for this machine as they are, so wrong results for NaN and for casts that wrap around would become
+    constants. Calls of functions with a pattern get one element for a tensor of one
     value that is computed from scalars. Runs behind ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fold constants in the module's Relax functions. Its PrimFuncs stay as they are."""
-        evaluated = with_evaluated_calls(SoundArithmetic(on_device=False)(mod))
-        folded = relax.transform.FoldConstant()(evaluated)
+        sound = tvm.transform.Sequential([SoundArithmetic(on_device=False)])(mod)
+        folded = relax.transform.FoldConstant()(with_evaluated_calls(sound))
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
                 folded.update_func(gvar, func)

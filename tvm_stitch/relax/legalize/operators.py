@@ -13,6 +13,7 @@ from ...repairs.legalize.take import TAKES
 from ...support.one_at_a_time import exclusively
 from ..quantize.elementwise import ELEMENTWISE_QUANTIZATION
 from .arg_reductions import ARG_REDUCTIONS
+from .gathers import GATHERS
 from .grid_samples import GRID_SAMPLES
 from .input_dilation import TRANSPOSED_CONVOLUTIONS
 from .repeated import LegalizeOnce
@@ -21,6 +22,7 @@ LEGALIZED = (
     ARG_REDUCTIONS
     | CENTRED_NORMS
     | ELEMENTWISE_QUANTIZATION
+    | GATHERS
     | GRID_SAMPLES
     | SLICE_SCATTERS
     | SYMBOLIC_SLICES
