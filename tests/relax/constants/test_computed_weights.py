@@ -183,3 +183,17 @@ def test_a_grouped_convolution_of_a_normalized_weight() -> None:
         np.einsum("nclk,fck->nfl", windows[:, 4 * g : 4 * g + 4], weight[6 * g : 6 * g + 6]) for g in (0, 1)
     ]
     np.testing.assert_allclose(got, np.concatenate(wanted, axis=1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_that_a_batch_norm_standardizes() -> None:
+    """As PyTorch's ONNX exporter writes standardized convolutions: the operator has several results."""
+    ones, zeros = np.ones(6, "float32"), np.zeros(6, "float32")
+
+    def body(emit: Any, x: Any) -> Any:
+        parameters = [relax.const(array) for array in (ones, zeros, zeros, ones)]
+        standardized = emit(R.nn.batch_norm(relax.const(W), *parameters, 1, epsilon=1e-5, training=True))
+        return R.matmul(x, emit(relax.TupleGetItem(standardized, 0)))
+
+    (found,) = weights_of(build(body, SPEC))
+    exact = W.astype("float64")
+    np.testing.assert_allclose(found, (exact - exact.mean(0)) / np.sqrt(exact.var(0) + 1e-5), rtol=1e-4)

@@ -115,3 +115,18 @@ def test_functions_that_cannot_be_built_leave_all_calls(monkeypatch: pytest.Monk
 def test_a_module_without_calls_of_constants_stays() -> None:
     mod = legalized(lambda emit, x: R.add(x, relax.const(weight(4, 6))))
     assert with_evaluated_calls(mod).same_as(mod)
+
+
+def test_functions_with_several_results(libraries: list[int]) -> None:
+    given, ones, zeros = weight(4, 6), np.ones(6, "float32"), np.zeros(6, "float32")
+
+    def body(emit: Any, x: Any) -> Any:
+        parameters = [relax.const(array) for array in (ones, zeros, zeros, ones)]
+        normalized = emit(R.nn.batch_norm(relax.const(given), *parameters, 1, epsilon=0.5, training=True))
+        return R.add(x, emit(R.negative(emit(relax.TupleGetItem(normalized, 0)))))
+
+    found = with_evaluated_calls(legalized(body))
+    assert (libraries, len(called(found))) == ([2], 1)
+    exact = given.astype("float64")
+    exact = (exact - exact.mean(0)) / np.sqrt(exact.var(0) + 0.5)
+    np.testing.assert_allclose(constants_of(found)[0], -exact, rtol=1e-5, atol=1e-6)

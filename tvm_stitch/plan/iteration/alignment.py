@@ -134,6 +134,7 @@ class _Aligner:
 
     def run(self) -> Alignment:
         found = list(dominants.roots(self.graph))
+        self._check_sizes(found)
         for op in found:
             if op in self.cross_row:
                 self._reduce_across(op)
@@ -148,6 +149,17 @@ class _Aligner:
         return Alignment(
             self.graph, self.domain, roots, self.reads, self.level, self.cross_row, stand_ins, self.choices
         )
+
+    def _check_sizes(self, found: Sequence[Operator]) -> None:
+        """Check that the outputs of a flat domain have equal sizes, before any of them is placed.
+
+        Most refusals of merges are of this kind. Placing outputs before it took a third of the time of a Mamba's
+        search for scopes.
+        """
+        first = self.graph.outputs[0].size
+        for op in found if self.domain.flat else ():
+            if not op.is_reduce and not same(op.output.size, first, self.domain.analyzer):
+                raise Misaligned(f"outputs of {first} and {op.output.size} elements without a common row")
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
@@ -204,9 +216,6 @@ class _Aligner:
         size, domain = op.output.size, self.domain
         points: list[Point] = []
         if domain.flat:
-            first = self.graph.outputs[0].size
-            if not same(size, first, domain.analyzer):
-                raise Misaligned(f"outputs of {first} and {size} elements without a common row")
             return [domain.full(size)]
         columns = quotient(size, domain.rows, domain.analyzer)
         if columns is not None:

@@ -107,6 +107,8 @@ def _is_constant(value: relax.Expr, found: Container[relax.Var]) -> bool:
     """Return whether a value depends only on constants and on the variables in ``found``."""
     if isinstance(value, relax.Var):
         return value in found
+    if isinstance(value, relax.TupleGetItem):
+        return _is_constant(value.tuple_value, found)
     if isinstance(value, relax.Tuple):
         return all(_is_constant(field, found) for field in value.fields)
     if isinstance(value, relax.Call):

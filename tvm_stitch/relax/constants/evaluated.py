@@ -14,13 +14,11 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ...graph.extent import is_static
 from ...support.failures import reason_of
 from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.values import bindings_of
-from ..rewriting.views import shape_of
-from ..stitch.dataflow import call_args, is_call_tir
+from ..stitch.dataflow import call_args, is_call_tir, result_types
 
 _TARGET = "llvm"
 """The target that ``FoldConstant`` has: any x86-64, so that constants do not depend on the machine that compiles."""
@@ -28,13 +26,16 @@ _TARGET = "llvm"
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """A call to evaluate: the variable that it is bound to, its function, its operands, and its result's type."""
+    """A call to evaluate: the variable that it is bound to, its function, its operands, and its results.
+
+    ``names`` has the variables of each result: that of the call, or those of the elements of its tuple.
+    """
 
     var: relax.Var
     function: tvm.ir.GlobalVar
     operands: Sequence[relax.Expr]
-    shape: tuple[int, ...]
-    dtype: str
+    results: Sequence[relax.TensorType]
+    names: Sequence[list[relax.Var]]
 
 
 def with_evaluated_calls(mod: tvm.IRModule) -> tvm.IRModule:
@@ -57,36 +58,64 @@ def with_evaluated_calls(mod: tvm.IRModule) -> tvm.IRModule:
         reason_of(error, "constants", quiet=True)
         return mod
     known: dict[relax.Var, tvm.runtime.Tensor] = {}
+    several: dict[relax.Var, Sequence[tvm.runtime.Tensor]] = {}
     for each in evaluations:
         operands = [_array(operand, known) for operand in each.operands]
         if each.function in views:
-            known[each.var] = operands[0]._create_view(each.shape)
-            continue
-        result = tvm.runtime.empty(each.shape, each.dtype)
-        library[each.function](*operands, result)
-        known[each.var] = result
+            results = [operands[0]._create_view(_extents(each.results[0]))]
+        else:
+            results = [tvm.runtime.empty(_extents(ty), str(ty.dtype)) for ty in each.results]
+            library[each.function](*operands, *results)
+        for result, names in zip(results, each.names, strict=True):
+            known.update(dict.fromkeys(names, result))
+        if each.var not in known:
+            several[each.var] = results
 
     def constant(match: Match) -> relax.Expr:
+        if match.var in several:
+            return relax.Tuple([relax.const(result) for result in several[match.var]])
         return relax.const(known[match.var])
 
-    rule = Rule("FoldConstant builds a library for each call", constant, variables=known)
+    rule = Rule("FoldConstant builds a library for each call", constant, variables={**known, **several})
     return apply_rules(mod, [rule], inlines_constants=True)
 
 
 def _evaluations(mod: tvm.IRModule, func: relax.Function) -> list[_Evaluation]:
     """Return the calls whose operands are constants or results of such calls, each behind those that it reads."""
-    found: dict[relax.Var, _Evaluation] = {}
+    made: list[_Evaluation] = []
+    tuples: dict[relax.Var, _Evaluation] = {}
+    known: set[relax.Var] = set()
     for binding in bindings_of(func.body):
-        value, shape = binding.value, shape_of(binding.var)
-        if not is_call_tir(value) or len(value.args) != 2 or shape is None or not is_static(shape):
+        var, value = binding.var, binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
+            tuples[value.tuple_value].names[int(value.index)].append(var)
+            known.add(var)
+        if not is_call_tir(value) or len(value.args) != 2:
             continue
         operands, scalars = call_args(value)
         if scalars or not operands or not isinstance(mod[value.args[0]], tirx.PrimFunc):
             continue
-        if all(isinstance(each, tvm.ir.GenericConst) or each in found for each in operands):
-            dtype = str(binding.var.ty.dtype)
-            found[binding.var] = _Evaluation(binding.var, value.args[0], operands, shape, dtype)
-    return list(found.values())
+        results = result_types(value)
+        if not all(map(_is_static, results)):
+            continue
+        if all(isinstance(each, tvm.ir.GenericConst) or each in known for each in operands):
+            is_tuple = isinstance(var.ty, relax.TupleType)
+            names: list[list[relax.Var]] = [[] for _ in results] if is_tuple else [[var]]
+            made.append(_Evaluation(var, value.args[0], operands, results, names))
+            if is_tuple:
+                tuples[var] = made[-1]
+            else:
+                known.add(var)
+    return made
+
+
+def _is_static(ty: relax.Type) -> bool:
+    shape = getattr(ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and all(isinstance(e, tirx.IntImm) for e in shape.values)
+
+
+def _extents(ty: relax.TensorType) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in ty.shape.values)
 
 
 def _library(functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc]) -> dict[tvm.ir.GlobalVar, Any]:
