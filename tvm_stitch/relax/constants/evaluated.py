@@ -7,6 +7,7 @@ that a MaxViT took to compile, and 22 of the 31 seconds of an NF-RegNet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from ..stitch.dataflow import call_args, is_call_tir, result_types
 
 _TARGET = "llvm"
 """The target that ``FoldConstant`` has: any x86-64, so that constants do not depend on the machine that compiles."""
+
+_FEW = 64
+"""Most elements of a result without operands. Shapes are such results: tensors of a few integers."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class _Evaluation:
 def with_evaluated_calls(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module with constants in place of calls of functions with constants.
 
-    Calls without operands stay, because their results are as large as they are simple. The calls that read them stay
-    too. If the functions cannot be built, all calls stay.
+    Calls without operands stay if they fill large tensors, and so do the calls that read these. If the
+    functions cannot be built, all calls stay.
 
     Args:
         mod: a legalized module, with functions that this machine's CPU can run.
@@ -93,10 +97,10 @@ def _evaluations(mod: tvm.IRModule, func: relax.Function) -> list[_Evaluation]:
         if not is_call_tir(value) or len(value.args) != 2:
             continue
         operands, scalars = call_args(value)
-        if scalars or not operands or not isinstance(mod[value.args[0]], tirx.PrimFunc):
-            continue
         results = result_types(value)
-        if not all(map(_is_static, results)):
+        if scalars or not isinstance(mod[value.args[0]], tirx.PrimFunc) or not all(map(_is_static, results)):
+            continue
+        if not operands and max(math.prod(_extents(ty)) for ty in results) > _FEW:
             continue
         if all(isinstance(each, tvm.ir.GenericConst) or each in known for each in operands):
             is_tuple = isinstance(var.ty, relax.TupleType)
