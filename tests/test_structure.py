@@ -351,6 +351,7 @@ _NO_CHOICE = {
     "compute/recurrent/cell.py": {"GATES": "of kinds of cells", "DEFAULTS": "ONNX Runtime's"},
     "relax/attention/operands.py": {"LEADING_AXES": "of the kernels' arguments"},
     "relax/constants/computed_weights.py": {"_FILLED": "the values of operators"},
+    "relax/constants/evaluated.py": {"_MOST_AXES": "of NumPy's arrays"},
     "relax/constants/views.py": {"_INTEGERS": "bits of types"},
     "relax/constants/weights.py": {"VALUE": "numbers of arguments"},
     "relax/legalize/aligned_regions.py": {"MOST_SAMPLES": "a limit that no finite region reaches"},

@@ -24,8 +24,8 @@ from ..stitch.dataflow import call_args, is_call_tir, result_types
 _TARGET = "llvm"
 """The target that ``FoldConstant`` has: any x86-64, so that constants do not depend on the machine that compiles."""
 
-_FEW = 64
-"""Most elements of a result without operands. Shapes are such results: tensors of a few integers."""
+_MOST_AXES = 64
+"""Most elements of a result without operands. Shapes are such results. NumPy's arrays have at most 64 axes."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _evaluations(mod: tvm.IRModule, func: relax.Function) -> list[_Evaluation]:
         results = result_types(value)
         if scalars or not isinstance(mod[value.args[0]], tirx.PrimFunc) or not all(map(_is_static, results)):
             continue
-        if not operands and max(math.prod(_extents(ty)) for ty in results) > _FEW:
+        if not operands and max(math.prod(_extents(ty)) for ty in results) > _MOST_AXES:
             continue
         if all(isinstance(each, tvm.ir.GenericConst) or each in known for each in operands):
             is_tuple = isinstance(var.ty, relax.TupleType)
