@@ -317,6 +317,12 @@ _NO_CHOICE = {
         "_DIVISION_COPIES": "of TVM's lowering: how often it writes the operands"
     },
     "plan/gpu/uncoalesced.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
+    "codegen/small_integers.py": {
+        "_OFFSET": "the float whose lowest bits hold an integer",
+        "_OFFSET_BITS": "its bits",
+        "_EXACT": "integers that a type holds",
+    },
+    "plan/rows/weights.py": {"VECTOR_BYTES": "of a vector load"},
     "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
     "codegen/gpu/memory/cache_policy.py": {"WORD": "of a register"},
     "codegen/gpu/reduce.py": {"WARP": "hardware"},

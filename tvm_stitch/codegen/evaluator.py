@@ -26,6 +26,7 @@ from ..repairs.tir.sound_indices import is_padded, sound_index
 from ..repairs.tir.truncated import signed_symbols
 from . import builder as B
 from .buffers import IN_PLACE, Buffers
+from .small_integers import float_of_masked, with_offset_joined
 
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
@@ -275,6 +276,10 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return e
     if name == "Cast":
         value = visit(e.value)
+        if arithmetic is DEVICE and has_load(e):
+            exact = float_of_masked(e.value, value, dtype)
+            if exact is not None:
+                return exact
         if dtype in HALF:  # keep an explicit rounding, then compute in float32
             if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
                 return value
@@ -287,6 +292,9 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         a, b = _level(visit(e.a), visit(e.b))
         if name in ("FloorDiv", "FloorMod") and not compat.FLOORS_DATA and has_load(e):
             return _floored(name, a, b)
+        joined = with_offset_joined(a, b) if name == "Sub" else None
+        if joined is not None:
+            return joined
         return arithmetic.binary(type(e), a, b) if _is_data(e) else type(e)(a, b)
     if name == "Not" and has_load(e):
         return arithmetic.negated(visit(e.a))

@@ -129,14 +129,19 @@ class Stage:
 
     def streams(self, leaf: Leaf) -> bool:
         """Return whether every row reads elements of its own of an input."""
-        return is_streamed(self.alignment.domain.rows, leaf)
+        weights = self.mapping.weights if isinstance(self.mapping, RowMapping) else {}
+        return leaf in weights or is_streamed(self.alignment.domain.rows, leaf)
+
+    def repeats(self, leaf: Leaf) -> int:
+        """Return how many neighbouring columns of a thread read the same element of an input."""
+        return self.row_mapping.weights.get(leaf, 1)
 
     def load_elements(self, leaf: Leaf, dtype: str) -> int:
         """Return how many elements of an input, which is in memory as ``dtype``, one access moves."""
         tensor, point = leaf
         domain, columns = self.alignment.domain, self.schedule.loading(leaf).columns
         indices, vector = domain.input_indices(tensor.shape, point), self.row_mapping.of(columns).vector
-        return access_elements(domain, indices, tensor.shape, dtype, columns, vector)
+        return access_elements(domain, indices, tensor.shape, dtype, columns, vector, self.repeats(leaf))
 
     def reads_pairs(self, leaf: Leaf, dtype: str) -> bool:
         """Return whether a thread reads two elements of an input, which is in memory as ``dtype``, as one word.

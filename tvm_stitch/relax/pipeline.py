@@ -44,6 +44,9 @@ from .constants.fold import FoldConstants
 from .constants.views import ConstantViews
 from .constants.weights import ConstantWeights
 from .dump import asked_dump
+from .few_rows.product_columns import ProductColumns
+from .few_rows.product_sums import ProductSums
+from .few_rows.whole_products import WholeProducts
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
 from .layout.padded_taps import PaddedTaps
@@ -233,6 +236,14 @@ LEGALIZATION = Phase("legalization", "operators become calls of functions, in da
         after={"ConvertToDataflow": "aliases are dropped in the new blocks as well"}),
     Row("WideningCasts", lambda c: WideningCasts(), "Give each reader of a widened value a cast of its own.",
         after={"AnnotateTIROpPattern": "casts are copied for readers that are marked as element-wise"}),
+    Row("ProductColumns", lambda c: ProductColumns(c.device, c.config),
+        "Compute the slices of products of few rows as products of some of their columns.", MATMULS,
+        after={"Legalize": "it looks at the functions of products and of slices"}),
+    Row("ProductSums", lambda c: ProductSums(c.device, c.config),
+        "Write products of few rows as sums, which stitch ops may take.", MATMULS,
+        after={"Legalize": "it looks at the functions of products and of what makes their weights",
+               "ProductColumns": "slices of sums are no products",
+               "FoldConstants": "a weight that is a constant is not dequantized"}),
     Row("ViewedResults", lambda c: ViewedResults(), "Make views of results that are reshapes of what a kernel makes.",
         after={"ConvertToDataflow": "TVM makes views inside dataflow blocks only",
                "CanonicalizeBindings.legalized": "it would undo this pass"}),
@@ -258,6 +269,8 @@ STITCHING = Phase("stitching", "memory-intensive operators become stitch ops; ag
 ), together=stitched_without_failing_scopes)
 
 REMAINDER = Phase("remainder", "TVM fuses the operators that no scope takes", (
+    Row("WholeProducts", lambda c: WholeProducts(), "Compute products as they were whose sums no scope took.",
+        after={"stitching": "scopes take the sums"}),
     Row("FuseRest", lambda c: FuseRest(), "Group the other calls as TVM's FuseOps does.",
         after={"AnnotateTIROpPattern": "TVM fuses by these marks",
                "stitching": "TVM gets what no scope takes"}),

@@ -55,6 +55,8 @@ class SweepEmitter(RowMemory):
         whole = (self._streamed(leaf) and leaf not in self.async_copies) or leaf in self.resident
         element = self.element if whole else self.lane_element
         assert element is not None
+        every = self.stage.repeats(leaf)
+        element = tir.floordiv(element, B.i64(every)) if every > 1 else element
         if tile in self.pairs:
             return widened(self.pairs[tile], element)
         return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
@@ -92,9 +94,9 @@ class SweepEmitter(RowMemory):
     def accumulators(self, p: RowLoop) -> list[Buffer]:
         """Allocate accumulators for a pass's reductions.
 
-        A reduction has one for each position in a vector, or a single one that is rescaled repeatedly.
+        A reduction has one for each position in a vector, or fewer, or a single one that is rescaled repeatedly.
         """
-        positions = 1 if self.mapping.storage is Storage.STEPS else self.mapping.of(p.columns).vector
+        positions = self._sums(p)
         found = []
         for op in p.reduces:
             acc = B.local([positions], accumulator_dtype(op), f"{short_name(op)}_acc")
@@ -182,16 +184,26 @@ class SweepEmitter(RowMemory):
             operand = self.eval.operand(op)
             if valid is not None:
                 operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
-            position = B.i64(0) if self.mapping.storage is Storage.STEPS else e
+            sums = self._sums(p)
+            position = B.i64(0) if sums == 1 else e
+            if 1 < sums < self.mapping.of(p.columns).vector:
+                position = tir.floormod(e, B.i64(sums))
             B.store(acc, combine(op.combiner or "", B.fetch(acc, position), operand), [position])
 
     def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
         """Return the thread's partial result of each reduction, folded from an accumulator a vector element."""
         partials = []
         for op, acc in zip(p.reduces, accumulators):
-            parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]
+            parts = [B.fetch(acc, e) for e in range(self._sums(p))]
             partials.append(B.cell(in_pairs(op, parts), "partial"))
         return partials
+
+    def _sums(self, p: RowLoop) -> int:
+        """Return a thread's accumulators of each reduction of a pass."""
+        if self.mapping.storage is Storage.STEPS:
+            return 1
+        vector = self.mapping.of(p.columns).vector
+        return min(self.mapping.sums or vector, vector)
 
     def _is_fresh(self, leaf: Leaf) -> bool:
         return leaf not in self.load_tiles and leaf not in self.async_copies and self._streamed(leaf)

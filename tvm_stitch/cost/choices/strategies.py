@@ -119,6 +119,29 @@ class StrategyChoices:
     transposed_registers: int = 64
     """Fewest registers of a thread of such blocks. With 42 to 48 they spill, and take up to half as long again."""
 
+    # -- products of few rows ----------------------------------------------------------------------------------------
+    few_rows: int = 16
+    """Most rows of a product that waits for its weight. An H200 computes 13 float32 operations a byte that it reads."""
+    few_dense_rows: int = 1
+    """The same if the weight is not dequantized. As sums, 1, 2 and 4 rows by 14,336 x 4,096 float16 weights took 27, 32
+    and 35 us. cuBLASLt took 29 to 30 us."""
+    narrow_share: float = 0.7
+    """Share of a weight's bytes that the tensors may have that it is computed from."""
+    weight_rows: int = 4
+    """Most neighbouring rows of weights that are read together."""
+    weight_results: int = 16
+    """Most sums of a row of the domain, from which on fewer rows of weights are read together."""
+    product_results: int = 64
+    """Most results of a product that one row of weights gives."""
+    weight_columns: int = 8
+    """Most columns of a thread's vector of weights: a word of 4-bit integers."""
+    weight_warps_cost: float = 0.02
+    """Cost of twice as many warps for a row of weights, as a fraction of the time. They wait for each other."""
+    weight_words: int = 48
+    """Registers of weights that a thread has in flight."""
+    weight_sums: int = 8
+    """Accumulators of a thread, over all sums, from which on the latency of additions is hidden."""
+
     # -- rows over several blocks (task splitting) ---------------------------------------------------------------------
     split_columns: int = 1024
     """Columns of a row up to which it is never split (AStitch 4.3)."""

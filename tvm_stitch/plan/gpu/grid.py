@@ -22,6 +22,7 @@ from ..finalise import finalised
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
+from ..rows.weights import weights_mapping
 from ..shared_memory import with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .mapping import ColumnMapping, RowMapping, Storage
@@ -146,7 +147,11 @@ class _Mapper:
             phases.append(mapped)
         blocks = self.blocks
         if len(phases) == 1:  # no barrier: as many blocks as there is work
-            blocks = max(1, sum(p.tasks * p.tiles for p in phases[0]))
+            blocks = max(1, sum(p.tasks * p.tiles for p in phases[0] if not p.slice.replicated))
+            if any(
+                p.slice.replicated for p in phases[0]
+            ):  # what every block computes is computed once a block
+                blocks = min(blocks, self.blocks)
             if blocks != self.blocks:
                 phases = [self._shared_out(phases[0], blocks)]
         found = self.found
@@ -249,6 +254,15 @@ class _Mapper:
     def _rows(self, piece: Slice, sched: LoopNest) -> Stage:
         al = piece.alignment
         rows = int(al.domain.rows)
+        weights = (
+            None if piece.replicated else weights_mapping(al, sched, self.device, self.threads, self.blocks)
+        )
+        if weights is not None:
+            tasks = -(-rows // weights.rows_per_block)
+            self.most_tasks = max(self.most_tasks, tasks)
+            idle = -(-tasks // self.blocks) * self.blocks / tasks - 1.0
+            self.wasted.append((idle, sum(int(t.size) * item_bytes(t.dtype) for t in piece.graph.inputs)))
+            return Stage(piece, sched, weights, tasks, min(self.blocks, tasks))
         extents = [int(e) for e in sched.spaces]
         vectors = {e: vector_length(al, sched, e, self.device) for e in extents}
         tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
@@ -258,7 +272,10 @@ class _Mapper:
         wasted, threads = min(costs)
         if piece.replicated:  # All rows at once, if the block has enough threads.
             threads = max(1, self.threads // rows)
-            threads = min(1 << (threads.bit_length() - 1), self.device.warp)
+            most = (
+                self.threads if any(op.contraction for op in self.found.graph.operators) else self.device.warp
+            )
+            threads = min(1 << (threads.bit_length() - 1), most)
             while self.threads % threads:
                 threads //= 2
         read = sum(int(t.size) * item_bytes(t.dtype) for t in piece.graph.inputs)

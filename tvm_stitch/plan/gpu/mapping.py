@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...graph.extent import ByExtent, Extent, text_of
@@ -65,6 +66,10 @@ class RowMapping:
     ``workers`` are persistent blocks, or persistent clusters of ``row_splits`` blocks. Each takes every
     ``workers``-th group of rows, up to ``tasks`` groups. It copies the next group's patches in the background
     meanwhile. With 0 every group has blocks of its own.
+
+    ``weights`` are the inputs that the rows of a product read, each with the neighbouring columns that read the same
+    element: 8 of a word that packs 8 integers. ``sums`` are a thread's accumulators of a reduction. With 0 it has one
+    for each element of a vector.
     """
 
     threads: int
@@ -79,6 +84,8 @@ class RowMapping:
     async_copies: bool = False
     transposed: tuple[Leaf, ...] = ()
     workers: int = 0
+    weights: Mapping[Leaf, int] = field(default_factory=dict)
+    sums: int = 0
 
     @property
     def keep(self) -> bool:
@@ -133,6 +140,7 @@ class RowMapping:
             **({"loads": "copied in the background"} if self.async_copies else {}),
             **({"transposed in shared memory": transposed} if transposed else {}),
             **({"persistent workers": self.workers} if self.workers else {}),
+            **({"weights": [tensor.name for tensor, _ in self.weights]} if self.weights else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:

@@ -60,7 +60,12 @@ def has_many_results(op: Operator, device: DeviceModel) -> bool:
 
 
 def wants_partition(graph: StitchGraph, device: DeviceModel) -> bool:
-    """Return whether rows would lie across memory, so that sums of columns block by block are better."""
+    """Return whether rows would lie across memory, so that sums of columns block by block are better.
+
+    Sums of a product of few rows have stages as well. Their blocks stay for several rows of weights.
+    """
+    if any(op.contraction for op in graph.reduces):
+        return True
     return any(
         orientation(op) is Orientation.COLUMN and not has_many_results(op, device) for op in graph.reduces
     )

@@ -118,6 +118,8 @@ class _Partitioner:
     # -- reductions ---------------------------------------------------------------------------------------------
     def _reduce(self, op: Operator) -> None:
         lies = orientation(op)
+        if lies is Orientation.ALL and self._is_repeated(op):
+            lies = Orientation.ROW
         if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.device)):
             self._position(op, stored=op in self.outputs)
             return
@@ -133,6 +135,16 @@ class _Partitioner:
         final = final_reduce(op, partial)
         self.cut.producer[op.output] = final
         self._position(final, stored=op in self.outputs)
+
+    def _is_repeated(self, op: Operator) -> bool:
+        """Return whether every block takes a small sum of everything itself, for a product of few rows.
+
+        A barrier in front of the product would cost as much, and its weights would wait for it.
+        """
+        few = self.replicate and any(other.contraction for other in self.graph.operators)
+        return (
+            few and op not in self.outputs and as_int(op_points(op)) <= self.device.choices.replicated_points
+        )
 
     # -- placing ------------------------------------------------------------------------------------------------
     def _position(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
@@ -251,11 +263,11 @@ class _Partitioner:
         """Return whether all roots of a stage are of the same kind and size as a root: one loop serves them."""
         return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
 
-    def _join(self, draft: Draft, root: Operator, across: bool, stored: bool) -> bool:
+    def _join(self, draft: Draft, root: Operator, across: bool, stored: bool, shared: bool = False) -> bool:
         roots = draft.roots if root in draft.roots else (*draft.roots, root)
         cross_row = draft.cross_row | {root} if across else draft.cross_row
         kept = draft.stored | {root} if stored else draft.stored
-        if draft.replicated and root not in draft.roots:
+        if draft.replicated and root not in draft.roots and not shared:
             return False
         if not across and self._is_element_wise(draft, root):
             return self._join_alone(draft, root, stored)
@@ -348,6 +360,8 @@ class _Partitioner:
     # -- global values ------------------------------------------------------------------------------------------
     def _make_global(self, root: Operator) -> None:
         """Store the row values that the root reads: the last values of row size before it, or else reductions."""
+        if root.contraction and self._share_operands(root):
+            return
         seen: set[Operator] = set()
 
         def visit(op: Operator) -> None:
@@ -365,6 +379,34 @@ class _Partitioner:
                 visit(producer)
 
         visit(root)
+
+    def _share_operands(self, root: Operator) -> bool:
+        """Let every block compute the operand of a product's sums that does not depend on the weights, and keep it.
+
+        Return whether there is one.
+
+        Raises:
+            Misaligned: when there is no room. Each row of weights would compute the operand again.
+        """
+        found = False
+        for producer in list(self._producers(root, set())):
+            homes = {self.home[source] for source in self._sources(producer)}
+            if producer.is_reduce or not homes:
+                continue
+            self._share_operand(producer, homes)
+            found = True
+        return found
+
+    def _share_operand(self, op: Operator, homes: Collection[Draft]) -> None:
+        kept = sum(as_int(t.size) for t in self.shared) + as_int(op.output.size)
+        (draft, *others) = homes
+        fits = not others and kept <= self.device.choices.replicated_points
+        if not fits or not self._join(draft, op, False, True, shared=True) or not self._is_small(draft):
+            raise Misaligned(f"{op.name} would be computed again for every row of weights")
+        if not draft.replicated:
+            draft.replicate()
+            self.replicated.append(draft)
+        self.cut.ready[op.output] = self.shared[op.output] = draft.phase
 
     def _store(self, op: Operator, draft: Draft) -> None:
         if not self._join(draft, op, False, True):

@@ -21,6 +21,7 @@ from .domain import At, Domain, Point
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
 from .index_space import IndexSpaces
+from .result_rows import along_results
 
 Key = tuple[Operator, Point]
 
@@ -222,6 +223,7 @@ class _Aligner:
             points.append(self.row_point if is_number(columns, 1) else domain.full(columns))
             points += self._along_producer(op, columns)
             points += [p for p in self._along_reduces(op, columns) if p not in points]
+            points += [p for p in along_results(op, columns, domain) if p not in points]
         return points
 
     def _along_producer(self, op: Operator, columns: Extent) -> list[Point]:

@@ -98,6 +98,9 @@ def _invariant(alignment: Alignment) -> list[Key]:
     """Return the values at points without a row that take more than a load or two, producers first."""
     found = []
     for op, point in alignment.reads:
+        # A single row has the results of its reductions at a point without a row too.
+        if alignment.level.get((op, point), 0):
+            continue
         if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
             if len(op.accesses) >= alignment.choices.hoisted_reads or is_heavy(op.value):
                 found.append((op, point))

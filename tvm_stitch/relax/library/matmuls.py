@@ -9,7 +9,6 @@ planner therefore allocates the workspace, CUDA graphs own it, and no two stream
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import tvm
@@ -22,6 +21,7 @@ from ...repairs.prim_funcs import is_scheduled
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ...target import capability_of
+from ..few_rows.weights import Weights
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
@@ -54,7 +54,7 @@ class LibraryMatmuls(ComputePass):
         }
         plans: dict[relax.Var, Planned] = {}
         for func in functions.values():
-            plans |= self._planned(func, scheduled)
+            plans |= self._planned(mod, func, scheduled)
 
         def called(match: Match) -> relax.Expr:
             plan = plans[match.var]
@@ -64,11 +64,20 @@ class LibraryMatmuls(ComputePass):
 
         return apply_rules(mod, [Rule("a library is faster", called, variables=plans, leaves_unused=True)])
 
-    def _planned(self, func: relax.Function, scheduled: set[Any]) -> dict[relax.Var, Planned]:
+    def _planned(
+        self, mod: tvm.IRModule, func: relax.Function, scheduled: set[Any]
+    ) -> dict[relax.Var, Planned]:
         def refused(name: str, reason: str) -> None:
             self.computed[f"matmul {name}"] = f"TVM: {reason}"
 
-        found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues, scheduled)
+        weights = Weights(mod, func, self.device, self.config.compute_of("matmul") == "auto")
+
+        def check(call: relax.Call) -> None:
+            if weights.is_waited_for(call):
+                raise Refusal("its few rows wait for the weight, so a stitch op may take it")
+            check_dtypes(self.target, call)
+
+        found = planned(func, check, refused, self.config.epilogues, scheduled)
         for plan in found.values():
             self.computed[f"matmul {plan.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
         return found

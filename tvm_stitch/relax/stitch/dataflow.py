@@ -24,6 +24,9 @@ from ..rewriting.extents import is_unusual
 from ..rewriting.operators import operator_name
 from .numbers import number_in
 
+SUMS_ATTR = "tvm_stitch.sums_of"
+"""Mark of functions that compute a product of few rows by sums. Its value is the product's own function as JSON."""
+
 
 @dataclass
 class BlockView:
@@ -51,7 +54,7 @@ class GraphReader:
         self.mod = mod
         self.cache: dict[Any, StitchGraph | str] = {}
         self.static: set[Any] = set()  # functions whose shapes are all numbers
-        self.facts: dict[Any, tuple[bool, int]] = {}
+        self.facts: dict[Any, tuple[bool, int, bool]] = {}
 
     def graph(
         self,
@@ -106,10 +109,18 @@ class GraphReader:
         """Return a function's ``TOpPattern``."""
         return self._facts(gvar)[1]
 
-    def _facts(self, gvar: Any) -> tuple[bool, int]:
+    def are_sums(self, gvar: Any) -> bool:
+        """Return whether a function computes a product of few rows by sums, which are memory-intensive."""
+        return self._facts(gvar)[2]
+
+    def _facts(self, gvar: Any) -> tuple[bool, int, bool]:
         if gvar not in self.facts:
             attrs = self.mod[gvar].attrs or {}
-            self.facts[gvar] = COMPUTE_ATTR in attrs, int(attrs.get("op_pattern", Node.pattern))
+            self.facts[gvar] = (
+                COMPUTE_ATTR in attrs,
+                int(attrs.get("op_pattern", Node.pattern)),
+                SUMS_ATTR in attrs,
+            )
         return self.facts[gvar]
 
     def _found(self, gvar: Any) -> StitchGraph | str:
@@ -257,7 +268,7 @@ def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -
             graph = reader.graph(gvar, args, scalars, results)
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")
-            kind = kind_of(graph)
+            kind = NodeKind.MEMORY if reader.are_sums(gvar) else kind_of(graph)
             reason = "compute-intensive" if kind is NodeKind.COMPUTE else ""
             return Node(name, kind, args, outputs, graph, reason, pattern=pattern)
         except Exception as err:

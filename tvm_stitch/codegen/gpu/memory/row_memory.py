@@ -45,7 +45,7 @@ class RowMemory(RowPosition):
     ) -> None:
         """Load a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
-            tile = self.input_tile(leaf, cm.chunks * cm.vector)
+            tile = self.input_tile(leaf, cm.chunks * cm.vector // self.stage.repeats(leaf))
         self.load_tiles[leaf] = tile
         if leaf in self.mapping.transposed:
             load_transposed(self, leaf, p.columns, tile)
@@ -53,7 +53,8 @@ class RowMemory(RowPosition):
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self.base(cm, step, chunk)
             with B.when(None if self.mapping.shared else self._tail(p.columns, base)):
-                self._read_vector(leaf, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
+                start = chunk * B.i64(cm.vector // self.stage.repeats(leaf))
+                self._read_vector(leaf, cm, self.inside(base, p.columns, cm), start)
 
     def _load_for_step(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
         """Load the inputs that rows share, for a whole step at once.
@@ -81,7 +82,8 @@ class RowMemory(RowPosition):
         indices = input_indices(self.al, tensor, point)
         memory, piece = self.buffers.of(tensor), self.input_piece(leaf)
         policy = self.policy_of(leaf, piece)
-        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, True, policy)
+        every = self.stage.repeats(leaf)
+        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, True, policy, every)
 
     def policy_of(self, leaf: Leaf, piece: int) -> Expr | None:
         """Return the cache policy for loads of ``piece`` elements of an input, or None for the cache's default."""
@@ -102,14 +104,15 @@ class RowMemory(RowPosition):
 
     def _copy(
         self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,
-        piece: int, to_tile: bool, policy: Expr | None = None,
+        piece: int, to_tile: bool, policy: Expr | None = None, every: int = 1,
     ) -> None:  # fmt: skip
+        elements = cm.vector // every
         if to_tile and self.guarded:
-            with B.loop("unroll", cm.vector, "v") as v:
+            with B.loop("unroll", elements, "v") as v:
                 B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
         with B.when(self.in_range if to_tile and self.guarded else None):
-            with B.loop("unroll", cm.vector // piece, "part") as q:
-                where, memory = self.vector_at(memory, indices, base + q * B.i64(piece), piece)
+            with B.loop("unroll", elements // piece, "part") as q:
+                where, memory = self.vector_at(memory, indices, base + q * B.i64(piece * every), piece)
                 if policy is not None:
                     load_resident(memory, where, tile, start + q * B.i64(piece), piece, policy)
                 else:

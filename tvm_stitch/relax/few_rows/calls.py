@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of a module that compute products of few rows, which scopes are to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from ...device import DeviceModel
+from ...graph.ir import OpClass, StitchGraph
+from ...graph.reader import Unreadable, read
+from ..stitch.dataflow import call_args, is_call_tir
+from .sums import FewRows, few_rows
+from .weights import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class ProductCall:
+    """A call of a product of few rows.
+
+    Attributes:
+        function: the product's function.
+        graph: the graph of the function.
+        product: the product in the graph.
+        args: the operands of the call.
+        position: the position of the weight among them.
+        operands: the operands, with the tensor that the weight permutes in the weight's place.
+        turning: the function that permutes the weight, or None if the weight is read as it lies.
+        order: for each axis of the tensor in memory, the axis of the weight.
+    """
+
+    function: tvm.ir.GlobalVar
+    graph: StitchGraph
+    product: FewRows
+    args: tuple[relax.Expr, ...]
+    position: int
+    operands: tuple[relax.Expr, ...]
+    turning: tvm.ir.GlobalVar | None
+    order: tuple[int, ...]
+
+
+class ProductCalls:
+    """Finds the products of few rows among the calls of a module."""
+
+    def __init__(self, mod: tvm.IRModule, device: DeviceModel):
+        self.mod, self.choices = mod, device.choices
+        self._graphs: dict[tvm.ir.GlobalVar, StitchGraph | None] = {}
+
+    def found(self, value: relax.Expr, weights: Weights) -> ProductCall | None:
+        """Return what a call computes if a scope is to take it, or None for other values."""
+        if not is_call_tir(value) or len(value.args) > 2:
+            return None
+        args, scalars = call_args(value)
+        graph = self._contraction(value.args[0]) if len(args) == 2 and not scalars else None
+        if graph is None:
+            return None
+        for position in (1, 0):
+            product = few_rows(graph, position, self.choices)
+            if product is None:
+                continue
+            same = args[position], None, tuple(range(len(args[position].ty.shape)))
+            stored, turning, order = self._permuted(args[position], weights) or same
+            if weights.serves(product.row_count, args[position], product.is_along(order)):
+                operands = tuple(stored if i == position else arg for i, arg in enumerate(args))
+                return ProductCall(
+                    value.args[0], graph, product, tuple(args), position, operands, turning, order
+                )
+        return None
+
+    def graph(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
+        """Return the graph of a function, or None if it is not readable."""
+        if gvar not in self._graphs:
+            try:
+                self._graphs[gvar] = read(self.mod[gvar])
+            except Unreadable:
+                self._graphs[gvar] = None
+        return self._graphs[gvar]
+
+    def _contraction(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
+        """Return the graph of a function of one contraction, or None for another function."""
+        graph = self.graph(gvar)
+        alone = graph is not None and len(graph.operators) == 1 and graph.operators[0].contraction
+        return graph if alone else None
+
+    def _permuted(
+        self, weight: relax.Expr, weights: Weights
+    ) -> tuple[relax.Expr, tvm.ir.GlobalVar, tuple[int, ...]] | None:
+        """Return the tensor that a weight permutes, the function, and the weight's axis for each of its axes."""
+        call = weights.values.get(weight) if isinstance(weight, relax.Var) else None
+        if call is None or not is_call_tir(call) or len(call.args) > 2:
+            return None
+        args, scalars = call_args(call)
+        graph = self.graph(call.args[0])
+        if graph is None or len(args) != 1 or scalars or len(graph.operators) != 1:
+            return None
+        (op,) = graph.operators
+        positions = {axis.var: i for i, axis in enumerate(op.spatial)}
+        if op.op_class is not OpClass.MOVE or len(op.accesses) != 1 or op.accesses[0].guarded:
+            return None
+        order = tuple(positions.get(i, -1) for i in op.accesses[0].indices)
+        return (args[0], call.args[0], order) if sorted(order) == list(range(len(op.spatial))) else None

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ProductSums: products of few rows become sums that a scope may take."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+
+from ...config import StitchConfig
+from ...device import DeviceModel
+from ...support.module_pass import module_pass
+from ..rewriting.functions import own_functions
+from ..rewriting.rules import Match, Rule, apply_rules
+from ..stitch.dataflow import SUMS_ATTR
+from .calls import ProductCall, ProductCalls
+from .sums import sums_of
+from .weights import Weights
+
+
+@module_pass
+class ProductSums:
+    """Write products of few rows as sums, if they wait for their weight.
+
+    A product of one to sixteen rows reads its weight once and computes little: it is a reduction that waits for
+    memory. As sums it is memory-intensive, and a dequantized weight is evaluated where it is multiplied. The function
+    of the sums holds the product's own function as text, for :class:`~.whole_products.WholeProducts`. TVM prints no
+    attribute that holds a function.
+
+    Runs on calls of functions, before scopes are identified.
+    """
+
+    def __init__(self, device: DeviceModel, config: StitchConfig):
+        self.device = device
+        self.dense = config.compute_of("matmul") == "auto"
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite the products of each of the module's own functions."""
+        calls, choices = ProductCalls(mod, self.device), self.device.choices
+        found: dict[relax.Var, ProductCall] = {}
+        for _, func in own_functions(mod):
+            weights = Weights(mod, func, self.device, self.dense)
+            products = {var: calls.found(value, weights) for var, value in weights.values.items()}
+            found |= {var: product for var, product in products.items() if product is not None}
+        if not found:
+            return mod
+        made: dict[object, tvm.ir.GlobalVar] = {}
+
+        def summed(match: Match) -> relax.Expr:
+            call = found[match.var]
+            key = call.function, call.position, call.turning
+            if key not in made:
+                sums = sums_of(call.product, call.graph, call.product.width(choices), call.order)
+                made[key] = match.builder.add_func(_marked(sums, call, mod), str(call.function.name_hint))
+            operands = relax.Tuple([match.now(each) for each in call.operands])
+            return relax.call_tir(made[key], operands, match.before.ty)
+
+        return apply_rules(
+            mod, [Rule("it waits for its weight", summed, variables=found, leaves_unused=True)]
+        )
+
+
+def _marked(sums: tirx.PrimFunc, call: ProductCall, mod: tvm.IRModule) -> tirx.PrimFunc:
+    """Return the function of sums with the product's own functions and pattern."""
+    func = mod[call.function]
+    of = [func, call.position, *([] if call.turning is None else [mod[call.turning]])]
+    sums = sums.without_attr("global_symbol").with_attr(SUMS_ATTR, tvm.ir.save_json(of))
+    pattern = (func.attrs or {}).get("op_pattern")
+    return sums if pattern is None else sums.with_attr("op_pattern", pattern)
