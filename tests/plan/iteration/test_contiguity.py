@@ -13,7 +13,7 @@ from tests.graph.helpers import symbol
 from tvm_stitch import compat
 from tvm_stitch.compat import tir
 from tvm_stitch.graph.extent import flatten
-from tvm_stitch.plan.iteration.contiguity import vectorizable
+from tvm_stitch.plan.iteration.contiguity import repeated, vectorizable
 from tvm_stitch.plan.iteration.domain import Domain
 
 
@@ -89,3 +89,30 @@ def test_what_is_said_to_be_a_vector_is_one(
     indices, shape = ([inner, d.row], (width, rows)) if swapped else ([d.row, inner], (rows, width))
     said = check(d, indices, shape, columns, vector)
     assert said == truth(d, indices, shape, columns, vector), "affine indices are decided exactly"
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8, 12]),
+    st.sampled_from([0, 1, 2, 4]),
+    st.sampled_from([16, 24, 64]),
+    st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_repeated_columns_read_one_element(width: int, offset: int, columns: int, scale: int) -> None:
+    """An index ``(column + offset) // width``: no two columns of a group read different elements."""
+    domain = Domain(3)
+    index = tir.floordiv(domain.column + compat.const(offset, "int64"), compat.const(width, "int64"))
+    shape, indices = (3, 128), (domain.row, index * compat.const(scale, "int64"))
+    count = repeated(domain, indices, shape, columns, 8)
+    read = [(column + offset) // width * scale for column in range(columns)]
+    assert columns % count == 0
+    assert all(len(set(read[i : i + count])) == 1 for i in range(0, columns, count))
+    if offset == 0 and width in (2, 4, 8) and columns % width == 0 and scale:
+        assert count == width
+
+
+def test_words_of_packed_integers_are_consecutive() -> None:
+    domain = Domain(5)
+    index = tir.floordiv(domain.column, compat.const(8, "int64"))
+    assert vectorizable(domain, (domain.row, index), (5, 16), 128, 32, every=8)
+    assert not vectorizable(domain, (domain.row, index), (5, 15), 120, 32, every=8)

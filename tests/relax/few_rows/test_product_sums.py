@@ -140,3 +140,33 @@ def test_a_dequantized_weight_is_never_in_memory() -> None:
     (kernel,) = explain(layer(2, 512, 1024, 4, "float16"), emulated_target()).kernels
     weights = 512 * 1024 // 2 + 512 * 1024 // 4 * 2
     assert int(kernel.bytes_read) + int(kernel.bytes_written) <= weights + 64 * 1024
+
+
+def test_products_of_mlc_llm_are_stitched_in_the_place_of_fuse_ops() -> None:
+    """Its passes write ``NT_matmul`` and ``dequantize`` as functions, and then fuse them."""
+    from tvm import te
+
+    from tests.relax.few_rows.models import dequantized
+    from tvm_stitch.relax.pipeline import stitch_passes
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 64), "float16"))
+    words = relax.Var("words", relax.TensorType((48, 8), "uint32"))
+    scales = relax.Var("scales", relax.TensorType((48, 16), "float16"))
+
+    def product(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, 64), "k")
+        return te.compute((1, 48), lambda m, n: te.sum(x[m, k] * w[n, k], axis=k), "NT_matmul")
+
+    with builder.function("decode", [x, words, scales]):
+        with builder.dataflow():
+            weight = builder.emit_te(
+                dequantized, words, scales, 4, "float16", primfunc_name_hint="dequantize"
+            )
+            result = builder.emit_output(builder.emit_te(product, x, weight, primfunc_name_hint="NT_matmul"))
+        builder.emit_func_output(result)
+    target = emulated_target()
+    with target:
+        made = tvm.transform.Sequential(stitch_passes(target, StitchConfig()))(builder.get())
+    (call,) = [b.value for block in made["decode"].body.blocks for b in block.bindings]
+    assert call.args[0].name_hint == "stitch_dequantize_NT_matmul_sums"

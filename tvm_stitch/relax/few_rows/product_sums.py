@@ -50,7 +50,9 @@ class ProductSums:
             key = call.function, call.position, call.turning
             if key not in made:
                 sums = sums_of(call.product, call.graph, call.product.width(choices), call.order)
-                made[key] = match.builder.add_func(_marked(sums, call, mod), str(call.function.name_hint))
+                made[key] = match.builder.add_func(
+                    _marked(sums, call, mod), f"{call.function.name_hint}_sums"
+                )
             operands = relax.Tuple([match.now(each) for each in call.operands])
             return relax.call_tir(made[key], operands, match.before.ty)
 

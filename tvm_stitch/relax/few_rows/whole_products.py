@@ -31,7 +31,9 @@ class WholeProducts:
             match: Match, func: tvm.tirx.PrimFunc, args: list[relax.Expr], ty: relax.Type
         ) -> relax.Call:
             if func not in made:
-                made[func] = match.builder.add_func(func, str(match.before.args[0].name_hint))
+                made[func] = match.builder.add_func(
+                    func, str(match.before.args[0].name_hint).removesuffix("_sums")
+                )
             return relax.call_tir(made[func], relax.Tuple(args), ty)
 
         def whole(match: Match) -> relax.Expr | None:
