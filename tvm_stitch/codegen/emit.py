@@ -15,7 +15,7 @@ from .gpu.kernel import emit_gpu
 def emit(func: PrimFunc, plan: KernelPlan) -> PrimFunc:
     """Return the scheduled PrimFunc for ``func`` under ``plan``."""
     if plan.device.is_gpu:
-        return exact_constants(_guarded(emit_gpu(func, plan)))
+        return exact_constants(_guarded(without_zero_divisors(emit_gpu(func, plan))))
     from .cpu.kernel import emit_cpu
 
     return sound_for_cpu(emit_cpu(func, plan))

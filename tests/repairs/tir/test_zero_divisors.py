@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU kernels divide by no extent that is 0: they do nothing where all results are empty, else divide by 1."""
+"""Kernels divide by no extent that is 0: they do nothing where all results are empty, else divide by 1."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
+import cuda_emulator
 from tests.graph.helpers import build, symbol
 from tests.repairs import faults
 from tvm_stitch.relax import pipeline
+from tvm_stitch.repairs.lowering import host_and_devices
 from tvm_stitch.repairs.tir.zero_divisors import without_folded_divisors, without_zero_divisors
 
 F32 = "float32"
@@ -27,6 +29,12 @@ F32 = "float32"
 
 def difference(emit: Any, x: Any, _: Any) -> Any:
     return [R.subtract(x, x)]
+
+
+def repetition(emit: Any, x: Any) -> Any:
+    """A row whose length is no extent of the input."""
+    tiles = emit(R.tile(x, [3]))
+    return [R.multiply(tiles, emit(R.max(tiles, 0, keepdims=True)))]
 
 
 def joined(emit: Any, x: Any, y: Any) -> Any:
@@ -115,15 +123,81 @@ def rest_of_rows_after(a: T.handle, b: T.handle):
                 ]
 
 
+@T.prim_func(s_tir=True)
+def launched(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n), F32)
+    flat = T.match_buffer(b, (n * 48,), F32)
+    with T.sblock("root"):
+        for _ in range(T.Select(n < 9, T.int64(1), T.int64(0))):
+            i = T.launch_thread("blockIdx.x", T.int64(48))
+            j = T.launch_thread("threadIdx.x", T.int64(32))
+            if i * 32 + j < n * 48:
+                flat[i * 32 + j] = x[(i * 32 + j) // n, 480 // n]
+        for _ in range(T.Select(n >= 9, T.int64(1), T.int64(0))):
+            i = T.launch_thread("blockIdx.x", T.int64(48))
+            j = T.launch_thread("threadIdx.x", T.int64(64))
+            if i * 64 + j < n * 48:
+                flat[i * 64 + j] = x[(i * 64 + j) // n, 480 // n]
+
+
+@T.prim_func(s_tir=True)
+def launched_after(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n), F32)
+    flat = T.match_buffer(b, (n * 48,), F32)
+    with T.sblock("root"):
+        for _ in range(T.Select(n < 9, T.int64(1), T.int64(0))):
+            i = T.launch_thread("blockIdx.x", T.int64(48))
+            j = T.launch_thread("threadIdx.x", T.int64(32))
+            if T.call_pure_extern("static_cast<int64_t>", n, dtype="int64") == T.int64(0):
+                T.evaluate(T.thread_return())
+            if i * 32 + j < n * 48:
+                flat[i * 32 + j] = x[(i * 32 + j) // n, 480 // T.max(n, T.int64(1))]
+        for _ in range(T.Select(n >= 9, T.int64(1), T.int64(0))):
+            i = T.launch_thread("blockIdx.x", T.int64(48))
+            j = T.launch_thread("threadIdx.x", T.int64(64))
+            if T.call_pure_extern("static_cast<int64_t>", n, dtype="int64") == T.int64(0):
+                T.evaluate(T.thread_return())
+            if i * 64 + j < n * 48:
+                flat[i * 64 + j] = x[(i * 64 + j) // n, 480 // T.max(n, T.int64(1))]
+
+
+def test_the_host_of_kernels_divides_by_no_extent_of_zero() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+
+    def host(func: Any) -> str:
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        return host_and_devices(mod, target)[0].script()
+
+    if "// n" not in host(launched):
+        faults.needed(False, "tir/zero_divisors.py")
+    assert "// n" not in host(without_zero_divisors(launched))
+
+
+def test_threads_leave_before_they_divide_by_zero() -> None:
+    mod = build(repetition, ((symbol("n"),), F32))
+    lowered = cuda_emulator.lower(
+        mod, tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm"), pipeline("cuda")
+    )
+    for n in (0, 5):
+        x = np.random.default_rng(0).standard_normal(n).astype(F32)
+        result = cuda_emulator.run_lowered(lowered, [x])
+        assert not result.reports
+        if n:
+            np.testing.assert_allclose(result.outputs[0], np.tile(x, 3) * x.max(), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         (rows, rows_after),
+        (launched, launched_after),
         (split_rows, split_rows_after),
         (never_zero, never_zero),
         (rest_of_rows, rest_of_rows_after),
     ],
-    ids=["all results empty", "another result", "never 0", "0 as a constant"],
+    ids=["all results empty", "kernels of a GPU", "another result", "never 0", "0 as a constant"],
 )
 def test_divisors(before: tvm.tirx.PrimFunc, after: tvm.tirx.PrimFunc) -> None:
     tvm.ir.assert_structural_equal(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guard divisions by extents that may be 0, in kernels for a CPU, where they trap.
+"""Guard divisions by extents that may be 0. They trap on a CPU and are undefined in CUDA C.
 
 No element of an empty tensor is computed, so a kernel itself never divides by an extent of 0.
 
 Fault: TVM's elimination of common subexpressions moves a division out of loops that do not change it. It does so
-    with loops that have no iterations, and the division by 0 ends the process.
+    with loops that have no iterations, and the division by 0 ends the process. It also moves one out of a condition,
+    and out of several kernels of a GPU into their host's code.
 Seen in: TVM 0.27.0
 Input: two loops over n rows that read column ``480 // n``, with n = 0, target llvm
 Upstream: none known
@@ -22,21 +23,20 @@ from functools import reduce
 from typing import Any
 
 from ... import compat
-from ...compat import Expr, tir
+from ...compat import Expr, T, tir
 from ...graph.index_equality import equal_indices
-from .opaque import or_zero
+from .opaque import as_c_type, or_zero
 
 
 def without_zero_divisors(func: Any) -> Any:
     """Return the scheduled PrimFunc without divisions by a symbolic extent that is 0.
 
     If all results are empty when a divisor is 0, the kernel then does nothing. Any other divisor ``d`` that may be 0
-    becomes ``max(d, 1)``. So does one that holds a maximum or a minimum, which TVM may replace by the constant 0.
+    becomes ``max(d, 1)``. So does one that holds a maximum or a minimum, which TVM may replace by the constant 0. In
+    kernels of a GPU so does the divisor of a number that all threads share, because the host may compute the quotient.
     """
     if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
-    from tvm import s_tir
-
     divisors = _divisors(func)
     if not divisors:
         return func
@@ -44,16 +44,53 @@ def without_zero_divisors(func: Any) -> Any:
     deciding = [d for d in divisors if all(_empties(d, shape) for shape in shapes)]
     others = [d for d in divisors if d not in deciding or _may_fold(d)]
     body = _at_least_one(func.body, others) if others else func.body
-    if deciding:
-        present = reduce(tir.And, [tir.NE(d, compat.const(0, compat.dtype_of(d))) for d in deciding])
-
-        def where_present(block: Any) -> Any:
-            if block.name_hint != "root":
-                return block
-            return compat.changed_block(block, body=tir.IfThenElse(present, block.body, None))
-
-        body = compat.structural_map(body, (s_tir.SBlock, where_present), order="post")
+    if deciding and _launches(body):
+        body = _left_by_threads(_at_least_one(body, deciding, _symbols_of(func)), deciding)
+    elif deciding:
+        body = _where_present(body, deciding)
     return func.with_body(body)
+
+
+def _where_present(body: Any, divisors: Sequence[Expr]) -> Any:
+    """Return the body of a CPU kernel under the condition that no divisor is 0."""
+    from tvm import s_tir
+
+    present = reduce(tir.And, [tir.NE(d, compat.const(0, compat.dtype_of(d))) for d in divisors])
+
+    def guarded(block: Any) -> Any:
+        if block.name_hint != "root":
+            return block
+        return compat.changed_block(block, body=tir.IfThenElse(present, block.body, None))
+
+    return compat.structural_map(body, (s_tir.SBlock, guarded), order="post")
+
+
+def _left_by_threads(body: Any, divisors: Sequence[Expr]) -> Any:
+    """Return the body of GPU kernels whose threads return at once if a divisor is 0.
+
+    TVM takes a condition of the host for one around the kernel's barriers, so the threads evaluate it.
+    """
+
+    def zero(d: Expr) -> Expr:
+        dtype = compat.dtype_of(d)  # TVM assumes a positive extent below loops and launches over it
+        return tir.EQ(as_c_type(d, dtype), compat.const(0, dtype))
+
+    absent = reduce(tir.Or, map(zero, divisors))
+
+    def left(launch: Any) -> Any:
+        if launch.attr_key != "thread_extent" or _launches(launch.body):
+            return launch
+        leave = tir.IfThenElse(absent, tir.Evaluate(T.thread_return()), None)
+        return tir.AttrStmt(launch.node, launch.attr_key, launch.value, tir.SeqStmt([leave, launch.body]))
+
+    return compat.structural_map(body, (tir.AttrStmt, left), order="post")
+
+
+def _launches(body: Any) -> bool:
+    """Return True if a statement launches threads of a GPU."""
+    found: list[Any] = []
+    compat.structural_walk(body, (tir.AttrStmt, found.append), order="post")
+    return any(attr.attr_key == "thread_extent" for attr in found)
 
 
 def without_folded_divisors(func: Any) -> Any:
@@ -82,10 +119,7 @@ _DIVISIONS = (tir.FloorDiv, tir.FloorMod, tir.Div, tir.Mod)
 
 def _divisors(func: Any) -> list[Expr]:
     """Return the different integer divisors that consist of the function's symbols and may be 0. Floats do not trap."""
-    symbols = {
-        v for _, b in compat.prim_func_params(func) if b is not None for e in b.shape for v in _symbols(e)
-    }
-    symbols |= {p for p, b in compat.prim_func_params(func) if b is None}
+    symbols = _symbols_of(func)
     found: dict[Any, Expr] = {}
 
     def visit(e: Expr) -> None:
@@ -97,6 +131,14 @@ def _divisors(func: Any) -> list[Expr]:
 
     compat.structural_walk(func.body, (_DIVISIONS, visit), order="post")
     return list(found.values())
+
+
+def _symbols_of(func: Any) -> set[Any]:
+    """Return the symbols in the shapes of a function's tensors, and its parameters that are numbers."""
+    parameters = compat.prim_func_params(func)
+    return {v for _, b in parameters if b is not None for e in b.shape for v in _symbols(e)} | {
+        p for p, b in parameters if b is None
+    }
 
 
 def _may_fold(divisor: Expr) -> bool:
@@ -155,12 +197,15 @@ def _factors(e: Expr) -> list[Expr]:
     return _factors(e.a) + _factors(e.b) if compat.kind(e) == "Mul" else [e]
 
 
-def _at_least_one(body: Any, divisors: Sequence[Expr]) -> Any:
-    """Return a statement with ``max(d, 1)`` for each of the divisors ``d``."""
+def _at_least_one(body: Any, divisors: Sequence[Expr], symbols: set[Any] | None = None) -> Any:
+    """Return a statement with ``max(d, 1)`` for each of the divisors ``d``.
+
+    If ``symbols`` are given, only in quotients that depend on no other variables.
+    """
     keys = {compat.expression_key(d) for d in divisors}
 
     def divided(e: Expr) -> Expr:
-        if compat.expression_key(e.b) not in keys:
+        if compat.expression_key(e.b) not in keys or (symbols is not None and not _symbols(e.a) <= symbols):
             return e
         return type(e)(e.a, tir.Max(e.b, compat.const(1, compat.dtype_of(e.b))))
 
