@@ -230,6 +230,8 @@ def _matmul(args: list[Any], _attrs: _Attrs, rules: Rules) -> Result:
     left, right = len(a.shape) == 1, len(b.shape) == 1
     a = a.moved(lambda v: v[None, :]) if left else a
     b = b.moved(lambda v: v[:, None]) if right else b
+    if a.shape[-1] != b.shape[-2]:  # einsum would repeat an axis of one element
+        raise ValueError(f"rows of {a.shape[-1]} elements and columns of {b.shape[-2]}")
     result = reduction.contraction(a, b, "...ij,...jk->...ik", a.shape[-1], rules)
     result = result.moved(lambda v: v[..., 0, :]) if left else result
     return result.moved(lambda v: v[..., 0]) if right else result

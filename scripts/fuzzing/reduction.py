@@ -247,6 +247,9 @@ def contraction(a: Bounded, b: Bounded, multiply: str, length: int, rules: Rules
             - magnitude
             + (length + 2) * FLOATS[a.dtype].eps * magnitude
         )
+        # A product below the smallest normal number loses up to half of the smallest number, whatever its size.
+        kind = FLOATS[a.dtype]
+        error += np.where(magnitude > 0, length * (kind.tiny if rules.flush else kind.sub / 2), 0.0)
         weights = x.size > 0 and 0 <= x.min() and x.max() <= 1
         largest = FLOATS[a.dtype].largest / (length if weights and length else 1)
         lost = np.einsum(multiply, lost_x, np.ones(y.shape)) + np.einsum(multiply, np.ones(x.shape), lost_y)

@@ -320,6 +320,29 @@ def test_what_there_is_no_memory_for_is_refused_before_it_is_computed() -> None:
             evaluate(case, 0, inputs_of(case, 0), RULES)
 
 
+def test_a_matmul_repeats_no_axis_of_one_element() -> None:
+    """Relax infers a shape for it if the other axis is symbolic, and TVM's kernel then reads behind the operand."""
+    wide = [Input((1, 3, "n"), "float32", "normal", 1), Input((1, "n"), "float32", "normal", 2)]
+    case = Case(
+        inputs=tuple(wide), steps=(Step("matmul", (0, 1), {}),), outputs=(2,), sizes=({"n": 1}, {"n": 4})
+    )
+    assert evaluate(case, 0, inputs_of(case, 0), RULES)[2].shape == (1, 3, 1)
+    with pytest.raises(Inapplicable, match="rows of 4 elements and columns of 1"):
+        evaluate(case, 1, inputs_of(case, 1), RULES)
+
+
+def test_each_product_below_the_smallest_normal_number_is_rounded() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 16)).astype("float32")
+    y = np.random.default_rng(1).normal(size=(16, 30)).astype("float32") * np.float32(3e-45)
+    value = run("matmul", x, y)
+    rounded = (x[:, :, None] * y[None]).sum(1)  # denormal products, whose sum is exact
+    distance = np.abs(rounded - value.data)
+    assert np.all(distance <= value.error) and distance.max() > 3 * 2.0**-149
+    assert value.error.max() < 16 * 2.0**-149
+    assert run("matmul", x, y, rules=Rules(flush=True)).error.min() > np.abs(value.data).max()
+    assert run("matmul", x, 0 * y).error.max() == 0
+
+
 def test_fast_mathematics_of_cuda_widens_bounds_and_changes_no_value() -> None:
     fast = Rules(fast=True, flush=True)
     for name in ("exp", "sin", "cos", "tan", "tanh", "log", "sigmoid", "gelu"):
