@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import tvm
 from tvm.relax import op as R
+from tvm.script import tirx as T
 
 from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build, symbol
 from tests.repairs import faults
 from tvm_stitch.relax import pipeline
+from tvm_stitch.repairs.lowering import host_and_devices
 
 OLD = tvm.target.Target({"kind": "cuda", "arch": "sm_75"}, host="llvm")
 ADDRESS_OF_A_CONSTANT = "(&(0x"
@@ -36,10 +38,21 @@ def test_threads_past_the_end_of_a_row_hold_a_constant() -> None:
     np.testing.assert_allclose(result.outputs[0].astype(np.float64), wanted, rtol=1e-2)
 
 
-def test_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults.module_of("codegen.emit"), "opaque_stored_constants", lambda func: func)
-    faults.needed(ADDRESS_OF_A_CONSTANT in compiled().source, "tir/stored_constants.py")
+@T.prim_func(s_tir=True)
+def ones(y: T.Buffer((64,), "bfloat16")):
+    with T.sblock("root"):
+        block = T.launch_thread("blockIdx.x", T.int64(2))
+        thread = T.launch_thread("threadIdx.x", T.int64(32))
+        y[block * 32 + thread] = T.bfloat16(1)
 
 
-def test_repair() -> None:
+def test_fault() -> None:
+    mod = tvm.IRModule({"main": ones.with_attr("global_symbol", "main")})
+    kernels = str(host_and_devices(mod, OLD)[1])
+    faults.needed('T.reinterpret("uint32", T.float32(1' in kernels, "tir/stored_constants.py")
+
+
+def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ADDRESS_OF_A_CONSTANT not in compiled().source
+    monkeypatch.setattr(faults.module_of("codegen.emit"), "opaque_stored_constants", lambda func: func)
+    assert ADDRESS_OF_A_CONSTANT in compiled().source

@@ -3,9 +3,9 @@
 
 No element of an empty tensor is computed, so a kernel itself never divides by an extent of 0.
 
-Fault: TVM's elimination of common subexpressions moves a division out of loops that do not change it. It does so
-    with loops that have no iterations, and the division by 0 ends the process. It also moves one out of a condition,
-    and out of several kernels of a GPU into their host's code.
+Fault: TVM's elimination of common subexpressions moves a division out of loops and conditions, and out of a GPU's
+    kernels into their host's code. It does so with loops that have no iterations, and the division by 0 ends the
+    process.
 Seen in: TVM 0.27.0
 Input: two loops over n rows that read column ``480 // n``, with n = 0, target llvm
 Upstream: none known
