@@ -110,6 +110,8 @@ def _is_item(value: relax.Expr) -> bool:
 def _slice(op: Operator, product: ProductCall) -> tuple[int, int] | None:
     """Return the first column and the number of columns that an operator copies of a product, or None."""
     result = product.product.operator.output
+    if op.is_reduce or len(op.spatial) != len(result.shape) or op.output.dtype != result.dtype:
+        return None
     if not compat.is_load(op.value) or len(op.accesses) != 1 or op.accesses[0].guarded:
         return None
     column = product.product.column_position
@@ -125,7 +127,7 @@ def _slice(op: Operator, product: ProductCall) -> tuple[int, int] | None:
         if i != column or offset is None:
             return None
         start = offset
-    same = len(op.spatial) == len(result.shape) and all(
+    same = all(
         i == column or axis.extent == extent for i, (axis, extent) in enumerate(zip(op.spatial, result.shape))
     )
     count = op.spatial[column].extent
