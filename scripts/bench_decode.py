@@ -29,6 +29,19 @@ from _table import aligned
 from models.decoder_step import Decoder, as_relax, in_torch
 
 CONTENDERS = ("stitched", "libraries", "inductor")
+OPTIONS = (
+    "--layers",
+    "--hidden",
+    "--heads",
+    "--key-heads",
+    "--inner",
+    "--cache",
+    "--words",
+    "--tokens",
+    "--dtype",
+    "--bits",
+)
+"""The options of a decoder's sizes, in the order of its fields."""
 BANDWIDTH = 4.56e12
 """Bytes a second that one kernel reads on an H200."""
 TOLERANCE = 0.05
@@ -40,9 +53,8 @@ Run = Callable[[], Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each contender. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for field in fields(Decoder):
-        kind = str if field.name == "dtype" else int
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+    for name, field in zip(OPTIONS, fields(Decoder), strict=True):
+        parser.add_argument(name, type=str if field.name == "dtype" else int, default=field.default)
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help=", ".join(CONTENDERS))
     options = vars(parser.parse_args(arguments))
     contenders = options.pop("contenders").split(",")

@@ -129,9 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in {
-        "layers": 2, "experts": 8, "chosen": 2, "hidden": 512, "inner": 1024, "threads": 1, "blocks": 9, "repeats": 10,
+        "--layers": 2, "--experts": 8, "--chosen": 2, "--hidden": 512, "--inner": 1024, "--threads": 1, "--blocks": 9,
+        "--repeats": 10,
     }.items():  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default, help="(default: %(default)s)")
+        parser.add_argument(name, type=int, default=default, help="(default: %(default)s)")
     args = parser.parse_args(argv)
     if min(vars(args).values()) < 1:
         parser.error("all numbers must be 1 or more")

@@ -211,7 +211,7 @@ def _check(
     case: Case, x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None
 ) -> str:
     target, recorder = resolve_target("cuda"), Recorder()
-    config = StitchConfig(tf32=case.tf32)
+    config = StitchConfig(tf32=case.tf32, compute="matmul=libraries")
     executable = tvm.compile(
         module_of(case, y, bias), target, relax_pipeline=pipeline(target, config, recorder)
     )

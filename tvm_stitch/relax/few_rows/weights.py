@@ -86,7 +86,17 @@ class Weights:
         """Return whether a tensor is computed, element by element, from tensors of far fewer bytes."""
         if not isinstance(value, relax.Var) or value not in self.values:
             return False
-        return self._read(value) <= self.choices.narrow_share * bytes_of(value) < math.inf
+        size = bytes_of(value)
+        return self._read(value) <= self.choices.narrow_share * size < math.inf and self._has_integers(value)
+
+    def _has_integers(self, value: relax.Expr) -> bool:
+        """Return whether a tensor is computed from integers, or from floats of 8 bits. Others are only repeated."""
+        call = self.values.get(value) if isinstance(value, relax.Var) else None
+        if isinstance(call, relax.Var):
+            return self._has_integers(call)
+        if call is not None and self._is_pointwise(call):
+            return any(map(self._has_integers, _tensors(call)))
+        return str(value.ty.dtype).startswith(("int", "uint", "float8"))
 
     def _read(self, value: relax.Expr) -> float:
         """Return the bytes that a kernel reads to compute a tensor at its elements: its own if it is not computed."""

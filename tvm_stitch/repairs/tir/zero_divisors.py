@@ -106,6 +106,7 @@ def without_folded_divisors(func: Any) -> Any:
         if (
             compat.kind(divisor) != "Cast"
             or "int" in compat.dtype_of(divisor)
+            or "int" not in compat.dtype_of(divisor.value)
             or not _may_fold(divisor.value)
         ):
             return e
