@@ -44,7 +44,7 @@ class First:
 
     @property
     def reason(self) -> str:
-        """Return whether the element is a tie, and which of both runs rounds it as float64 does."""
+        """Return the words that say if the element is a tie, and name the run that rounds it as float64 does."""
         right = int(np.rint(self.exact))
         named = {self.found: "the run is right", self.reference: "the reference is right"}
         return f"{'tie' if self.is_tie else 'no tie'}, {named.get(right, 'both are wrong')}"

@@ -48,6 +48,11 @@ def test_a_zero_point_is_part_of_the_offset() -> None:
     assert with_offset_joined(made, const(0.5, "float32")) is None
 
 
+def test_differences_of_a_models_own_floats_are_rounded_one_by_one() -> None:
+    own = tirx.exp(Var("x", "float32")) - const(float(1 << 23), "float32")
+    assert with_offset_joined(own, const(7.0, "float32")) is None
+
+
 def test_every_integer_of_a_mask_is_exact() -> None:
     builder = relax.BlockBuilder()
     words = relax.Var("words", relax.TensorType((512,), "uint32"))

@@ -14,6 +14,8 @@ from ..compat import Expr, tir
 _OFFSET = 1 << 23
 _OFFSET_BITS = 0x4B000000
 """The bits of the float ``_OFFSET``."""
+_FROM_BITS = "__uint_as_float"
+"""CUDA's function from bits to a float."""
 _EXACT = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": _OFFSET}
 """Integers up to which a type holds all of them."""
 
@@ -35,21 +37,27 @@ def float_of_masked(integer: Expr, value: Expr, dtype: str) -> Expr | None:
         return None
     bits = value if compat.dtype_of(value) == "uint32" else tir.Cast("uint32", value)
     joined = tir.bitwise_or(bits, compat.const(_OFFSET_BITS, "uint32"))
-    return tir.call_pure_extern("float32", "__uint_as_float", joined) - compat.float_const(
-        float(_OFFSET), "float32"
-    )
+    return tir.call_pure_extern("float32", _FROM_BITS, joined) - compat.float_const(float(_OFFSET), "float32")
 
 
 def with_offset_joined(a: Expr, b: Expr) -> Expr | None:
     """Return ``a - b`` with one subtraction, if ``a`` is a float of a masked integer and ``b`` is a small integer."""
-    if compat.kind(b) != "FloatImm" or compat.kind(a) != "Sub" or compat.kind(a.b) != "FloatImm":
+    if compat.kind(b) != "FloatImm" or not _is_float_of_masked(a):
         return None
     subtracted = float(b.value)
-    if float(a.b.value) != _OFFSET or not subtracted.is_integer() or abs(subtracted) >= _OFFSET // 2:
-        return None
-    if compat.kind(a.a) != "Call" or compat.dtype_of(a) != "float32" or subtracted < 0:
+    if not subtracted.is_integer() or not 0 <= subtracted < _OFFSET // 2:
         return None
     return a.a - compat.float_const(_OFFSET + subtracted, "float32")
+
+
+def _is_float_of_masked(value: Expr) -> bool:
+    """Return True for what :func:`float_of_masked` returns. A float of the model is rounded by each subtraction."""
+    if compat.kind(value) != "Sub" or compat.kind(value.b) != "FloatImm" or float(value.b.value) != _OFFSET:
+        return False
+    bits = value.a
+    if compat.kind(bits) != "Call" or not len(bits.args) or compat.kind(bits.args[0]) != "StringImm":
+        return False
+    return str(bits.args[0].value) == _FROM_BITS
 
 
 def _mask(integer: Expr) -> int | None:

@@ -221,6 +221,11 @@ class StitchGraph:
         """The reductions, in topological order."""
         return [op for op in self.operators if op.is_reduce]
 
+    @property
+    def has_products(self) -> bool:
+        """True if some reduction is a contraction: the sums of a product of few rows, in a stitch op."""
+        return any(op.contraction for op in self.operators)
+
     def __str__(self) -> str:
         lines = [f"{self.name}({', '.join(map(repr, self.inputs))})"]
         for op in self.operators:

@@ -112,7 +112,7 @@ class Node:
 
 def kind_of(graph: StitchGraph) -> NodeKind:
     """Return the kind of a graph: memory-intensive unless some block is a contraction."""
-    return NodeKind.COMPUTE if any(op.contraction for op in graph.operators) else NodeKind.MEMORY
+    return NodeKind.COMPUTE if graph.has_products else NodeKind.MEMORY
 
 
 def specialize(graph: StitchGraph, values: dict[Var, object]) -> StitchGraph:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,19 +31,19 @@ def built(inputs: Inputs, body: Body) -> tvm.IRModule:
     return builder.get()
 
 
-def linear(emit, x, w):  # type: ignore[no-untyped-def]
+def linear(emit: Any, x: Any, w: Any) -> Any:
     return emit(op.matmul(x, emit(op.permute_dims(w))))
 
 
-def scaled(emit, w, s):  # type: ignore[no-untyped-def]
+def scaled(emit: Any, w: Any, s: Any) -> Any:
     return emit(op.multiply(op.astype(w, "float32"), s))
 
 
-def part(emit, y, begin, end):  # type: ignore[no-untyped-def]
+def part(emit: Any, y: Any, begin: int, end: int) -> Any:
     return emit(op.strided_slice(y, [1], [begin], [end]))
 
 
-def _two(emit, y):  # type: ignore[no-untyped-def]
+def _two(emit: Any, y: Any) -> Any:
     return y, part(emit, y, 0, 10), part(emit, y, 10, 20)
 
 

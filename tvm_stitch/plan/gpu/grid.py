@@ -148,9 +148,8 @@ class _Mapper:
         blocks = self.blocks
         if len(phases) == 1:  # no barrier: as many blocks as there is work
             blocks = max(1, sum(p.tasks * p.tiles for p in phases[0] if not p.slice.replicated))
-            if any(
-                p.slice.replicated for p in phases[0]
-            ):  # what every block computes is computed once a block
+            repeated = any(p.slice.replicated for p in phases[0])
+            if repeated:  # by each block that is resident, rather than by one block for each task
                 blocks = min(blocks, self.blocks)
             if blocks != self.blocks:
                 phases = [self._shared_out(phases[0], blocks)]
@@ -254,10 +253,8 @@ class _Mapper:
     def _rows(self, piece: Slice, sched: LoopNest) -> Stage:
         al = piece.alignment
         rows = int(al.domain.rows)
-        weights = (
-            None if piece.replicated else weights_mapping(al, sched, self.device, self.threads, self.blocks)
-        )
-        if weights is not None:
+        weights = weights_mapping(al, sched, self.device, self.threads, self.blocks)
+        if weights is not None and not piece.replicated:
             tasks = -(-rows // weights.rows_per_block)
             self.most_tasks = max(self.most_tasks, tasks)
             idle = -(-tasks // self.blocks) * self.blocks / tasks - 1.0
@@ -272,9 +269,7 @@ class _Mapper:
         wasted, threads = min(costs)
         if piece.replicated:  # All rows at once, if the block has enough threads.
             threads = max(1, self.threads // rows)
-            most = (
-                self.threads if any(op.contraction for op in self.found.graph.operators) else self.device.warp
-            )
+            most = self.threads if self.found.graph.has_products else self.device.warp
             threads = min(1 << (threads.bit_length() - 1), most)
             while self.threads % threads:
                 threads //= 2

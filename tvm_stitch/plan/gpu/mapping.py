@@ -140,7 +140,6 @@ class RowMapping:
             **({"loads": "copied in the background"} if self.async_copies else {}),
             **({"transposed in shared memory": transposed} if transposed else {}),
             **({"persistent workers": self.workers} if self.workers else {}),
-            **({"weights": [tensor.name for tensor, _ in self.weights]} if self.weights else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:

@@ -64,7 +64,7 @@ def wants_partition(graph: StitchGraph, device: DeviceModel) -> bool:
 
     Sums of a product of few rows have stages as well. Their blocks stay for several rows of weights.
     """
-    if any(op.contraction for op in graph.reduces):
+    if graph.has_products:
         return True
     return any(
         orientation(op) is Orientation.COLUMN and not has_many_results(op, device) for op in graph.reduces

@@ -141,10 +141,9 @@ class _Partitioner:
 
         A barrier in front of the product would cost as much, and its weights would wait for it.
         """
-        few = self.replicate and any(other.contraction for other in self.graph.operators)
-        return (
-            few and op not in self.outputs and as_int(op_points(op)) <= self.device.choices.replicated_points
-        )
+        if not (self.replicate and self.graph.has_products) or op in self.outputs:
+            return False
+        return as_int(op_points(op)) <= self.device.choices.replicated_points
 
     # -- placing ------------------------------------------------------------------------------------------------
     def _position(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:

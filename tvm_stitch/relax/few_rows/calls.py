@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.ir import OpClass, StitchGraph
-from ...graph.reader import Unreadable, read
 from ..stitch.dataflow import call_args, is_call_tir
 from .sums import FewRows, few_rows
-from .weights import Weights
+from .weights import Graphs, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +44,12 @@ class ProductCall:
 class ProductCalls:
     """Finds the products of few rows among the calls of a module."""
 
-    def __init__(self, mod: tvm.IRModule, device: DeviceModel):
-        self.mod, self.choices = mod, device.choices
-        self._graphs: dict[tvm.ir.GlobalVar, StitchGraph | None] = {}
+    def __init__(self, mod: tvm.IRModule, device: DeviceModel, config: StitchConfig):
+        self.device, self.config, self.graphs = device, config, Graphs(mod)
+
+    def weights(self, func: relax.Function) -> Weights:
+        """Return the answers about the weights of a function of the module."""
+        return Weights(self.graphs, func, self.device, self.config)
 
     def found(self, value: relax.Expr, weights: Weights) -> ProductCall | None:
         """Return what a call computes if a scope is to take it, or None for other values."""
@@ -57,7 +60,7 @@ class ProductCalls:
         if graph is None:
             return None
         for position in (1, 0):
-            product = few_rows(graph, position, self.choices)
+            product = few_rows(graph, position, self.device.choices)
             if product is None:
                 continue
             same = args[position], None, tuple(range(len(args[position].ty.shape)))
@@ -69,18 +72,9 @@ class ProductCalls:
                 )
         return None
 
-    def graph(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
-        """Return the graph of a function, or None if it is not readable."""
-        if gvar not in self._graphs:
-            try:
-                self._graphs[gvar] = read(self.mod[gvar])
-            except Unreadable:
-                self._graphs[gvar] = None
-        return self._graphs[gvar]
-
     def _contraction(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
         """Return the graph of a function of one contraction, or None for another function."""
-        graph = self.graph(gvar)
+        graph = self.graphs.of(gvar)
         alone = graph is not None and len(graph.operators) == 1 and graph.operators[0].contraction
         return graph if alone else None
 
@@ -92,7 +86,7 @@ class ProductCalls:
         if call is None or not is_call_tir(call) or len(call.args) > 2:
             return None
         args, scalars = call_args(call)
-        graph = self.graph(call.args[0])
+        graph = self.graphs.of(call.args[0])
         if graph is None or len(args) != 1 or scalars or len(graph.operators) != 1:
             return None
         (op,) = graph.operators
@@ -101,3 +95,10 @@ class ProductCalls:
             return None
         order = tuple(positions.get(i, -1) for i in op.accesses[0].indices)
         return (args[0], call.args[0], order) if sorted(order) == list(range(len(op.spatial))) else None
+
+
+def private_like(func: tirx.PrimFunc, product: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function of TE as a private one, with the pattern that TVM fuses a product's function by."""
+    func = func.without_attr("global_symbol")
+    pattern = (product.attrs or {}).get("op_pattern")
+    return func if pattern is None else func.with_attr("op_pattern", pattern)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from ... import compat
 from ...compat import Expr, Var
@@ -18,9 +18,8 @@ from ..rewriting.functions import own_functions
 from ..rewriting.readers import Readers, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import is_call_tir
-from .calls import ProductCall, ProductCalls
+from .calls import ProductCall, ProductCalls, private_like
 from .sums import columns_of
-from .weights import Weights
 
 Columns = tuple[ProductCall, int, int]
 """A product, the first of its columns that are read, and their number."""
@@ -36,15 +35,14 @@ class ProductColumns:
     """
 
     def __init__(self, device: DeviceModel, config: StitchConfig):
-        self.device = device
-        self.dense = config.compute_of("matmul") == "auto"
+        self.device, self.config = device, config
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the slices of products in each of the module's own functions."""
-        calls = ProductCalls(mod, self.device)
+        calls = ProductCalls(mod, self.device, self.config)
         found: dict[relax.Var, Columns] = {}
         for _, func in own_functions(mod):
-            weights = Weights(mod, func, self.device, self.dense)
+            weights = calls.weights(func)
             readers: Readers | None = None
             for var, value in weights.values.items():
                 product = calls.found(value, weights)
@@ -61,7 +59,7 @@ class ProductColumns:
             key = product.function, start, count
             if key not in made:
                 func = columns_of(product.product, product.graph, start, count)
-                func = _like(func, mod[product.function])
+                func = private_like(func, mod[product.function])
                 made[key] = match.builder.add_func(func, str(product.function.name_hint))
             args = relax.Tuple([match.now(arg) for arg in product.args])
             return relax.call_tir(made[key], args, match.before.ty)
@@ -70,21 +68,15 @@ class ProductColumns:
         return apply_rules(mod, [rule])
 
 
-def _like(func: tirx.PrimFunc, product: tirx.PrimFunc) -> tirx.PrimFunc:
-    pattern = (product.attrs or {}).get("op_pattern")
-    func = func.without_attr("global_symbol")
-    return func if pattern is None else func.with_attr("op_pattern", pattern)
-
-
 def _sliced(
     var: relax.Var, product: ProductCall, readers: Readers, calls: ProductCalls
 ) -> Iterator[tuple[relax.Var, Columns]]:
     """Yield the variables that are equal slices of a product's columns, if nothing else reads the product."""
     parts: list[tuple[relax.Var, int, int]] = []
     for binding in readers.get(var, ()):
-        graph = (
-            calls.graph(binding.value.args[0]) if binding is not None and is_call_tir(binding.value) else None
-        )
+        if binding is None or not is_call_tir(binding.value):
+            return
+        graph = calls.graphs.of(binding.value.args[0])
         if graph is None or len(graph.inputs) != 1:
             return
         slices = [_slice(op, product) for op in graph.operators]
@@ -94,17 +86,17 @@ def _sliced(
             names: list[relax.Var] = [binding.var]
         else:
             items = readers.get(binding.var, ())
-            at = {int(b.value.index): b.var for b in items if b is not None and _is_item(b.value)}
+            at = {
+                int(b.value.index): b.var
+                for b in items
+                if b is not None and isinstance(b.value, relax.TupleGetItem)
+            }
             if len(items) != len(at) or len(at) != len(slices):
                 return
             names = [at[i] for i in range(len(slices))]
         parts += [(name, *part) for name, part in zip(names, slices, strict=True) if part is not None]
     if len(parts) > 1 and len({count for _, _, count in parts}) == 1:
         yield from ((name, (product, start, count)) for name, start, count in parts)
-
-
-def _is_item(value: relax.Expr) -> bool:
-    return isinstance(value, relax.TupleGetItem)
 
 
 def _slice(op: Operator, product: ProductCall) -> tuple[int, int] | None:
@@ -119,11 +111,7 @@ def _slice(op: Operator, product: ProductCall) -> tuple[int, int] | None:
     for i, (index, axis) in enumerate(zip(op.accesses[0].indices, op.spatial, strict=False)):
         if compat.same_var(index, axis.var) or (axis.extent == 1 and compat.int_value(index) == 0):
             continue
-        offset = (
-            compat.int_value(index.b)
-            if compat.kind(index) == "Add" and compat.same_var(index.a, axis.var)
-            else None
-        )
+        offset = _offset(index, axis.var)
         if i != column or offset is None:
             return None
         start = offset
@@ -136,6 +124,6 @@ def _slice(op: Operator, product: ProductCall) -> tuple[int, int] | None:
 
 def _offset(index: Expr, var: Var) -> int | None:
     """Return the number that an index adds to a variable, or None if it is another expression."""
-    return (
-        compat.int_value(index.b) if compat.kind(index) == "Add" and compat.same_var(index.a, var) else None
-    )
+    if compat.kind(index) != "Add" or not compat.same_var(index.a, var):
+        return None
+    return compat.int_value(index.b)

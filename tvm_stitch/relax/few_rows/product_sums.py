@@ -12,9 +12,8 @@ from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import SUMS_ATTR
-from .calls import ProductCall, ProductCalls
+from .calls import ProductCall, ProductCalls, private_like
 from .sums import sums_of
-from .weights import Weights
 
 
 @module_pass
@@ -30,15 +29,14 @@ class ProductSums:
     """
 
     def __init__(self, device: DeviceModel, config: StitchConfig):
-        self.device = device
-        self.dense = config.compute_of("matmul") == "auto"
+        self.device, self.config = device, config
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the products of each of the module's own functions."""
-        calls, choices = ProductCalls(mod, self.device), self.device.choices
+        calls, choices = ProductCalls(mod, self.device, self.config), self.device.choices
         found: dict[relax.Var, ProductCall] = {}
         for _, func in own_functions(mod):
-            weights = Weights(mod, func, self.device, self.dense)
+            weights = calls.weights(func)
             products = {var: calls.found(value, weights) for var, value in weights.values.items()}
             found |= {var: product for var, product in products.items() if product is not None}
         if not found:
@@ -65,6 +63,4 @@ def _marked(sums: tirx.PrimFunc, call: ProductCall, mod: tvm.IRModule) -> tirx.P
     """Return the function of sums with the product's own functions and pattern."""
     func = mod[call.function]
     of = [func, call.position, *([] if call.turning is None else [mod[call.turning]])]
-    sums = sums.without_attr("global_symbol").with_attr(SUMS_ATTR, tvm.ir.save_json(of))
-    pattern = (func.attrs or {}).get("op_pattern")
-    return sums if pattern is None else sums.with_attr("op_pattern", pattern)
+    return private_like(sums, func).with_attr(SUMS_ATTR, tvm.ir.save_json(of))

@@ -16,11 +16,13 @@ import math
 from collections.abc import Mapping
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
+from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.classify import is_heavy
 from ...graph.extent import is_static
+from ...graph.ir import StitchGraph
 from ...graph.reader import Unreadable, read
 from ..rewriting.operators import BROADCASTING, operator_name
 from ..rewriting.views import bytes_of, permutation, shape_of
@@ -36,22 +38,39 @@ POINTWISE = BROADCASTING | {f"relax.{name}" for name in f"{_MOVES} {_UNARY} {_BI
 """Operators that a kernel evaluates at the element that it needs, at little cost."""
 
 
+class Graphs:
+    """The graphs of a module's functions. Each function is read once."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self.mod = mod
+        self._known: dict[relax.GlobalVar, StitchGraph | None] = {}
+
+    def of(self, gvar: relax.GlobalVar) -> StitchGraph | None:
+        """Return the graph of a function, or None if it is not readable."""
+        if gvar not in self._known:
+            try:
+                self._known[gvar] = read(self.mod[gvar])
+            except Unreadable:
+                self._known[gvar] = None
+        return self._known[gvar]
+
+
 class Weights:
     """Answers questions about the products of a function, and about their weights.
 
     Args:
-        mod: the module, with the functions that the function calls.
+        graphs: of the functions that the function calls.
         func: a function of Relax, its operators legalized or not.
         device: the device that the kernels are for.
-        dense: whether scopes take products of weights that are not narrow, too.
+        config: options. A library that is asked for keeps the products of weights that are not narrow.
     """
 
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, device: DeviceModel, dense: bool):
-        self.mod, self.choices = mod, device.choices
-        self.dense_rows = device.choices.few_dense_rows if dense and device.is_gpu else 0
+    def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
+        self.graphs, self.choices = graphs, device.choices
+        dense = device.is_gpu and config.compute_of("matmul") == "auto"
+        self.dense_rows = device.choices.few_dense_rows if dense else 0
         self.values: Mapping[relax.Var, relax.Expr] = relax.analysis.get_var2val(func)
         self._sources: dict[relax.Var, float] = {}
-        self._pointwise: dict[relax.GlobalVar, bool] = {}
 
     def is_waited_for(self, call: relax.Call) -> bool:
         """Return whether an ``R.matmul`` of few rows waits for its right side, so that a scope is to take it."""
@@ -113,15 +132,16 @@ class Weights:
         return self._sources[value]
 
     def _is_pointwise(self, value: relax.Expr) -> bool:
+        """Return whether a call computes one tensor element by element, at little cost."""
         name = operator_name(value)
         if name in POINTWISE:
             return True
         if name != "relax.call_tir" or not isinstance(value.ty, relax.TensorType):
             return False
-        gvar = value.args[0]
-        if gvar not in self._pointwise:
-            self._pointwise[gvar] = _is_pointwise(self.mod[gvar])
-        return self._pointwise[gvar]
+        graph = self.graphs.of(value.args[0])
+        if graph is None or len(graph.outputs) != 1:
+            return False
+        return not any(op.is_reduce or is_heavy(op.value) for op in graph.operators)
 
 
 def _tensors(call: relax.Call) -> list[relax.Expr]:
@@ -130,12 +150,3 @@ def _tensors(call: relax.Call) -> list[relax.Expr]:
     for arg in call.args:
         found += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
     return [arg for arg in found if isinstance(arg.ty, relax.TensorType)]
-
-
-def _is_pointwise(func: tirx.PrimFunc) -> bool:
-    """Return whether a function computes one tensor element by element, at little cost."""
-    try:
-        graph = read(func)
-    except Unreadable:
-        return False
-    return not any(op.is_reduce or is_heavy(op.value) for op in graph.operators) and len(graph.outputs) == 1

@@ -21,7 +21,7 @@ from ...repairs.prim_funcs import is_scheduled
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ...target import capability_of
-from ..few_rows.weights import Weights
+from ..few_rows.weights import Graphs, Weights
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
@@ -53,8 +53,9 @@ class LibraryMatmuls(ComputePass):
             g for g, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc) and is_scheduled(f)
         }
         plans: dict[relax.Var, Planned] = {}
+        graphs = Graphs(mod)
         for func in functions.values():
-            plans |= self._planned(mod, func, scheduled)
+            plans |= self._planned(graphs, func, scheduled)
 
         def called(match: Match) -> relax.Expr:
             plan = plans[match.var]
@@ -64,13 +65,11 @@ class LibraryMatmuls(ComputePass):
 
         return apply_rules(mod, [Rule("a library is faster", called, variables=plans, leaves_unused=True)])
 
-    def _planned(
-        self, mod: tvm.IRModule, func: relax.Function, scheduled: set[Any]
-    ) -> dict[relax.Var, Planned]:
+    def _planned(self, graphs: Graphs, func: relax.Function, scheduled: set[Any]) -> dict[relax.Var, Planned]:
         def refused(name: str, reason: str) -> None:
             self.computed[f"matmul {name}"] = f"TVM: {reason}"
 
-        weights = Weights(mod, func, self.device, self.config.compute_of("matmul") == "auto")
+        weights = Weights(graphs, func, self.device, self.config)
 
         def check(call: relax.Call) -> None:
             if weights.is_waited_for(call):
