@@ -22,6 +22,7 @@ COMMANDS = [
     "barrier_cost",
     "barrier_stress",
     "bench_convolutions",
+    "bench_decode",
     "bench_grid",
     "bench_models --models lstm --target cuda",
     "bench_rows",
