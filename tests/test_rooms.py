@@ -22,9 +22,9 @@ MOST_AT_THE_TOP = 8
 ROOMS = """
 compat config support graph repairs repairs/relay repairs/tir target deploy cost/choices device context cost report plan
 codegen scope compute records repairs/schedule rules driver execution
-relax/rewriting relax/attention relax/precision relax/quantize relax/stitch relax/in_place relay repairs/imports repairs/legalize
-relax/few_rows relax/constants relax/fourier relax/legalize relax/lowering relax/layout relax/library relax/loops relax
-relax/report importers/onnx importers/torch tvm_stitch cli testing
+relax/rewriting relax/attention relax/precision relax/quantize relax/stitch relax/in_place relay repairs/imports
+repairs/legalize relax/few_rows relax/constants relax/fourier relax/legalize relax/lowering relax/layout relax/library
+relax/loops relax relax/report importers/onnx importers/torch tvm_stitch cli testing
 """.split()
 """Rooms from the lowest to the highest. A room imports only those before it."""
 

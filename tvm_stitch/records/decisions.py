@@ -84,6 +84,20 @@ def decided(mod: tvm.IRModule, **more: Any) -> tvm.IRModule:
     return mod.with_attr(ATTRIBUTE, carried(replace(known, **more)))
 
 
+def with_plans_of(mod: tvm.IRModule, names: Mapping[str, str]) -> tvm.IRModule:
+    """Return the module with the plans of functions given to functions that took their place.
+
+    Args:
+        mod: a module with all of these functions that are still called.
+        names: by new function, the one before. The plan of one before is dropped if the module does not have it.
+    """
+    known = decisions_of(mod)
+    there = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+    plans = {name: plan for name, plan in known.plans.items() if name in there or name not in names.values()}
+    plans |= {name: known.plans[before] for name, before in names.items() if before in known.plans}
+    return mod.with_attr(ATTRIBUTE, carried(replace(known, plans=plans)))
+
+
 def without_decisions(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module without the attribute."""
     return mod.without_attr(ATTRIBUTE) if mod.attrs is not None and ATTRIBUTE in mod.attrs else mod

@@ -47,6 +47,7 @@ from .dump import asked_dump
 from .few_rows.product_columns import ProductColumns
 from .few_rows.product_sums import ProductSums
 from .few_rows.whole_products import WholeProducts
+from .in_place.stores import StoredRows
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
 from .layout.padded_taps import PaddedTaps
@@ -269,6 +270,8 @@ STITCHING = Phase("stitching", "memory-intensive operators become stitch ops; ag
 ), together=stitched_without_failing_scopes)
 
 REMAINDER = Phase("remainder", "TVM fuses the operators that no scope takes", (
+    Row("StoredRows", lambda c: StoredRows(), "Store rows of an argument in place by the kernels that compute them.",
+        after={"stitching": "stitched kernels store the rows"}),
     Row("WholeProducts", lambda c: WholeProducts(), "Compute products as they were whose sums no scope took.",
         after={"stitching": "scopes take the sums"}),
     Row("FuseRest", lambda c: FuseRest(), "Group the other calls as TVM's FuseOps does.",

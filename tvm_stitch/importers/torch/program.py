@@ -9,11 +9,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ...relax.in_place.updates import with_results_in_place
 from ...relax.report.named_spans import with_named_calls
 from .converters import own_converters
 from .decompositions import decomposed
 from .importing.importer import Importer
-from .importing.state import State, view_of
+from .importing.state import State, replaced_inputs, view_of
 from .importing.table import check_operators
 
 __all__ = ["from_exported_program"]
@@ -45,7 +46,9 @@ def from_exported_program(
         custom_convert_map: further converters by overload, such as ``"add.Tensor"``. They come first.
         run_ep_decomposition: whether PyTorch decomposes the program's operators first.
         state: ``"constants"`` if each call starts with the exported values of the buffers that it changes. With
-            ``"inputs"`` these buffers become inputs, behind the program's own.
+            ``"inputs"`` these buffers become inputs, behind the program's own. With ``"in_place"`` they are inputs
+            too. New rows of these inputs, and of other inputs that the program changes, are written into their own
+            memory. So the caller must go on with the results.
 
     Raises:
         Unsupported: if the program has operators that are not imported. The text names all of them.
@@ -61,7 +64,8 @@ def from_exported_program(
     mod = _with_private_branches(mod)
     if view.changed:
         mod["main"] = mod["main"].with_attr("torch_state", [*view.changed])
-    return with_named_calls(mod, importer.names)
+    mod = with_named_calls(mod, importer.names)
+    return with_results_in_place(mod, replaced_inputs(view)) if state == "in_place" else mod
 
 
 def _with_private_branches(mod: tvm.IRModule) -> tvm.IRModule:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -12,6 +12,7 @@ from tvm import relax
 
 from ...compute.cpu.emit import COMPUTE_ATTR
 from ...report.data import Value
+from ..in_place.rows import WRITTEN_ATTR
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
 from ..rewriting.values import bindings_of, operands_of, tensor_types, value_of
@@ -19,6 +20,19 @@ from ..rewriting.values import bindings_of, operands_of, tensor_types, value_of
 _PACKED = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
 _SCRATCH = ("relax.builtin.alloc_tensor", "relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
+
+
+def _written(value: Any, name: str, func: Any) -> dict[int, tuple[relax.Expr, int | None]]:
+    """Return for each result that is a tensor with a part written in place the tensor, and the bytes written."""
+    sizes = func.attrs.get(WRITTEN_ATTR) if func is not None and func.attrs else None
+    if name != "relax.call_tir_inplace" or sizes is None:
+        return {}
+    results = [(i, int(at)) for i, at in enumerate(value.attrs.inplace_indices) if int(at) >= 0]
+    fields = value.args[1].fields
+    return {
+        i: (fields[at], int(size) if int(size) >= 0 else None)
+        for (i, at), size in zip(results, sizes, strict=True)
+    }
 
 
 @dataclass(eq=False)
@@ -102,10 +116,12 @@ class _Walk:
         marked = bool(func is not None and func.attrs and COMPUTE_ATTR in func.attrs)
         call = Call(self.caller, function, external, marked)
         index = len(self.found.calls)
-        self._read(call, operands)
+        written = _written(value, name, func)
+        self._read(call, [v for v in operands if not any(v.same_as(into) for into, _ in written.values())])
         types = tensor_types(var.ty)
         for i, ty in enumerate(types):
-            call.results.append(value_of(str(var.name) if len(types) == 1 else f"{var.name}[{i}]", ty))
+            result = value_of(str(var.name) if len(types) == 1 else f"{var.name}[{i}]", ty)
+            call.results.append(replace(result, bytes=written[i][1]) if i in written else result)
         self.found.calls.append(call)
         self.made[var] = [(index, i) for i in range(len(types))]
 

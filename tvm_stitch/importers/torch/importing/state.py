@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
@@ -18,8 +18,8 @@ from ..complexes.boundary import with_real_boundary
 from ..complexes.parts import real_tensor
 from .unsupported import Unsupported
 
-State = Literal["constants", "inputs"]
-"""The kinds of buffers that a program changes: constants or inputs of the imported function."""
+State = Literal["constants", "inputs", "in_place"]
+"""The kinds of buffers that a program changes: constants or inputs of the imported function, or changed inputs."""
 
 CHANGES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
@@ -84,14 +84,14 @@ def view_of(program: Any, state: State) -> View:
 
     Args:
         program: a ``torch.export.ExportedProgram``.
-        state: ``"inputs"`` if changed buffers become inputs, behind the program's own.
+        state: ``"constants"`` if changed buffers stay constants. Otherwise they are inputs, behind the program's own.
 
     Raises:
-        ValueError: if ``state`` is neither of both words.
+        ValueError: if ``state`` is none of these words.
         Unsupported: if an input is not a tensor.
     """
-    if state not in ("constants", "inputs"):
-        raise ValueError(f'state must be "constants" or "inputs", got {state!r}')
+    if state not in get_args(State):
+        raise ValueError(f'state must be "constants", "inputs" or "in_place", got {state!r}')
     signature = program.graph_signature
     for spec in signature.input_specs:
         if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
@@ -103,7 +103,7 @@ def view_of(program: Any, state: State) -> View:
     ordered = [*results, *changes]
     buffers = {spec.target for _, spec in changes if spec.kind == OutputKind.BUFFER_MUTATION}
     inputs = list(signature.input_specs)
-    if state == "inputs":
+    if state != "constants":
         moved = {
             spec.target: replace(spec, kind=InputKind.USER_INPUT, target=spec.arg.name, persistent=None)
             for spec in inputs
@@ -118,6 +118,26 @@ def view_of(program: Any, state: State) -> View:
         tuple(str(spec.target) for _, spec in changes),
         with_real_boundary(program.graph_module),
     )
+
+
+def replaced_inputs(view: View) -> dict[int, int]:
+    """Return the position of the result that replaces an input, by that of the input, if the program changes it."""
+    inputs = [spec for spec in view.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    names = [spec.arg.name for spec in inputs]
+    changes = [
+        (at, spec)
+        for at, spec in enumerate(view.program.graph_signature.output_specs)
+        if spec.kind in CHANGES
+    ]
+    first = len(view.order) - len(changes)
+    buffers = view.program.graph_signature.inputs_to_buffers
+    by_target = {target: name for name, target in buffers.items()}
+    found = {}
+    for number, (_, spec) in enumerate(changes):
+        name = by_target.get(spec.target, spec.target)
+        if name in names:
+            found[names.index(name)] = first + number
+    return found
 
 
 def initial_state(program: Any, mod: Any) -> dict[str, torch.Tensor]:

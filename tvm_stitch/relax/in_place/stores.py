@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StoredRows: let the kernel that computes rows store them where they belong, so that no second kernel moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+
+from ... import compat
+from ...records.decisions import with_plans_of
+from ...support.module_pass import module_pass
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.readers import Readers, only_reader, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
+from ..stitch.dataflow import call_args, is_call_tir, result_types
+from ..stitch.stitch_ops import STITCH_ATTR
+from .rows import WRITTEN_ATTR, RowPositions
+from .updates import Values
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Rows that a stitched kernel computes, and that are written into a tensor.
+
+    Attributes:
+        made: the variable of the kernel's call.
+        number: the position of the rows among the results.
+        rows: the variable of the rows.
+        views: the variables of reshapes between the rows and the call that writes them.
+        written: the variable of the tensor with the rows.
+        call: the call that writes them.
+        at: the place of each element.
+    """
+
+    made: relax.Var
+    number: int
+    rows: relax.Var
+    views: tuple[relax.Var, ...]
+    written: relax.Var
+    call: relax.Call
+    at: RowPositions
+
+
+@module_pass
+class StoredRows:
+    """Write rows in place by the stitched kernels that compute them.
+
+    The positions and the tensor must be there when the kernel begins, and the kernel must not read its own rows back.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        stores: dict[relax.Var, list[Store]] = {}
+        for _, func in own_functions(mod):
+            for store in _stores(mod, func):
+                stores.setdefault(store.made, []).append(store)
+        written = {
+            var: store.rows
+            for found in stores.values()
+            for store in found
+            for var in (store.written, *store.views)
+        }
+
+        names: dict[str, str] = {}
+
+        def stored(match: Match) -> relax.Expr:
+            call = _stored(match, mod, stores[match.var])
+            names[call.args[0].name_hint] = match.before.args[0].name_hint
+            return call
+
+        rules = [
+            Rule("rows are stored where they belong", stored, variables=set(stores)),
+            Rule(
+                "the tensor is written already",
+                lambda match: match.now(written[match.var]),
+                variables=set(written),
+                leaves_unused=True,
+            ),
+        ]
+        if not stores:
+            return mod
+        mod = relax.transform.DeadCodeElimination()(apply_rules(mod, rules))
+        return with_plans_of(mod, names)
+
+
+def _stores(mod: tvm.IRModule, func: relax.Function) -> list[Store]:
+    """Return the rows that kernels of a function can store in place."""
+    values, readers = relax.analysis.get_var2val(func), readers_of(func)
+    blocks = [block for block in getattr(func.body, "blocks", ()) if isinstance(block, relax.DataflowBlock)]
+    found = []
+    for block in blocks:
+        order = {binding.var: at for at, binding in enumerate(block.bindings)}
+        for binding in block.bindings:
+            if operator_name(binding.value) == "relax.call_tir_inplace":
+                store = _store(mod, binding, values, readers, order)
+                if store is not None:
+                    found.append(store)
+    return found
+
+
+def _store(
+    mod: tvm.IRModule, binding: Any, values: Values, readers: Readers, order: Mapping[relax.Var, int]
+) -> Store | None:
+    at = RowPositions.of(mod[binding.value.args[0]])
+    if at is None:
+        return None
+    tensor, positions, rows = binding.value.args[1].fields
+    views: list[relax.Var] = []
+    while only_reader(readers, rows) is not None and operator_name(values.get(rows)) == "relax.reshape":
+        views.append(rows)
+        rows = values[rows].args[0]
+    if only_reader(readers, rows) is None:
+        return None
+    item = values.get(rows)
+    made, number = (item.tuple_value, int(item.index)) if isinstance(item, relax.TupleGetItem) else (rows, 0)
+    call: Any = values.get(made)
+    if not is_call_tir(call) or len(call.args) > 2 or made not in order:
+        return None
+    if any(order.get(var, -1) >= order[made] for var in (tensor, positions)):
+        return None
+    func = mod[call.args[0]]
+    if STITCH_ATTR not in (func.attrs or {}) or not func.attrs.get("tirx.is_scheduled"):
+        return None
+    if made is not rows and not all(
+        read is not None and isinstance(read.value, relax.TupleGetItem) for read in readers[made]
+    ):
+        return None
+    args, scalars = call_args(call)
+    if scalars or not _only_stores(func, func.params[len(args) + number]):
+        return None
+    if views and _own_symbols(mod[binding.value.args[0]]):
+        return None
+    return Store(made, number, rows, tuple(views), binding.var, binding.value, at)
+
+
+def _own_symbols(writing: tirx.PrimFunc) -> bool:
+    """Return whether the shape of the rows has symbols that neither the tensor's nor the positions' shape gives."""
+    into, at, rows = writing.params
+    given = {extent for buffer in (into, at) for extent in buffer.shape if isinstance(extent, tirx.Var)}
+    return any(symbol not in given for extent in rows.shape for symbol in compat.free_vars(extent))
+
+
+def _stored(match: Match, mod: tvm.IRModule, stores: Sequence[Store]) -> relax.Call:
+    """Return the call of a kernel that stores rows in place."""
+    before = match.value
+    args, results = list(before.args[1].fields), list(result_types(before))
+    kernel, places = mod[before.args[0]], [-1] * len(results)
+    sizes: dict[int, int] = {}
+    for store in stores:
+        tensor, positions, _ = (match.now(arg) for arg in store.call.args[1].fields)
+        writing = mod[store.call.args[0]]
+        sizes[store.number] = int(writing.attrs[WRITTEN_ATTR][0])
+        kernel = _storing(kernel, len(args), store, places, writing)
+        places[store.number] = len(args)
+        results[store.number] = tensor.ty
+        args += [tensor, positions]
+    kernel = kernel.with_attr(WRITTEN_ATTR, [sizes[number] for number in sorted(sizes)])
+    func = match.builder.add_func(kernel, before.args[0].name_hint)
+    return relax.op.call_tir_inplace(
+        func, relax.Tuple(args), places, results if len(results) > 1 else results[0]
+    )
+
+
+def _storing(
+    kernel: tirx.PrimFunc, inputs: int, store: Store, places: Sequence[int], writing: tirx.PrimFunc
+) -> tirx.PrimFunc:
+    """Return a kernel that stores one of its results in a tensor.
+
+    Args:
+        kernel: the kernel. Its parameters are inputs and results, without those that it stores in place already.
+        inputs: the number of its inputs.
+        store: the rows.
+        places: for each result the position of the input that holds it, or -1.
+        writing: the function that writes such rows.
+    """
+    position = inputs + sum(place < 0 for place in places[: store.number])
+    params = list(kernel.params)
+    rows = params.pop(position)
+    into, positions, moved = s_tir.renew_defs(writing).params
+    params[inputs:inputs] = [into, positions]
+    extents = moved.shape if store.views else rows.shape
+    body = _Redirected(rows, extents, into, positions, store.at).body(kernel.body)
+    return tirx.PrimFunc(params, body, kernel.ret_type, kernel.attrs)
+
+
+class _Redirected:
+    """Rewrites the stores of rows as stores into a tensor."""
+
+    def __init__(
+        self,
+        rows: tirx.Var,
+        extents: Sequence[Any],
+        into: tirx.Var,
+        positions: tirx.Var,
+        at: RowPositions,
+    ):
+        self.rows, self.extents, self.into, self.positions, self.at = rows, extents, into, positions, at
+        self.own: set[Any] = {rows}
+        self.analyzer = compat.Analyzer()
+
+    def body(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Return the body of the kernel with the stores redirected."""
+        self.own.update(_views(body, self.rows))
+        body = tvm_ffi.structural_map(body, (tirx.For, self._loop))
+        body = tvm_ffi.structural_map(body, [(tirx.BufferStore, self._store), (tirx.DeclBuffer, self._view)])
+        return body
+
+    def _is_store(self, node: Any) -> bool:
+        return node.buffer in self.own
+
+    def _loop(self, loop: tirx.For) -> tirx.For:
+        """Return a vectorized loop over adjacent elements of one row, or a serial loop in its place."""
+        found: list[bool] = []
+        stores = (tirx.BufferStore, lambda node: found.append(self._is_store(node)))
+        tvm_ffi.structural_walk(loop.body, stores, order="pre")
+        if loop.kind != tirx.ForKind.VECTORIZED or not any(found):
+            return loop
+        try:
+            body = tvm_ffi.structural_map(
+                loop.body, (tirx.BufferStore, lambda store: self._store(store, loop))
+            )
+            kind = loop.kind
+        except _Apart:
+            body, kind = (
+                tvm_ffi.structural_map(loop.body, (tirx.BufferStore, self._store)),
+                tirx.ForKind.SERIAL,
+            )
+        return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body)
+
+    def _store(self, store: tirx.BufferStore, vector: tirx.For | None = None) -> tirx.Stmt:
+        if not self._is_store(store):
+            return store
+        flat, extents = _flat(store.indices, store.buffer.shape), self.extents
+        offset = tirx.const(0, "int64")
+        if vector is not None:
+            first = self.analyzer.simplify(compat.substitute(flat, {vector.loop_var: vector.min}))
+            offset = self.analyzer.simplify(vector.loop_var - vector.min)
+            adjacent = self.analyzer.can_prove(flat - first == offset)
+            same_row = self.analyzer.can_prove(extents[-1] % vector.extent == 0) and self.analyzer.can_prove(
+                first % vector.extent == 0
+            )
+            last = self.at.order[-1] == len(self.into.shape) - 1 and len(extents) > self.at.lead
+            if not (adjacent and same_row and last):
+                raise _Apart
+            flat = first
+        axes = [self.analyzer.simplify(axis) for axis in _unravelled(flat, extents)]
+        index, inside = self.at.index(self.positions, self.into.shape, axes)
+        index[-1] = index[-1] + offset
+        return tirx.IfThenElse(inside, tirx.BufferStore(self.into, store.value, index), None)
+
+    def _view(self, view: tirx.DeclBuffer) -> tirx.Stmt:
+        """Drop a view of the rows, which no longer have memory of their own."""
+        return tirx.Evaluate(0) if view.buffer in self.own else view
+
+
+class _Apart(Exception):
+    """The elements of a vector do not lie in one row."""
+
+
+def _only_stores(func: tirx.PrimFunc, param: tirx.Var) -> bool:
+    """Return whether a kernel uses a parameter, and views of it, for stores alone."""
+    own = {param, *_views(func.body, param)}
+    stores: list[Any] = []
+    others: list[Any] = []
+
+    def stored(store: tirx.BufferStore) -> None:
+        if store.buffer in own:
+            stores.append(store)
+
+    def loaded(load: Any) -> None:
+        if load.source in own:
+            others.append(load)
+
+    def passed(call: Any) -> None:
+        others.extend(arg for arg in call.args if isinstance(arg, tirx.Var) and arg in own)
+
+    kinds = ((tirx.BufferStore, stored), (tvm.ir.TensorLoad, loaded), (tvm.ir.Call, passed))
+    tvm_ffi.structural_walk(func.body, kinds, order="pre")
+    return bool(stores) and len(others) == len(own) - 1  # the views read the parameter's pointer
+
+
+def _views(body: tirx.Stmt, param: tirx.Var) -> list[tirx.Var]:
+    """Return the buffers of other shapes over the memory of a parameter."""
+    found: list[tirx.Var] = []
+
+    def declared(view: tirx.DeclBuffer) -> None:
+        if tvm_ffi.structural_equal(view.data, param.data):
+            found.append(view.buffer)
+
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, declared), order="pre")
+    return found
+
+
+def _flat(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
+    flat = tirx.const(0, "int64")
+    for index, extent in zip(indices, extents, strict=True):
+        flat = flat * extent + index
+    return flat
+
+
+def _unravelled(flat: Any, extents: Sequence[Any]) -> list[Any]:
+    axes: list[Any] = []
+    for extent in reversed(extents[1:]):
+        axes.append(flat % extent)
+        flat = flat // extent
+    return [flat, *reversed(axes)]
