@@ -15,6 +15,7 @@ from ..target import capability_of
 from .attention import Attention
 from .cpu import attention as cpu_attention
 from .cuda import attention as cuda_attention
+from .cuda import attention_few
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -47,12 +48,21 @@ class _Cuda:
         _check_asked(self.config)
         if capability_of(self.target) < cuda_attention.FIRST_CAPABILITY:
             raise Refusal(f"our kernel needs compute capability {cuda_attention.FIRST_CAPABILITY / 10:.1f}")
+        if self._has_few(attention):
+            attention_few.check(attention, self.device)
+            return
         cuda_attention.check(attention, self.device.shared_per_block)
         if self.config.tf32 and attention.q.dtype == "float32":
             raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
-        _check_queries(attention, self.device.choices.attention_fewest_queries)
+
+    def _has_few(self, attention: Attention) -> bool:
+        """Return whether attention has so few queries that another kernel is for them."""
+        queries = attention.queries
+        return isinstance(queries, int) and queries < self.device.choices.attention_fewest_queries
 
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
+        if self._has_few(attention):
+            return attention_few.cuda_attention_few(attention, numbers, self.device)
         return cuda_attention.cuda_attention(attention, numbers, self.device)
 
 

@@ -17,6 +17,7 @@ fifths of an H100's peak. The weights stay in a warp. K and V are each copied wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -48,21 +49,34 @@ SMALL_HEAD = 64
 
 _ALIGNMENT_BYTES = 16
 _TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
-_FUNCTION = "tvm_stitch_attention"
+_FILES = {
+    "attention": ("attention",),
+    "attention_of_floats": ("attention", "attention_float"),
+    "attention_few": ("attention", "attention_few"),
+}
+"""The files of each device function. The last one gives its name."""
+
+_SHARED = {"attention_few": "float"}
+"""The type of what a device function has in shared memory, if it is not that of the operands."""
 
 
 def check(attention: Attention, shared_bytes: int) -> None:
     """Raise a Refusal unless the kernel supports this attention with ``shared_bytes`` bytes of shared memory."""
+    check_types(attention, LARGEST_HEAD)
+    if _shared_bytes(attention, 1) > shared_bytes:
+        raise Refusal(
+            f"heads of {attention.size} elements take more than {shared_bytes} bytes of shared memory"
+        )
+
+
+def check_types(attention: Attention, largest: int) -> None:
+    """Raise a Refusal unless the types are those of the kernels, and heads have at most ``largest`` elements."""
     dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
     if len(dtypes) > 1 or not dtypes <= set(MULTIPLIED):
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
     if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
         raise Refusal("its mask or result is of a type that the kernel does not have")
-    check_sizes(attention, attention.scale, LARGEST_HEAD)
-    if _shared_bytes(attention, 1) > shared_bytes:
-        raise Refusal(
-            f"heads of {attention.size} elements take more than {shared_bytes} bytes of shared memory"
-        )
+    check_sizes(attention, attention.scale, largest)
 
 
 def cuda_attention(attention: Attention, numbers: Sequence[Var], device: DeviceModel) -> PrimFunc:
@@ -86,8 +100,11 @@ def cuda_attention(attention: Attention, numbers: Sequence[Var], device: DeviceM
         stack.enter_context(T.launch_thread("threadIdx.x", B.i64(THREADS)))
         bound_registers(stack, _resident(attention, tiles))
         shared = B.local([_shared_elements(attention, tiles)], attention.q.dtype, "shared", "shared.dyn")
-        pointers = [_pointer(b, o) for b, o in zip(buffers, attention.inputs)]
-        B.evaluate(_call(attention, tiles, shared.data, pointers, _pointer(out, attention.out)))
+        pointers = [pointer_to(b, o) for b, o in zip(buffers, attention.inputs)]
+        function = "attention_of_floats" if _is_float(attention) else "attention"
+        masked = 0 if attention.mask is None else 1 if is_number(attention.mask.strides[3], 0) else 2
+        end = pointer_to(out, attention.out)
+        B.evaluate(kernel_call(attention, function, "Of", tiles, masked, shared.data, pointers, end))
     return compute_func([*buffers, *numbers, out], body[0])
 
 
@@ -144,16 +161,35 @@ def _is_float(attention: Attention) -> bool:
     return attention.q.dtype == "float32"
 
 
-def _pointer(buffer: Buffer, operand: Operand) -> Expr:
+def pointer_to(buffer: Buffer, operand: Operand) -> Expr:
+    """Return a pointer to the first element of an operand."""
     flat = B.flat_view(buffer)
     return tir.address_of(B.fetch(flat, as_expr(operand.offset)))
 
 
-def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], out: Expr) -> Expr:
+def kernel_call(
+    attention: Attention,
+    function: str,
+    means: str,
+    tiles: int,
+    masked: int,
+    shared: Expr,
+    pointers: list[Expr],
+    out: Expr,
+) -> Expr:
+    """Return the call of a device function, with its text.
+
+    Args:
+        attention: the computation.
+        function: the function's name, which is that of its file, or ``"attention_of_floats"``.
+        means: the function's template argument, with ``Of`` for the attention's traits.
+        tiles: tiles of queries of a warp.
+        masked: the kind of mask: 0 none, 1 the same for all queries, 2 one of each score.
+        shared: pointer to shared memory.
+        pointers: to the inputs.
+        out: pointer to the result.
+    """
     mask = attention.mask
-    masked = 0
-    if mask is not None:
-        masked = 1 if is_number(mask.strides[3], 0) else 2
     traits = ", ".join(
         [
             *(_TYPES[o.dtype] for o in (attention.q, attention.out, mask or attention.out)),
@@ -161,8 +197,8 @@ def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], 
             *map(str, map(int, (attention.causal is not None, attention.safe, is_aligned(attention)))),
         ]
     )
-    function = "attention_of_floats" if _is_float(attention) else "attention"
-    name = f"{_FUNCTION}_{'_'.join(traits.replace('__nv_', '').split(', '))}"
+    words = [*traits.replace("__nv_", "").split(", "), *re.findall(r"\d+", means)]
+    name = "_".join([f"tvm_stitch_{_FILES[function][-1]}", *words])
     pointers = pointers if mask is not None else [*pointers, out]  # not read without a mask
     sizes = (*attention.leading[1:], attention.queries, attention.keys, attention.causal or 0)
     strides = [s for o in (attention.q, attention.k, attention.v, attention.out) for s in o.strides]
@@ -175,8 +211,10 @@ def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], 
         *pointers,
         out,
         *numbers,
-        source_code=_source(_is_float(attention))
-        + _WRAPPER.format(name=name, traits=traits, function=function),
+        source_code=_source(function)
+        + _WRAPPER.format(
+            name=name, traits=traits, means=means, function=function, shared=_SHARED.get(function, "T")
+        ),
     )
 
 
@@ -190,13 +228,14 @@ __device__ __forceinline__ void {name}(
   using namespace tvm_stitch;
   using Of = Traits<{traits}>;
   using T = Of::Element;
-  {function}<Of>((T*)shared, (const T*)q, (const T*)k, (const T*)v, (const Of::MaskElement*)mask, (Of::Result*)out,
-                batches, heads, queries, keys, offset, scale, Rows{{q0, q1, q2, q3}}, Rows{{k0, k1, k2, k3}},
+  {function}<{means}>(({shared}*)shared, (const T*)q, (const T*)k, (const T*)v, (const Of::MaskElement*)mask,
+                (Of::Result*)out, batches, heads, queries, keys, offset, scale, Rows{{q0, q1, q2, q3}},
+                Rows{{k0, k1, k2, k3}},
                 Rows{{v0, v1, v2, v3}}, Rows{{o0, o1, o2, o3}}, MaskStrides{{m0, m1, m2, m3, m4}});
 }}
 """
 
 
 @cache
-def _source(is_float: bool) -> str:
-    return sources("copies", "attention", *(["attention_float"] if is_float else []))
+def _source(function: str) -> str:
+    return sources("copies", *_FILES[function])

@@ -45,6 +45,10 @@ class KernelChoices:
     """Most copies of an epilogue's code, for vectors that a thread loads together."""
     attention_fewest_queries: int = 16
     """Fewest queries. With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
+    attention_few_queries: int = 16
+    """Most queries of heads that share keys, for the kernel that multiplies keys without tensor cores. Not measured."""
+    attention_few_keys: int = 64
+    """Fewest keys of a block that shares those of a head with others: 16 threads read 4 keys each. Not measured."""
     attention_two_tiles_queries: int = 512
     """Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
     blocks."""

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of few queries against float64, in the emulator: splits of the keys, heads that share keys, odd sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvm_stitch.relax
+from cuda_emulator import lower, run_cuda, run_lowered
+from cuda_emulator.launch import Launch
+from stitch_testing.random.graphs import emulated_target
+from stitch_testing.workloads.attention import Case, inputs, module, reference
+from tests.compute.attention_modules import calling, described
+from tests.graph.helpers import symbol
+from tvm_stitch.compute.attention import Attention
+from tvm_stitch.compute.cuda.attention_few import FewQueries, cuda_attention_few, few_queries
+from tvm_stitch.device import GPUS
+from tvm_stitch.support.failures import Refusal
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-6}
+TARGET = emulated_target()
+H200 = GPUS["h200"]
+
+CASES = [
+    (Case(1, 2, 1, 45, 16), 1),
+    (Case(1, 2, 1, 300, 64, "bfloat16"), 4),
+    (Case(2, 3, 4, 700, 64), 8),
+    (Case(1, 1, 1, 1, 8, "float32"), 1),
+    (Case(1, 2, 3, 513, 80, "float32"), 8),
+    (Case(2, 2, 1, 130, 33, mask=(2, 1, 1, 130)), 2),
+    (Case(1, 1, 5, 1500, 128, "float32", mask=(1, 1, 5, 1500), safe=True), 8),
+    (Case(1, 2, 2, 70, 256, "float32"), 1),
+    (Case(1, 1, 7, 129, 256, "bfloat16"), 2),
+    (Case(1, 1, 2, 67, 1), 1),
+]
+
+
+def close(case: Case, found: np.ndarray, wanted: np.ndarray) -> None:
+    assert found.shape == wanted.shape
+    tolerance = TOLERANCE[case.dtype] * max(1e-30, abs(wanted).max(initial=0))
+    np.testing.assert_allclose(found.astype("float64"), wanted, rtol=0, atol=tolerance)
+
+
+def run_of(attention: Attention, arrays: list[np.ndarray]) -> tuple[np.ndarray, Launch]:
+    """Return what the kernel computes, and its launch."""
+    mod = calling(cuda_attention_few(attention, [], H200), attention)
+    done = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    (launch,) = done.launches
+    return done.outputs[0], launch
+
+
+@pytest.mark.parametrize(("case", "blocks"), CASES, ids=str)
+def test_against_float64(case: Case, blocks: int) -> None:
+    arrays = inputs(case, np.random.default_rng())
+    run = run_cuda(
+        module(case), arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET
+    ).check()
+    (launch,) = run.launches
+    assert launch.cluster[0] == blocks
+    close(case, run.outputs[0], reference(case, arrays))
+
+
+def test_symbolic_extents() -> None:
+    """One kernel for all batches and lengths, 0 among them."""
+    b, n = symbol("b"), symbol("n")
+    case = Case(b, 2, 1, n, 16, "float32", mask=(b, 1, 1, n), safe=True)
+    lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET))
+    for batch, keys in ((2, 33), (1, 1), (3, 1025), (0, 7)):
+        found = replace(case, batch=batch, keys=keys, mask=(batch, 1, 1, keys))
+        arrays = inputs(found, np.random.default_rng())
+        run = run_lowered(lowered, arrays).check()
+        close(found, run.outputs[0], reference(found, arrays))
+
+
+@pytest.mark.parametrize(("group", "queries"), [(4, 1), (3, 2), (5, 3)])
+def test_heads_that_share_keys(group: int, queries: int) -> None:
+    """All queries of the heads read a key together, where it lies."""
+    batch, heads, keys, size = 2, 2, 200, 32
+    whole = described(Case(batch, heads * group, queries, keys, size, "float32"))
+    few = described(Case(batch, heads, queries, keys, size, "float32"))
+    row = heads * group * size
+
+    def grouped(strides: Any) -> Any:
+        return strides[1], strides[2] * group, strides[2], strides[3]
+
+    attention = replace(
+        whole,
+        leading=(batch, heads, group),
+        q=replace(whole.q, strides=grouped(whole.q.strides)),
+        out=replace(whole.out, strides=grouped(whole.out.strides)),
+        k=replace(few.k, strides=(few.k.strides[1], few.k.strides[2], 0, few.k.strides[3])),
+        v=replace(few.v, strides=(few.v.strides[1], few.v.strides[2], 0, few.v.strides[3])),
+    )
+    assert row == whole.q.strides[3]
+    random = np.random.default_rng()
+    q = random.standard_normal((batch, queries, heads * group, size)).astype("float32")
+    k, v = (random.standard_normal((batch, keys, heads, size)).astype("float32") for _ in range(2))
+    found, launch = run_of(attention, [q, k, v])
+    tiles = -(-group * queries // 4)
+    assert launch.grid[0] == batch * heads * tiles * launch.cluster[0]
+    case = Case(batch, heads * group, queries, keys, size, "float32")
+    close(case, found, reference(case, [q, np.repeat(k, group, 2), np.repeat(v, group, 2)]))
+
+
+@pytest.mark.parametrize(("queries", "keys", "offset"), [(4, 70, 66), (3, 200, 5), (4, 20, -2)])
+def test_causal(queries: int, keys: int, offset: int) -> None:
+    """Query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does."""
+    case = Case(1, 2, queries, keys, 16, "float32")
+    arrays = inputs(case, np.random.default_rng())
+    found, _ = run_of(replace(described(case), causal=offset), arrays)
+    with np.errstate(invalid="ignore"):
+        mask = np.where(np.arange(keys) > np.arange(queries)[:, None] + offset, -np.inf, 0.0)
+        wanted = reference(replace(case, mask=mask.shape), [*arrays, mask])
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_allclose(np.nan_to_num(found), np.nan_to_num(wanted), rtol=0, atol=1e-5)
+
+
+def test_what_is_not_finite() -> None:
+    """NaN in a query or a value goes where the products take it, and nowhere else."""
+    case = Case(1, 1, 3, 300, 16, "float32")
+    arrays = inputs(case, np.random.default_rng(0))
+    arrays[0][0, 1, 0, 5] = np.nan
+    arrays[2][0, 299, 0, 7] = np.inf
+    found = run_of(described(case), arrays)[0][0, :, 0]
+    assert np.isnan(found[1]).all() and np.isposinf(found[[0, 2], 7]).all()
+    assert np.isfinite(np.delete(found[[0, 2]], 7, 1)).all()
+
+
+def test_how_queries_and_keys_are_divided() -> None:
+    def of(*case: Any) -> FewQueries:
+        return few_queries(described(Case(*case)), H200)
+
+    assert of(1, 8, 4, 513, 64) == FewQueries(group=1, rows=4, tiles=1, blocks=8)
+    assert of(1, 8, 5, 100, 64) == FewQueries(group=1, rows=4, tiles=2, blocks=1)
+    assert of(1, 100, 1, 4096, 64) == FewQueries(group=1, rows=1, tiles=1, blocks=2)
+    assert of(64, 32, 1, 4096, 64) == FewQueries(group=1, rows=1, tiles=1, blocks=1)
+    assert of(symbol(), 8, 2, symbol("n"), 64) == FewQueries(group=1, rows=2, tiles=1, blocks=8)
+
+
+def test_refusals() -> None:
+    with pytest.raises(Refusal, match="17 queries of heads that share keys"):
+        few_queries(described(Case(1, 8, 17, 513, 64)), H200)
+    with pytest.raises(Refusal, match="its number of queries is symbolic"):
+        few_queries(described(Case(1, 8, symbol(), 513, 64)), H200)
+    with pytest.raises(Refusal, match="blocks for 8 heads alone leave a device without clusters idle"):
+        few_queries(described(Case(1, 8, 1, 513, 64)), GPUS["a100"])
+    assert few_queries(described(Case(16, 8, 1, 513, 64)), GPUS["a100"]).blocks == 1
+    with pytest.raises(Refusal, match="heads of 257 elements"):
+        cuda_attention_few(described(Case(1, 8, 1, 513, 257)), [], H200)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of few queries on a CUDA device: one kernel that reads keys and values once, split over many blocks.
+
+The kernel of ``attention.py`` gives a block 64 queries. One token of a decoder has one query for each head, and several
+heads that share keys. Then the kernel of this file (``attention_few.cuh``) takes all queries of these heads together.
+The blocks of a cluster share the keys, and join their sums through shared memory. So one launch is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ...codegen import builder as B
+from ...codegen.gpu.launch_bounds import bound_registers
+from ...compat import PrimFunc, T, Var, tir
+from ...device import DeviceModel
+from ...graph.extent import as_expr, is_number, product
+from ...repairs.tir.opaque import as_c_type
+from ...repairs.tir.zero_divisors import is_positive
+from ...support.failures import Refusal
+from ..attention import Attention
+from ..cpu.emit import compute_func
+from .attention import THREADS, check_types, kernel_call, pointer_to
+
+LARGEST_HEAD = 256
+"""Most elements of a head."""
+
+CLUSTERS = (8, 4, 2)
+"""Numbers of blocks that may share the keys of a head."""
+
+_RESIDENT = 2
+"""Blocks for which a multiprocessor has registers."""
+
+
+@dataclass(frozen=True)
+class FewQueries:
+    """How queries and keys are divided.
+
+    Attributes:
+        group: heads that share keys, whose queries a block takes together.
+        rows: queries of a block, at most 4.
+        tiles: blocks for the queries of a group.
+        blocks: blocks of a cluster, which share the keys.
+    """
+
+    group: int
+    rows: int
+    tiles: int
+    blocks: int
+
+
+def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
+    """Return how the kernel divides attention.
+
+    Raises:
+        Refusal: if the number of queries is symbolic or too large for the kernel, or if a device without clusters has
+            too few heads.
+    """
+    group, queries = _group(attention), attention.queries
+    if not isinstance(queries, int):
+        raise Refusal("its number of queries is symbolic")
+    choices = device.choices
+    if not 0 < group * queries <= choices.attention_few_queries:
+        raise Refusal(f"{group * queries} queries of heads that share keys: the kernel takes few")
+    rows = min(4, 1 << (group * queries - 1).bit_length())
+    tiles = -(-group * queries // rows)
+    cells = tiles
+    for extent in attention.leading[: 2 if group > 1 else 3]:
+        cells *= extent if isinstance(extent, int) else 1
+    if device.max_cluster < min(CLUSTERS) and cells < device.sms:
+        raise Refusal(f"blocks for {cells} heads alone leave a device without clusters idle")
+    most = min(device.max_cluster, _RESIDENT * device.sms // max(1, cells))
+    keys = attention.keys // choices.attention_few_keys if isinstance(attention.keys, int) else most
+    blocks = next((n for n in CLUSTERS if n <= min(most, keys)), 1)
+    return FewQueries(group, rows, tiles, blocks)
+
+
+def check(attention: Attention, device: DeviceModel) -> None:
+    """Raise a Refusal unless the kernel supports this attention."""
+    check_types(attention, LARGEST_HEAD)
+    few_queries(attention, device)
+
+
+def cuda_attention_few(attention: Attention, numbers: Sequence[Var], device: DeviceModel) -> PrimFunc:
+    """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
+
+    Args:
+        attention: the computation.
+        numbers: symbols that no operand's shape gives.
+        device: the GPU that the kernel is for.
+
+    Raises:
+        Refusal: as :func:`check` does.
+    """
+    check(attention, device)
+    few = few_queries(attention, device)
+    buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
+    out = attention.out.declared("out")
+    cells = attention.leading[: 2 if few.group > 1 else 3]
+    problems = as_expr(product([*cells, few.tiles]))
+    # A cluster is launched even if there is no problem. It does nothing.
+    launched = problems if is_positive(problems) else tir.Max(problems, B.i64(1))
+    with B.kernel() as body, ExitStack() as stack:
+        stack.enter_context(T.launch_thread("blockIdx.x", launched * B.i64(few.blocks)))
+        if few.blocks > 1:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(few.blocks)))
+        stack.enter_context(T.launch_thread("threadIdx.x", B.i64(THREADS)))
+        bound_registers(stack, _RESIDENT)
+        shared = B.local([_shared_floats(attention, few)], "float32", "shared", "shared.dyn")
+        pointers = [pointer_to(b, o) for b, o in zip(buffers, attention.inputs)]
+        means = f"Few<Of, {few.rows}, {few.group}, {few.blocks}>"
+        masked = 0
+        if attention.mask is not None:
+            strides = attention.mask.strides
+            common = is_number(strides[3], 0) and (few.group == 1 or is_number(strides[2], 0))
+            masked = 1 if common else 2
+        call = kernel_call(
+            attention,
+            "attention_few",
+            means,
+            1,
+            masked,
+            shared.data,
+            pointers,
+            pointer_to(out, attention.out),
+        )
+        with B.when(None if is_positive(problems) else as_c_type(problems, "int64") > 0):
+            B.evaluate(call)
+    return compute_func([*buffers, *numbers, out], body[0])
+
+
+def _group(attention: Attention) -> int:
+    """Return the number of heads that share keys and values."""
+    heads = attention.leading[2]
+    shared = all(is_number(operand.strides[2], 0) for operand in (attention.k, attention.v))
+    return heads if shared and isinstance(heads, int) else 1
+
+
+def _shared_floats(attention: Attention, few: FewQueries) -> int:
+    """Return the floats of shared memory of a block: sums, a score and a total for each warp and for the block."""
+    wide = 1 << max(attention.size - 1, _vector(attention) - 1).bit_length()
+    return (THREADS // 32 + 1) * few.rows * (wide + 2)
+
+
+def _vector(attention: Attention) -> int:
+    """Return the elements of a row that a lane has."""
+    each = 4 if attention.q.dtype == "float32" else 8
+    return each * (2 if attention.size > 32 * each else 1)
