@@ -336,6 +336,11 @@ _NO_CHOICE = {
     "compute/cpu/attention.py": {"_LOWEST": "the lowest float32"},
     "compute/cpu/dot_instruction.py": {"LLVM_VERSION": "the first LLVM with the intrinsics"},
     "compute/cpu/tiles.py": {"CACHE_LINE": "hardware"},
+    "compute/cuda/attention_few.py": {
+        "LARGEST_HEAD": "of the kernel's CUDA source, in which a lane has at most two vectors of a row",
+        "CLUSTERS": "the sizes of clusters that every device with clusters has",
+        "_RESIDENT": "of the kernel's CUDA source: the registers of its threads",
+    },
     "compute/cuda/attention.py": {
         "FIRST_CAPABILITY": "the first device with the instructions",
         "LARGEST_HEAD": "of the kernel's CUDA source, whose threads have registers for so many",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a Llama-like decoder behind a cache of known length, as Relax and as a PyTorch function.
+"""One step of a Llama-like decoder over a cache of known length, as Relax and as a PyTorch function.
 
-Both take the same parameters in the same order. Weights are floats, or 4-bit integers in words of 32 bits with a scale
-for each 32 of them, as mlc-llm writes them.
+Both take the same parameters in the same order, and write the keys and values of new tokens into the cache. Weights
+are floats, or 4-bit integers in words of 32 bits with a scale for each 32 of them, as mlc-llm writes them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax import op
+
+from tvm_stitch.relax.in_place.updates import with_results_in_place
 
 GROUP = 32
 """Weights of one scale."""
@@ -46,6 +48,7 @@ class Decoder:
             ("x", (1, self.tokens, self.hidden), self.dtype),
             ("cosine", turn, "float32"),
             ("sine", turn, "float32"),
+            ("at", (self.tokens,), "int64"),
         ]
         caches = (1, self.key_heads, self.cache, self.size)
         for i in range(self.layers):
@@ -78,7 +81,7 @@ def dequantized(words: te.Tensor, scales: te.Tensor, bits: int) -> te.Tensor:
 
 
 def as_relax(decoder: Decoder) -> tvm.IRModule:
-    """Return a module whose ``main`` returns the step's scores of all words, and the longer caches of all layers."""
+    """Return a module whose ``main`` returns the scores of all words, and the caches, which it changes in place."""
     params = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape, dtype in decoder.parameters()]
     builder = relax.BlockBuilder()
     with builder.function("main", params):
@@ -86,7 +89,8 @@ def as_relax(decoder: Decoder) -> tvm.IRModule:
             results = _Writer(decoder, builder, iter(params)).results()
             result = builder.emit_output(relax.Tuple(results))
         builder.emit_func_output(result)
-    return builder.get()
+    caches = [i for i, (name, _, _) in enumerate(decoder.parameters()) if name.startswith(("keys", "values"))]
+    return with_results_in_place(builder.get(), {position: 1 + i for i, position in enumerate(caches)})
 
 
 class _Writer:
@@ -95,7 +99,8 @@ class _Writer:
 
     def results(self) -> list[relax.Expr]:
         d = self.decoder
-        x, self.cosine, self.sine = (next(self.params) for _ in range(3))
+        x, self.cosine, self.sine, at = (next(self.params) for _ in range(4))
+        self.at = self.emit(op.expand_dims(at, [-1]))
         caches: list[relax.Expr] = []
         for _ in range(d.layers):
             mixed, keys, values = self._attention(self._linear(self._norm(x)))
@@ -122,17 +127,21 @@ class _Writer:
         parts = emit(op.split(qkv, ends, axis=-1))
         query, key = self._turned(parts[0], d.heads), self._turned(parts[1], d.key_heads)
         value = emit(op.permute_dims(op.reshape(parts[2], (1, d.tokens, d.key_heads, d.size)), [0, 2, 1, 3]))
-        keys = emit(op.concat([next(self.params), key], axis=2))
-        values = emit(op.concat([next(self.params), value], axis=2))
+        keys, values = self._written(key), self._written(value)
         grouped = (d.key_heads, d.heads // d.key_heads * d.tokens, d.size)
-        length = d.cache + d.tokens
         flat_keys, flat_values = (
-            emit(op.reshape(each, (d.key_heads, length, d.size))) for each in (keys, values)
+            emit(op.reshape(each, (d.key_heads, d.cache, d.size))) for each in (keys, values)
         )
         scores = emit(op.matmul(emit(op.reshape(query, grouped)), op.permute_dims(flat_keys, [0, 2, 1])))
         scaled = emit(op.multiply(op.astype(scores, "float32"), relax.const(d.size**-0.5, "float32")))
         mixed = emit(op.matmul(op.astype(op.nn.softmax(scaled, -1), d.dtype), flat_values))
         return emit(op.reshape(mixed, (1, d.tokens, d.hidden))), keys, values
+
+    def _written(self, new: relax.Expr) -> relax.Expr:
+        """Return the next cache with rows at the step's positions, as PyTorch's ``index_copy`` is imported."""
+        front, back = [2, 0, 1, 3], [1, 2, 0, 3]
+        moved, rows = (self.emit(op.permute_dims(each, front)) for each in (next(self.params), new))
+        return self.emit(op.permute_dims(self.emit(op.scatter_nd(moved, self.at, rows)), back))
 
     def _turned(self, x: relax.Expr, heads: int) -> relax.Expr:
         d, emit = self.decoder, self.emit
@@ -147,15 +156,15 @@ class _Writer:
 
 
 def in_torch(decoder: Decoder) -> Callable[..., Any]:
-    """Return the step as a function of PyTorch tensors. It returns the scores, and the longer caches."""
+    """Return the step as a function of PyTorch tensors. It returns the scores, and changes the caches."""
     import torch
     from torch.nn import functional as F
 
     d = decoder
 
-    def step(*params: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def step(*params: torch.Tensor) -> torch.Tensor:
         waiting = iter(params)
-        x, cosine, sine = (next(waiting) for _ in range(3))
+        x, cosine, sine, at = (next(waiting) for _ in range(4))
 
         def norm(y: torch.Tensor) -> torch.Tensor:
             return F.rms_norm(y, (d.hidden,), next(waiting), 1e-5)
@@ -176,20 +185,18 @@ def in_torch(decoder: Decoder) -> Callable[..., Any]:
             both = torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
             return both.to(y.dtype).transpose(1, 2)
 
-        caches: list[torch.Tensor] = []
         for _ in range(d.layers):
             ends = [d.heads * d.size, d.key_heads * d.size, d.key_heads * d.size]
             query, key, value = linear(norm(x)).split(ends, -1)
             value = value.reshape(1, d.tokens, d.key_heads, d.size).transpose(1, 2)
-            keys = torch.cat([next(waiting), turned(key, d.key_heads)], 2)
-            values = torch.cat([next(waiting), value], 2)
-            caches += [keys, values]
+            keys = next(waiting).index_copy_(2, at, turned(key, d.key_heads))
+            values = next(waiting).index_copy_(2, at, value)
             grouped = turned(query, d.heads).reshape(d.key_heads, -1, d.size)
             scores = (grouped @ keys[0].transpose(1, 2)).float() * d.size**-0.5
             mixed = (scores.softmax(-1).to(x.dtype) @ values[0]).reshape(1, d.tokens, d.hidden)
             x = x + linear(mixed)
             gate, up = linear(norm(x)).chunk(2, -1)
             x = x + linear(F.silu(gate) * up)
-        return linear(norm(x)).float(), *caches
+        return linear(norm(x)).float()
 
     return step

@@ -36,7 +36,7 @@ _RESIDENT = 2
 
 @dataclass(frozen=True)
 class FewQueries:
-    """How queries and keys are divided.
+    """The division of queries and keys among blocks.
 
     Attributes:
         group: heads that share keys, whose queries a block takes together.

@@ -23,6 +23,9 @@ from ..stitch.stitch_ops import STITCH_ATTR
 from .rows import WRITTEN_ATTR, RowPositions
 from .updates import Values
 
+_DESCRIBED = "tvm_stack_make_array"
+"""The call by which a host describes a tensor."""
+
 
 @dataclass(frozen=True, eq=False)
 class Store:
@@ -208,7 +211,7 @@ class _Redirected:
         self.own.update(_views(body, self.rows))
         body = tvm_ffi.structural_map(body, (tirx.For, self._loop))
         body = tvm_ffi.structural_map(body, [(tirx.BufferStore, self._store), (tirx.DeclBuffer, self._view)])
-        return body
+        return tvm_ffi.structural_map(body, (tvm.ir.Call, self._pointer))
 
     def _is_store(self, node: Any) -> bool:
         return node.buffer in self.own
@@ -257,6 +260,10 @@ class _Redirected:
         """Drop a view of the rows, which no longer have memory of their own."""
         return tirx.Evaluate(0) if view.buffer in self.own else view
 
+    def _pointer(self, call: Any) -> Any:
+        """Return the tensor's pointer in the place of that of the rows: both are on one device."""
+        return self.into.data if tvm_ffi.structural_equal(call, self.rows.data) else call
+
 
 class _Apart(Exception):
     """The elements of a vector do not lie in one row."""
@@ -267,6 +274,7 @@ def _only_stores(func: tirx.PrimFunc, param: tirx.Var) -> bool:
     own = {param, *_views(func.body, param)}
     stores: list[Any] = []
     others: list[Any] = []
+    described: list[Any] = []  # where the host asks for the device that has the tensor
 
     def stored(store: tirx.BufferStore) -> None:
         if store.buffer in own:
@@ -278,10 +286,13 @@ def _only_stores(func: tirx.PrimFunc, param: tirx.Var) -> bool:
 
     def passed(call: Any) -> None:
         others.extend(arg for arg in call.args if isinstance(arg, tirx.Var) and arg in own)
+        if compat.call_name(call) == _DESCRIBED and tvm_ffi.structural_equal(call.args[0], param.data):
+            described.append(call)
 
     kinds = ((tirx.BufferStore, stored), (tvm.ir.TensorLoad, loaded), (tvm.ir.Call, passed))
     tvm_ffi.structural_walk(func.body, kinds, order="pre")
-    return bool(stores) and len(others) == len(own) - 1  # the views read the parameter's pointer
+    pointers = len(own) - 1 + len(described)  # views and descriptions read the parameter's pointer
+    return bool(stores) and len(others) == pointers
 
 
 def _views(body: tirx.Stmt, param: tirx.Var) -> list[tirx.Var]:
