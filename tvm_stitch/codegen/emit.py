@@ -16,7 +16,7 @@ from .gpu.kernel import emit_gpu
 def emit(func: PrimFunc, plan: KernelPlan) -> PrimFunc:
     """Return the scheduled PrimFunc for ``func`` under ``plan``."""
     if plan.device.is_gpu:
-        return _sound_for_gpu(emit_gpu(func, plan))
+        return sound_for_gpu(emit_gpu(func, plan))
     from .cpu.kernel import emit_cpu
 
     return sound_for_cpu(emit_cpu(func, plan))
@@ -27,7 +27,7 @@ def sound_for_cpu(func: PrimFunc) -> PrimFunc:
     return repaired_on_cpu(_guarded(without_zero_divisors(func)))
 
 
-def _sound_for_gpu(func: PrimFunc) -> PrimFunc:
+def sound_for_gpu(func: PrimFunc) -> PrimFunc:
     """Rewrite a scheduled PrimFunc for a GPU into forms that TVM compiles correctly."""
     return exact_constants(opaque_stored_constants(_guarded(without_zero_divisors(func))))
 

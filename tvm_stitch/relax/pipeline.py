@@ -109,7 +109,7 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
     Row("EmptyCalls", lambda c: EmptyCalls(), "Give operators over tensors without elements their constant results.",
         after={"MendImports": "it recognises slices that have no elements"}),
     Row("RecurrentLayers", lambda c: RecurrentLayers(c.target, c.config),
-        "Compute recurrent layers by one kernel on CPUs, and by loops elsewhere."),
+        "Compute recurrent layers by one kernel on CPUs and GPUs with clusters, and by loops elsewhere."),
     Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),
     Row("DispatchScans", lambda c: exclusively(backend_of(c.target).library_dispatch_passes(c.target), "DispatchScans"),
         "Let TVM choose kernels for scans, sorting and sampling.",

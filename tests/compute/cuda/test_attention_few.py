@@ -16,7 +16,7 @@ from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
-from tvm_stitch.compute.attention import Attention
+from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention_few import FewQueries, cuda_attention_few, few_queries
 from tvm_stitch.device import GPUS
 from tvm_stitch.support.failures import Refusal
@@ -104,6 +104,21 @@ def test_heads_that_share_keys(group: int, queries: int) -> None:
     assert launch.grid[0] == batch * heads * tiles * launch.cluster[0]
     case = Case(batch, heads * group, queries, keys, size, "float32")
     close(case, found, reference(case, [q, np.repeat(k, group, 2), np.repeat(v, group, 2)]))
+
+
+def test_masks_of_heads_that_share_keys() -> None:
+    group, keys, size = 3, 70, 16
+    mask = Operand((1, group, 2, keys), "float32", 0, (0, 0, 2 * keys, keys, 1))
+    q = Operand((1, group, 2, size), "float32", 0, (0, 0, 2 * size, size))
+    k = Operand((1, 1, keys, size), "float32", 0, (0, 0, 0, size))
+    attention = Attention((1, 1, group), 2, keys, size, 0.25, q, k, k, q, mask)
+    random = np.random.default_rng()
+    arrays = [random.standard_normal(each.shape).astype("float32") for each in (q, k, k, mask)]
+    found, _ = run_of(attention, arrays)
+    wide = [each.astype("float64") for each in arrays]
+    scores = 0.25 * wide[0] @ wide[1].swapaxes(2, 3) + wide[3]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True) @ wide[2], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("queries", "keys", "offset"), [(4, 70, 66), (3, 200, 5), (4, 20, -2)])

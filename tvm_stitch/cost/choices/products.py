@@ -84,6 +84,15 @@ class ProductChoices:
     fewer, each core's second-level cache holds them, and threads divide the batch."""
     recurrent_serial_work: int = 4_000_000
     """Multiplications of a layer up to which one thread computes all of its batch."""
+    recurrent_cluster: int = 8
+    """Most blocks of a cluster that computes a recurrent layer on a GPU: so many every device with clusters has."""
+    recurrent_warps: int = 8
+    """Warps of such a block. Each computes a hidden unit at a time. Not measured."""
+    recurrent_gpu_rows: int = 4
+    """Most rows of the batch of a cluster, whose products with four gates a lane adds up. Not measured."""
+    recurrent_streamed_bytes: int = 512 * 1024
+    """Most bytes of weights that a block reads in each step, since its shared memory does not hold them. A block
+    reads them in about 5 us. Not measured."""
     unrolled_steps: int = 8
     """Most steps of a loop that is written step by step. On a Xeon, 8 steps of one small kernel take 5 us, and 47 us in
     a loop of the host. They take 0.2 s more to compile."""

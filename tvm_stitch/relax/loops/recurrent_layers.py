@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RecurrentLayers: compute a recurrent layer by one kernel on CPUs, and by a loop over its constant weights elsewhere.
+"""RecurrentLayers: compute a recurrent layer by one kernel on CPUs and on GPUs with clusters, else by a loop.
 
 The pass runs before weights are folded: it packs them by operators of Relax, which are computed at compile time if the
 weights are constants.
@@ -17,6 +17,8 @@ from ... import compat
 from ...compute.cpu.tiles import lanes_of
 from ...compute.recurrent.cell import Cell, Layer
 from ...compute.recurrent.cpu_kernel import Tiling, recurrent_kernel, scratch_rows
+from ...compute.recurrent.cuda_kernel import cuda_recurrent, division_of
+from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.rules import CALL, Match, Rule, apply_rules
@@ -28,7 +30,8 @@ from .recurrent import ATTRIBUTE, looped
 class RecurrentLayers(ComputePass):
     """Replace calls of functions of recurrent layers.
 
-    A CPU gets one kernel for a layer in float32. Other layers become loops that read constant weights as constants.
+    A CPU gets one kernel for a layer in float32, and a GPU with clusters one for a layer whose weights they hold. Other
+    layers become loops that read constant weights as constants.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -64,8 +67,40 @@ class _Layers:
             tiling = tiling_of(layer.cell, self.owner.target, self.owner.device.choices)
             self.owner.computed[f"recurrent layer {match.var.name}"] = _note(layer, tiling)
             return relax.Tuple(_kernel_call(match, layer, tiling, operands))
-        self.owner.computed[f"recurrent layer {match.var.name}"] = "a loop: a step is a function of its own"
+        refused = ""
+        if self.owner.target.kind.name == "cuda":
+            try:
+                return relax.Tuple(self._on_gpu(match, layer, operands))
+            except Refusal as err:
+                refused = f", since {err}"
+        self.owner.computed[f"recurrent layer {match.var.name}"] = (
+            f"a loop: a step is a function of its own{refused}"
+        )
         return relax.Tuple(looped(match.builder, layer, operands))
+
+    def _on_gpu(self, match: Match, layer: Layer, operands: dict[str, Any]) -> list[relax.Expr]:
+        """Emit the call of a kernel for a GPU, and return the layer's results.
+
+        Raises:
+            Refusal: if there is no such kernel for the layer.
+        """
+        cell, emit, x = layer.cell, match.emit, operands["x"]
+        steps, batch, _ = x.ty.shape.values
+        dtype = str(x.ty.dtype.dtype)
+        division = division_of(cell, dtype, compat.int_value(batch), self.owner.device)
+        self.owner.computed[f"recurrent layer {match.var.name}"] = (
+            f"our kernel: {cell.kind} of {cell.hidden} units, {division.blocks} blocks of a cluster divide the units"
+        )
+        projected = emit(R.matmul(x, emit(R.permute_dims(operands["w"])), out_dtype="float32"))
+        projected = emit(R.add(projected, emit(R.astype(operands["bias"], "float32"))))
+        args = [projected, operands["r"], *(operands[name] for name in layer.operands[4:])]
+        kernel = cuda_recurrent(layer, division, *_own_extents(steps, batch), dtype)
+        states = relax.TensorType([batch, cell.hidden], dtype)
+        results = [relax.TensorType([steps, batch, cell.hidden], dtype), states]
+        results += [states] if cell.has_cell_state else []
+        function = match.builder.add_func(kernel.without_attr("global_symbol"), f"{cell.kind}_kernel")
+        done = emit(relax.call_tir(function, relax.Tuple(args), results))
+        return [emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
 
 
 def _note(layer: Layer, tiling: Tiling) -> str:
@@ -99,10 +134,9 @@ def _kernel_call(match: Match, layer: Layer, tiling: Tiling, operands: dict[str,
     for name in layer.operands[4:]:
         value = operands[name]
         args.append(pack.units(value, name) if name in ("peepholes", "product_bias") else value)
-    sizes = [compat.int_value(e) for e in (steps, batch)]
-    own = [tirx.Var(n, "int64") if e is None else e for n, e in zip(("steps", "batch"), sizes, strict=True)]
     kernel = match.builder.add_func(
-        recurrent_kernel(layer, tiling, *own).without_attr("global_symbol"), f"{cell.kind}_kernel"
+        recurrent_kernel(layer, tiling, *_own_extents(steps, batch)).without_attr("global_symbol"),
+        f"{cell.kind}_kernel",
     )
     states = relax.TensorType([batch, cell.hidden], "float32")
     results = [relax.TensorType([steps, batch, cell.hidden], "float32"), states]
@@ -110,6 +144,15 @@ def _kernel_call(match: Match, layer: Layer, tiling: Tiling, operands: dict[str,
     scratch = relax.TensorType([scratch_rows(cell), batch, tiling.padded(cell)], "float32")
     done = emit(relax.call_tir(kernel, relax.Tuple(args), [*results, scratch]))
     return [emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
+
+
+def _own_extents(steps: Any, batch: Any) -> tuple[Any, Any]:
+    """Return two extents as numbers, or as symbols of a kernel."""
+    known, rows = compat.int_value(steps), compat.int_value(batch)
+    return (
+        tirx.Var("steps", "int64") if known is None else known,
+        tirx.Var("batch", "int64") if rows is None else rows,
+    )
 
 
 class _Packing:
