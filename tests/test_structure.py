@@ -336,6 +336,7 @@ _NO_CHOICE = {
     "compute/cpu/attention.py": {"_LOWEST": "the lowest float32"},
     "compute/cpu/dot_instruction.py": {"LLVM_VERSION": "the first LLVM with the intrinsics"},
     "compute/cpu/tiles.py": {"CACHE_LINE": "hardware"},
+    "compute/recurrent/cuda_kernel.py": {"LANES": "threads of a warp"},
     "compute/cuda/attention_few.py": {
         "LARGEST_HEAD": "of the kernel's CUDA source, in which a lane has at most two vectors of a row",
         "CLUSTERS": "the sizes of clusters that every device with clusters has",

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """tvm_stitch: memory-intensive operators stitched into few, fast kernels, for Apache TVM.
 
-Importing the package imports nothing heavy. TVM is imported by the first call.
+Importing the package imports nothing heavy. TVM is imported by the first call. The import gives TVM's threads all
+cores, unless ``TVM_NUM_THREADS`` says otherwise, or TVM has made its threads before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from .config import StitchConfig
 from .support import old_paths
+from .support.cores import use_all_cores
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from .report.report import Report
 
 old_paths.install()
+with contextlib.suppress(ValueError):  # the command line says what is wrong
+    use_all_cores()
 
 __version__ = "0.1.0"
 __all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]

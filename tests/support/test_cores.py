@@ -83,3 +83,36 @@ def test_threads_that_wait_beside_what_is_timed_sleep_soon(imports: str) -> None
         command, env={**unset, **told}, capture_output=True, text=True, check=True, timeout=300
     )
     assert "GOMP_SPINCOUNT = '1000'" in run.stderr
+
+
+RUN = """
+import os
+{first}
+import tvm_stitch
+import tvm
+count = tvm.get_global_func("runtime.NumThreads")()
+print(count, len(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
+@pytest.mark.parametrize("first", ["", "import tvm"])
+def test_the_import_gives_tvm_all_cores(first: str) -> None:
+    """TVM alone runs on half of the processors. With one thread it binds the whole process to one of them."""
+    environment = {name: value for name, value in os.environ.items() if name != "TVM_NUM_THREADS"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    allowed = len(os.sched_getaffinity(0))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(first=first)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(physical_cores()), str(allowed)]
+
+
+def test_an_invalid_number_does_not_keep_the_package_from_being_imported() -> None:
+    environment = {**os.environ, "TVM_NUM_THREADS": "many", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", "import tvm_stitch"], env=environment, check=False)
+    assert done.returncode == 0

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Set TVM's number of threads to the number of cores. On x86 TVM's default is half of the processors.
 
+With one thread TVM also binds the caller to one processor, and with it all threads that the caller makes later, such as
+PyTorch's.
+
 Also limit how long PyTorch's OpenMP threads spin, so that they do not occupy the core of the thread they wait for.
 """
 
@@ -53,7 +56,7 @@ def threads() -> int:
 
 
 def use_all_cores() -> None:
-    """Set ``TVM_NUM_THREADS`` if it is not set. Call this before TVM is imported.
+    """Set ``TVM_NUM_THREADS`` if it is not set. Call this before TVM makes its threads, in its first parallel call.
 
     Raises:
         ValueError: if it is set to something else than a number of threads. TVM would silently run one thread.

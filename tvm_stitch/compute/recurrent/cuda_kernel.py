@@ -2,9 +2,9 @@
 """A recurrent layer on a CUDA device in one kernel: the loop over time runs in clusters of thread blocks.
 
 Each block of a cluster has some hidden units, and keeps the weights of their gates in shared memory for all steps. A
-warp computes a unit: its lanes divide the products of the state and the unit's weights, and each lane then has the
-cell of one row of the batch. A step ends when every block has sent its part of the next state to the shared memory of
-all blocks, behind a barrier of the cluster. So no step needs a launch, or memory that other clusters see.
+warp computes a unit. Its lanes divide the products of the state and the unit's weights. Then each lane has the cell of
+one row of the batch. Every block sends its part of the next state to the shared memory of all blocks, and a barrier of
+the cluster ends the step. So no step needs a launch, or memory that other clusters see.
 
 Clusters have rows of the batch of their own, and never meet. Sums, states and cells are float32. The product of the
 inputs by their weights is computed before, for all steps at once.
