@@ -11,6 +11,10 @@ import pytest
 import tvm
 from tvm import relax
 
+import tvm_stitch.relax
+from cuda_emulator import lower
+from stitch_testing.random.graphs import emulated_target
+
 torch = pytest.importorskip("torch")
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -40,6 +44,26 @@ def test_the_step_in_relax_is_that_in_torch(bits: int, monkeypatch: pytest.Monke
     ]
     for mine, theirs in zip([scores, *caches], [wanted, *changed], strict=True):
         torch.testing.assert_close(torch.from_numpy(mine.numpy()), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_equal_layers_are_kernels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer has three kernels, and more layers call the same ones."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from models.decoder_step import Decoder, as_relax
+
+    target = emulated_target()
+
+    def of(layers: int) -> tuple[int, int]:
+        lowered = lower(
+            as_relax(Decoder(layers=layers, words=8000)), target, tvm_stitch.relax.pipeline(target)
+        )
+        calls = tvm_stitch.explain(as_relax(Decoder(layers=layers, words=8000)), target).model
+        assert calls is not None
+        return len(calls.kernels), len(lowered.source)
+
+    few, many = of(2), of(5)
+    assert few[0] == 3 * 2 + 1 and many[0] == 3 * 5 + 1
+    assert many[1] < 1.01 * few[1]
 
 
 @pytest.mark.parametrize("arguments", [["--contenders", "stitched"], ["--contenders", "other"]])
