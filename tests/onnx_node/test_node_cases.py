@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every ONNX node case is right stitched on llvm, or wrong in stock TVM too, with no more kernels.
+"""ONNX's node cases are right stitched on llvm, or wrong in stock TVM too, with no more kernels.
+
+By default every second case runs. Neighbours are variants of an operator. ``STITCH_NODE_CASES=1`` runs all.
 
 The table at the end of a run (tests/conftest.py prints it) counts the cases by what became of them. Those that pass are
 listed in passes.txt, so that none can drop out unseen. To write it anew:
 
-    rm tests/onnx_node/passes.txt; STITCH_WRITE_PASSES=1 pytest -n 0 tests/onnx_node
+    rm tests/onnx_node/passes.txt; STITCH_NODE_CASES=1 STITCH_WRITE_PASSES=1 pytest -n 0 tests/onnx_node
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from tvm_stitch.relax.pipeline import Recorder, pipeline
 
 LIST = Path(__file__).with_name("passes.txt")
 TARGET = tvm.target.Target("llvm")
+EVERY = int(os.environ.get("STITCH_NODE_CASES", "2"))
+"""One case of so many runs."""
 ON_CUDA = int(os.environ.get("STITCH_ON_CUDA", "61"))
 """One case of so many has its kernels counted on CUDA."""
 WRITE = bool(os.environ.get("STITCH_WRITE_PASSES"))
@@ -53,7 +57,7 @@ def poisoned_memory() -> Iterator[None]:
     libc.mallopt(_M_PERTURB, 0)
 
 
-@pytest.mark.parametrize("name", list(node_cases()))
+@pytest.mark.parametrize("name", list(node_cases())[::EVERY])
 def test_node_case(name: str, record_property: Callable[[str, object], None]) -> None:
     recorder = Recorder()
     outcome, reason = _grade(name, recorder)

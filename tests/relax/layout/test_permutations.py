@@ -466,7 +466,7 @@ def bytes_transposed(mod: tvm.IRModule) -> int:
     )
 
 
-SEEDS = 60
+SEEDS = 24
 
 
 def test_random_graphs() -> None:

@@ -22,8 +22,7 @@ def test_aligned_regions(mode: str, pixel: str) -> None:
     compare(node, {"x": floats(2, 3, 9, 8), **REGIONS}, {"b": np.array([0, 1, 1])})
 
 
-@pytest.mark.parametrize("mode", ["avg", "max"])
-@pytest.mark.parametrize("pixel", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize(("mode", "pixel"), [("avg", "half_pixel"), ("max", "output_half_pixel")])
 def test_aligned_regions_with_as_many_samples_as_pixels(mode: str, pixel: str) -> None:
     node = helper.make_node(
         "RoiAlign", list("xrb"), ["y"], mode=mode, coordinate_transformation_mode=pixel, output_height=3,
