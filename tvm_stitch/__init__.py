@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import tvm
     from tvm.target import Target
 
+    from .front.compiled import Compiled
     from .report.report import Report
 
 old_paths.install()
@@ -32,48 +33,73 @@ __all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "expor
 
 
 def compile(
-    mod: tvm.IRModule, target: Target | str = "native", config: StitchConfig | None = None, **options: Any
-) -> tvm.relax.VMExecutable:
-    """Compile a Relax module with stitching.
+    model: Any,
+    target: Target | str = "native",
+    config: StitchConfig | None = None,
+    *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    **options: Any,
+) -> Compiled:
+    """Compile a model with stitching.
 
     Args:
-        mod: a Relax IRModule, from an importer or a BlockBuilder.
+        model: a module of PyTorch, a program of ``torch.export``, an ONNX model, the path of a .onnx or .pt2 file, or a
+            Relax IRModule.
         target: ``"native"`` (this machine's CPU), ``"llvm"`` (any CPU of its kind), ``"cuda"``, or any TVM target.
         config: stitching options.
+        example_inputs: for a module of PyTorch, a tuple of its arguments, or a mapping of arguments by name.
+        dynamic_shapes: for a module of PyTorch, its symbolic dimensions, as ``torch.export.export`` takes them.
         options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
     Returns:
-        TVM's executable, for ``relax.VirtualMachine``.
+        The compiled model. It is called with arrays of PyTorch or NumPy, and is TVM's executable for
+        ``relax.VirtualMachine`` too.
 
     Raises:
-        TypeError: if ``mod`` is not an IRModule.
-        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
+        TypeError: if ``model`` is of another kind, or if example inputs are missing.
+        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has, or for a model that is
+            not exported.
         StitchError: under ``StitchConfig(strict=True)``, if an operator is left to TVM.
         KeyboardInterrupt: on an interrupt, or the exception of the program's handler.
     """
+    from .front.compiled import Compiled
+    from .front.sources import source_of
     from .relax.build import build
+    from .target import resolve_target
 
-    return build(mod, target, config, **options).executable
+    source, target = source_of(model, example_inputs, dynamic_shapes), resolve_target(target)
+    return Compiled(build(source.mod, target, config, **options).executable, source, target)
 
 
-def explain(mod: tvm.IRModule, target: Target | str = "native", config: StitchConfig | None = None) -> Report:
-    """Report how a Relax module is stitched for a target. No machine code is generated.
+def explain(
+    model: Any,
+    target: Target | str = "native",
+    config: StitchConfig | None = None,
+    *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+) -> Report:
+    """Report how a model is stitched for a target. No machine code is generated.
 
     Args:
-        mod: a Relax module, as for ``compile``.
+        model: a model, as for ``compile``.
         target: a target, as for ``compile``. A GPU need not be present.
         config: stitching options.
+        example_inputs, dynamic_shapes: for a module of PyTorch, as for ``compile``.
 
     Returns:
         The report. It prints as a summary, shows as a page in a notebook, and writes pages and timelines.
 
     Raises:
-        TypeError: if ``mod`` is not an IRModule.
-        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
+        TypeError: if ``model`` is of another kind, or if example inputs are missing.
+        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has, or for a model that is
+            not exported.
     """
+    from .front.sources import source_of
     from .relax.report.explain import explain as report_on
 
-    return report_on(mod, target, config)
+    return report_on(source_of(model, example_inputs, dynamic_shapes).mod, target, config)
 
 
 def export_library(

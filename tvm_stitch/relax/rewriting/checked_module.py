@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import relax
 
-_ONNX = (
-    "read an ONNX file with tvm_stitch.importers.onnx.load.from_onnx(onnx.load(path)),"
-    " or give it to tvm-stitch compile"
-)
 _TORCH = "import it with torch.export.export and tvm_stitch.importers.torch.from_exported_program"
 
 
@@ -25,12 +20,12 @@ def checked_module(mod: Any) -> tvm.IRModule:
     if isinstance(mod, tvm.IRModule):
         return mod
     kind = f"{type(mod).__module__}.{type(mod).__qualname__}".removeprefix("builtins.")
-    raise TypeError(f"a model must be a Relax IRModule, not {kind}: {_how(mod, kind)}")
+    raise TypeError(
+        f"a model must be a Relax IRModule, or one of PyTorch or ONNX, not {kind}: {_how(mod, kind)}"
+    )
 
 
 def _how(mod: Any, kind: str) -> str:
-    if isinstance(mod, (str, Path)):
-        return _ONNX
     if isinstance(mod, relax.Function):
         return "tvm.IRModule.from_expr(function) makes one"
     if isinstance(mod, relax.frontend.nn.Module):

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models are called as the models are: by position and name, with structured results, keeping their state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from tvm import relax
+
+import tvm_stitch
+from tvm_stitch.front.compiled import Compiled
+from tvm_stitch.front.sources import source_of
+
+
+class Model(torch.nn.Module):
+    """Counts its calls, changes an argument, and returns a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, *, pair: tuple[torch.Tensor, torch.Tensor]) -> Any:
+        self.count += 1
+        pair[0].add_(1)
+        return {"x": self.linear(a) + self.count, "rest": (b * 2 + pair[0], pair[1])}
+
+
+def inputs() -> tuple[Any, Any]:
+    return (torch.randn(2, 4), torch.randn(2)), {"pair": (torch.randn(2), torch.randn(2))}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def compiled(model: Model) -> Compiled:
+    args, named = inputs()
+    program = torch.export.export(model, args, named)
+    return tvm_stitch.compile(program, "llvm")
+
+
+def test_calls_are_those_of_the_model(compiled: Compiled, model: Model) -> None:
+    model.count.zero_()
+    for turn in range(3):
+        (a, b), named = inputs()
+        pair = tuple(each.clone() for each in named["pair"])
+        found = compiled(a, b=b, **named) if turn else compiled(a, b, **named)
+        wanted = model(a, b, pair=pair)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(named["pair"], pair)  # the first one is changed
+
+
+def test_results_are_arrays_of_the_callers_kind() -> None:
+    compiled = tvm_stitch.compile(torch.nn.Linear(3, 2), "llvm", example_inputs=torch.randn(4, 3))
+    x = torch.randn(4, 3)
+    found = compiled(x)
+    assert isinstance(found, torch.Tensor)
+    for other, kind in ((x.numpy(), np.ndarray), (tvm.runtime.tensor(x.numpy()), tvm.runtime.Tensor)):
+        result = compiled(other)
+        assert isinstance(result, kind)
+        np.testing.assert_array_equal(result if kind is np.ndarray else result.numpy(), found.numpy())
+
+
+@pytest.mark.parametrize("change", ["strided", "offset", "differentiated", "negative"])
+def test_memory_of_any_layout(change: str) -> None:
+    compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(4, 3))
+    x = torch.randn(4, 3)
+    given = {
+        "strided": x.T.contiguous().T,
+        "offset": torch.cat([torch.zeros(1), x.flatten()])[1:].reshape(4, 3),
+        "differentiated": x.clone().requires_grad_(),
+        "negative": torch._neg_view(-x),
+    }[change]
+    torch.testing.assert_close(compiled(given), torch.relu(x))
+
+
+def test_half_types_and_numbers() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+            return x * factor.to(x.dtype)
+
+    example = (torch.ones(3, dtype=torch.bfloat16), torch.tensor(2))
+    compiled = tvm_stitch.compile(Scaled(), "llvm", example_inputs=example)
+    assert compiled(example[0], 3).tolist() == [3.0, 3.0, 3.0]
+
+
+def test_it_is_an_executable_of_tvm() -> None:
+    mod = source_of(torch.nn.ReLU(), (torch.randn(2),)).mod
+    compiled = tvm_stitch.compile(mod, "llvm")
+    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    (found,) = machine["main"](tvm.runtime.tensor(np.array([-1, 1], "float32")))
+    assert found.numpy().tolist() == [0.0, 1.0]
+    assert [(spec.shape, spec.dtype) for spec in compiled.inputs] == [((2,), "float32")]
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "kind", "text"),
+    [
+        ((1.0,), {}, TypeError, "must be an array of NumPy, PyTorch or TVM, not float"),
+        ((), {}, TypeError, r"these inputs are missing: \w+: float32\[2, 3\]"),
+        ((torch.ones(2, 3),) * 2, {}, TypeError, "the model has 1 inputs, and 2 were given"),
+        ((torch.ones(2, 3),), {"other": 1}, TypeError, "the model has no input 'other'"),
+        ((torch.ones(2, 3, dtype=torch.float64),), {}, TypeError, "was given a tensor of float64"),
+        ((torch.ones(3, 2),), {}, ValueError, r"was given a tensor of shape \[3, 2\]"),
+    ],
+)
+def test_errors_name_the_input(args: Any, named: Any, kind: type[Exception], text: str) -> None:
+    compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(2, 3))
+    with pytest.raises(kind, match=text):
+        compiled(*args, **named)
+
+
+def test_an_input_that_is_given_twice() -> None:
+    compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(2))
+    name = compiled.inputs[0].name
+    with pytest.raises(TypeError, match=f"the input '{name}' is given twice"):
+        compiled(torch.ones(2), **{name: torch.ones(2)})

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of all kinds become Relax modules, or are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import tvm_stitch
+from tvm_stitch.front.sources import source_of
+
+
+def onnx_model() -> onnx.ModelProto:
+    """Return ``y = relu(x)`` of <batch, 3>."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def sources(folder: Path) -> list[Any]:
+    program = torch.export.export(torch.nn.ReLU(), (torch.randn(2, 3),))
+    torch.export.save(program, folder / "relu.pt2")
+    onnx.save(onnx_model(), folder / "relu.onnx")
+    return [program, onnx_model(), folder / "relu.pt2", str(folder / "relu.onnx"), source_of(program).mod]
+
+
+def test_every_kind_of_model(tmp_path: Path) -> None:
+    x = np.random.default_rng().standard_normal((2, 3)).astype("float32")
+    *models, mod = sources(tmp_path)
+    for model in models:
+        found = tvm_stitch.compile(model, "llvm")(x)
+        np.testing.assert_array_equal(found, np.maximum(x, 0))
+    (found,) = tvm_stitch.compile(mod, "llvm")(x)  # whose function returns a tuple
+    np.testing.assert_array_equal(found, np.maximum(x, 0))
+    report = tvm_stitch.explain(torch.nn.ReLU(), "llvm", example_inputs=(torch.randn(2, 3),))
+    assert len(report.kernels) == 1
+
+
+def test_a_symbolic_batch() -> None:
+    batch = torch.export.Dim("batch")
+    compiled = tvm_stitch.compile(
+        torch.nn.Linear(3, 2), "llvm", example_inputs=torch.randn(4, 3), dynamic_shapes=({0: batch},)
+    )
+    assert [compiled(torch.randn(n, 3)).shape[0] for n in (1, 7)] == [1, 7]
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "kind", "text"),
+    [
+        (3, {}, TypeError, "a model must be a Relax IRModule, or one of PyTorch or ONNX, not int"),
+        (torch.nn.ReLU(), {}, TypeError, "needs example inputs"),
+        (
+            Branching(),
+            {"example_inputs": torch.ones(2)},
+            ValueError,
+            "torch.export does not export the module",
+        ),
+        ("nowhere.onnx", {}, ValueError, "there is no file nowhere.onnx"),
+    ],
+)
+def test_what_is_refused(model: Any, options: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        tvm_stitch.compile(model, "llvm", **options)
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is neither a .onnx nor a .pt2 file"):
+        tvm_stitch.compile(path, "llvm")

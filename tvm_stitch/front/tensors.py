@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of NumPy and PyTorch as tensors of TVM, and back. Memory is shared where both can read it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..execution.tensors import TensorSpec
+
+_ALIGNMENT = 64
+"""Bytes. Kernels read vectors, and TVM refuses memory that is not aligned so."""
+
+
+def kind_of(value: Any) -> str:
+    """Return whose array a value is: ``"torch"``, ``"tvm"`` or ``"numpy"``, or ``""`` for none."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "torch"
+    if isinstance(value, tvm.runtime.Tensor):
+        return "tvm"
+    return "numpy" if isinstance(value, (np.ndarray, np.generic)) else ""
+
+
+def taken(value: Any, spec: TensorSpec, device: Any) -> Any:
+    """Return an array as a tensor on a device, with its own memory if that lies there and is compact.
+
+    Args:
+        value: an array of NumPy, PyTorch or TVM, or a number of Python for an input without axes.
+        spec: the input.
+        device: the device of the model.
+
+    Raises:
+        TypeError: if the value is no array, or of another dtype than the input.
+        ValueError: if its shape does not fit.
+    """
+    kind = kind_of(value)
+    if not kind and isinstance(value, (bool, int, float)) and not spec.shape:
+        value, kind = np.asarray(value, spec.numpy_dtype), "numpy"
+    if not kind:
+        raise TypeError(
+            f"the input {spec} must be an array of NumPy, PyTorch or TVM, not {type(value).__name__}"
+        )
+    dtype = str(value.dtype).removeprefix("torch.")
+    shape = [int(size) for size in value.shape]
+    if dtype != spec.dtype:
+        raise TypeError(f"the input {spec} was given a tensor of {dtype}; convert it first")
+    if not spec.takes(shape):
+        raise ValueError(f"the input {spec} was given a tensor of shape {shape}")
+    if kind == "torch":
+        return _of_torch(value, device)
+    if kind == "numpy":
+        return tvm.runtime.tensor(np.asarray(value, order="C"), device)
+    return value if value.device == device else value.copyto(device)
+
+
+def _of_torch(value: Any, device: Any) -> Any:
+    import torch
+
+    value = value.detach().resolve_conj().resolve_neg()
+    where = torch.device("cuda", device.index) if "cuda" in str(device) else torch.device("cpu")
+    value = value.to(where).contiguous()
+    if value.data_ptr() % _ALIGNMENT:
+        value = value.clone()
+    return tvm.runtime.from_dlpack(value)
+
+
+def given_back(tensor: Any, kind: str) -> Any:
+    """Return a result as an array of a kind, with the same memory where the kind can read it."""
+    if kind == "tvm":
+        return tensor
+    if kind == "torch":
+        import torch
+
+        return torch.from_dlpack(tensor)
+    return tensor.numpy()
+
+
+def overwrite(target: Any, tensor: Any) -> None:
+    """Copy a result into an array of the caller that the model changes."""
+    kind = kind_of(target)
+    if kind == "torch":
+        import torch
+
+        with torch.no_grad():
+            target.copy_(torch.from_dlpack(tensor))
+    elif kind == "numpy":
+        np.copyto(target, tensor.numpy())
+    elif not target.same_as(tensor):
+        tensor.copyto(target)
