@@ -33,8 +33,11 @@ from _table import aligned, geometric_mean  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import tvm_stitch  # noqa: E402
+from tvm_stitch.compute.cpu.tiles import lanes_of  # noqa: E402
+from tvm_stitch.compute.fourier.transform import Transform, radices_of  # noqa: E402
 from tvm_stitch.importers.torch import from_exported_program  # noqa: E402
 from tvm_stitch.relax.fourier.factors import factors_of  # noqa: E402
+from tvm_stitch.target import resolve_target  # noqa: E402
 
 BLOCK_SECONDS = 0.1
 LENGTHS = [64, 128, 256, 400, 512, 1024, 2048, 4096, 8192, 16384]
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 built = tvm_stitch.compile(from_exported_program(program, unwrap_unit_return_tuple=True))
                 ours, given = relax.VirtualMachine(built, tvm.cpu())["main"], tvm.runtime.tensor(x.numpy())
                 errors = _errors(module, x, ours(given).numpy())
-                factors = " x ".join(map(str, factors_of(length))) or "convolution"
+                factors = " x ".join(map(str, _factors(kind, length))) or "convolution"
                 line = [kind, str(length), str(rows), factors, *(f"{each:.1e}" for each in errors)]
                 if not options.errors:
                     a, b = _shortest([lambda: ours(given), lambda: module(x)], options.blocks)  # noqa: B023
@@ -112,6 +115,15 @@ def _input(kind: str, length: int, rows: int) -> torch.Tensor:
     shape = {"fft": (rows, length, 2), "rfft": (rows, length), "irfft": (rows, length // 2 + 1, 2)}[kind]
     numbers = np.random.default_rng(0).standard_normal(shape).astype("float32")
     return torch.from_numpy(numbers)
+
+
+def _factors(kind: str, length: int) -> tuple[int, ...]:
+    """Return the radices of the kernel of a transform, or the factors of its matmuls."""
+    known: Any = {"fft": "complex", "rfft": "half", "irfft": "real"}[kind]
+    transform, lanes = Transform(known, length, -1), lanes_of(resolve_target("native"))
+    if transform.is_smooth and transform.suits_kernel(lanes):
+        return radices_of(transform.complex_length, lanes)
+    return factors_of(length)
 
 
 def _errors(module: Any, x: torch.Tensor, found: np.ndarray) -> tuple[float, float]:

@@ -23,8 +23,8 @@ ROOMS = """
 compat config support graph repairs repairs/relay repairs/tir target deploy cost/choices device context cost report plan
 codegen scope compute records repairs/schedule rules driver execution
 relax/rewriting relax/attention relax/precision relax/quantize relax/stitch relax/in_place relay repairs/imports
-repairs/legalize relax/few_rows relax/constants relax/fourier relax/legalize relax/lowering relax/layout relax/library
-relax/loops relax relax/report importers/onnx importers/torch front tvm_stitch cli testing
+repairs/legalize relax/few_rows relax/constants relax/legalize relax/lowering relax/layout relax/library
+relax/loops relax/fourier relax relax/report importers/onnx importers/torch front tvm_stitch cli testing
 """.split()
 """Rooms from the lowest to the highest. A room imports only those before it."""
 

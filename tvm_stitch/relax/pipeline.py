@@ -47,6 +47,7 @@ from .dump import asked_dump
 from .few_rows.product_columns import ProductColumns
 from .few_rows.product_sums import ProductSums
 from .few_rows.whole_products import WholeProducts
+from .fourier.kernels import FourierTransforms
 from .in_place.stores import StoredRows
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
@@ -110,6 +111,8 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
         after={"MendImports": "it recognises slices that have no elements"}),
     Row("RecurrentLayers", lambda c: RecurrentLayers(c.target, c.config),
         "Compute recurrent layers by one kernel on CPUs and GPUs with clusters, and by loops elsewhere."),
+    Row("FourierTransforms", lambda c: FourierTransforms(c.target, c.config),
+        "Compute Fourier transforms by one kernel on CPUs, and by matmuls elsewhere."),
     Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),
     Row("DispatchScans", lambda c: exclusively(backend_of(c.target).library_dispatch_passes(c.target), "DispatchScans"),
         "Let TVM choose kernels for scans, sorting and sampling.",

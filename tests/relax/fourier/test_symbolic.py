@@ -15,7 +15,10 @@ from tvm_stitch.relax.fourier.symbolic import symbolic_spectrum
 def test_one_build_for_all_lengths() -> None:
     shape = (2, tvm.tirx.Var("n", "int64"))
     mod = built(
-        lambda emit, a, b: (*symbolic_spectrum(emit, a, b, 1, 0.5), *symbolic_spectrum(emit, a, None, -1)),
+        lambda builder, a, b: (
+            *symbolic_spectrum(builder, a, b, 1, 0.5),
+            *symbolic_spectrum(builder, a, None, -1),
+        ),
         shape,
         shape,
     )

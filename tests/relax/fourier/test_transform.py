@@ -20,12 +20,12 @@ LENGTHS = [1, 2, 3, 64, 90, 1042]
 
 
 def built(body: Callable[..., Any], *shapes: tuple[Any, ...], dtype: str = "float32") -> tvm.IRModule:
-    """Return a module whose function returns what ``body`` makes of a function that binds and of tensors."""
+    """Return a module whose function returns what ``body`` makes of a builder and of tensors."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(shapes)]
     with builder.function("main", params):
         with builder.dataflow():
-            found = body(builder.emit, *params)
+            found = body(builder, *params)
             result = builder.emit_output(relax.Tuple(found) if isinstance(found, tuple) else found)
         builder.emit_func_output(result)
     return builder.get()
@@ -52,14 +52,14 @@ def test_all_transforms(length: int) -> None:
     real, imaginary = numbers(2, length)
     half = length // 2 + 1
 
-    def body(emit: Any, a: Any, b: Any) -> Any:
-        cut = tuple(emit(relax.op.strided_slice(x, [1], [0], [half])) for x in (a, b))
+    def body(builder: Any, a: Any, b: Any) -> Any:
+        cut = tuple(builder.emit(relax.op.strided_slice(x, [1], [0], [half])) for x in (a, b))
         return (
-            *spectrum(emit, a, b, -1, 0.5),
-            *spectrum(emit, a, b, 1),
-            *spectrum(emit, a, None, -1),
-            *half_spectrum(emit, a),
-            real_signal(emit, (cut[0], cut[1]), length, scale=1 / length),
+            *spectrum(builder, a, b, -1, 0.5),
+            *spectrum(builder, a, b, 1),
+            *spectrum(builder, a, None, -1),
+            *half_spectrum(builder, a),
+            real_signal(builder, (cut[0], cut[1]), length, scale=1 / length),
         )
 
     found = run(built(body, real.shape, real.shape), real, imaginary)
@@ -72,14 +72,14 @@ def test_all_transforms(length: int) -> None:
 
 def test_ends_of_a_real_signal_are_real() -> None:
     real, _ = numbers(3, 100)
-    mod = built(lambda emit, x: half_spectrum(emit, x), real.shape)
+    mod = built(lambda builder, x: half_spectrum(builder, x), real.shape)
     _, imaginary = run(mod, real)
     assert not imaginary[:, [0, 50]].any() and imaginary[:, 1:50].all()
 
 
 def test_a_long_transform_is_as_exact_as_a_short_one() -> None:
     real, imaginary = numbers(1, 65536)
-    mod = built(lambda emit, a, b: spectrum(emit, a, b, -1), real.shape, real.shape)
+    mod = built(lambda builder, a, b: spectrum(builder, a, b, -1), real.shape, real.shape)
     first, second = run(mod, real, imaginary)
     assert error(first + 1j * second, np.fft.fft(real.astype("float64") + 1j * imaginary)) < 5e-7
 
@@ -87,15 +87,16 @@ def test_a_long_transform_is_as_exact_as_a_short_one() -> None:
 def test_float64_and_a_symbolic_number_of_rows() -> None:
     real, imaginary = (x.astype("float64") for x in numbers(3, 2, 24))
     shape = (tvm.tirx.Var("n", "int64"), 2, 24)
-    mod = built(lambda emit, a, b: spectrum(emit, a, b, -1), shape, shape, dtype="float64")
+    mod = built(lambda builder, a, b: spectrum(builder, a, b, -1), shape, shape, dtype="float64")
     first, second = run(mod, real, imaginary)
     assert error(first + 1j * second, np.fft.fft(real + 1j * imaginary)) < 1e-15
 
 
 def test_a_factor_is_one_matmul_and_the_rest_is_stitched() -> None:
-    mod = built(lambda emit, a, b: spectrum(emit, a, b, -1), (4, 1024), (4, 1024))
-    text = str(tvm_stitch.explain(mod, tvm.target.Target("llvm")))
-    assert "7 kernels a call: 4 stitched" in text and "3 around a compute-intensive operator" in text
+    mod = built(lambda builder, a, b: spectrum(builder, a, b, -1), (4, 1024), (4, 1024))
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+    text = str(tvm_stitch.explain(mod, target, tvm_stitch.StitchConfig(compute="tvm")))
+    assert "7 kernels a call: 4 stitched (4 different), 3 left to TVM" in text
 
 
 def test_work_stays_near_the_sum_of_the_factors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +105,6 @@ def test_work_stays_near_the_sum_of_the_factors(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         transform.R, "matmul", lambda a, b: sizes.append(tuple(map(int, b.ty.shape))) or matmul(a, b)
     )
-    built(lambda emit, a, b: spectrum(emit, a, b, -1), (1, 4096), (1, 4096))
-    built(lambda emit, a: half_spectrum(emit, a), (1, 4096))
+    built(lambda builder, a, b: spectrum(builder, a, b, -1), (1, 4096), (1, 4096))
+    built(lambda builder, a: half_spectrum(builder, a), (1, 4096))
     assert sizes == [(32, 32)] * 3 + [(16, 18)] + [(32, 32)] * 2

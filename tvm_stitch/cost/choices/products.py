@@ -96,6 +96,16 @@ class ProductChoices:
     unrolled_steps: int = 8
     """Most steps of a loop that is written step by step. On a Xeon, 8 steps of one small kernel take 5 us, and 47 us in
     a loop of the host. They take 0.2 s more to compile."""
+    fourier_kernel_length: int = 64
+    """The least length of a Fourier transform that becomes one kernel on a CPU."""
+    fourier_largest_radix: int = 16
+    fourier_largest_prime: int = 13
+    """The largest radix of a stage of that kernel, and the largest prime factor of a radix. Larger ones do not fit in
+    AVX-512's registers."""
+    fourier_pass_cost: float = 14.0
+    """Cost of a stage for each number: loads, stores and twiddles, in additions."""
+    fourier_serial_numbers: int = 16384
+    """Numbers of all rows of a Fourier transform up to which one thread of a CPU transforms them."""
     fourier_largest_factor: int = 256
     """The largest factor of a Fourier transform's length that becomes one matmul. Prime factors above it become a
     convolution of a power of two. Chosen so that a matrix has a megabyte, not measured."""

@@ -9,21 +9,24 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op as R
 
-from .transform import Emit, Parts
+from .transform import Parts
 
 
-def symbolic_spectrum(emit: Emit, real: Any, imaginary: Any, sign: int, scale: float = 1.0) -> Parts:
+def symbolic_spectrum(
+    builder: relax.BlockBuilder, real: Any, imaginary: Any, sign: int, scale: float = 1.0
+) -> Parts:
     """Return the transform of the last axis, whose length n is symbolic. It costs n multiplications for each number.
 
     The product of both positions is reduced by the length in integers, so that no angle is large.
 
     Args:
-        emit: binds an expression.
+        builder: the builder of the function.
         real: real parts ``[..., n]`` in float32 or float64.
         imaginary: imaginary parts of the same shape, or None if the numbers are real.
         sign: -1 for the transform, 1 for its inverse.
         scale: a factor of the result.
     """
+    emit = builder.emit
     length, dtype = real.ty.shape[-1], str(real.ty.dtype.dtype)
     at = emit(R.arange(0, length, 1, dtype="int64"))
     count = emit(R.shape_to_tensor(relax.ShapeExpr([length])))  # int64, of one element

@@ -21,9 +21,9 @@ def _transform(
     real, imaginary = _widened(node, real), None if imaginary is None else _widened(node, imaginary)
     sign, scale = (1, 1 / length) if inverse else (-1, 1.0)
     if onesided:
-        first, second = half_spectrum(node.emit, real, sign, scale)
+        first, second = half_spectrum(node.bb, real, sign, scale)
     else:
-        first, second = spectrum(node.emit, real, imaginary, sign, scale)
+        first, second = spectrum(node.bb, real, imaginary, sign, scale)
     both = node.emit(relax.op.stack([first, second], axis=len(shape_of(first))))
     return both if str(both.ty.dtype) == dtype else node.emit(relax.op.astype(both, dtype))
 
@@ -89,7 +89,7 @@ def _inverse_of_half(node: Node, parts: list[relax.Expr | None], length: int) ->
         raise Unsupported("it inverts the half of a spectrum without imaginary parts")
     dtype = str(real.ty.dtype)
     wide = _widened(node, real), _widened(node, imaginary)
-    y = node.emit(relax.op.expand_dims(real_signal(node.emit, wide, length, scale=1 / length), -1))
+    y = node.emit(relax.op.expand_dims(real_signal(node.bb, wide, length, scale=1 / length), -1))
     return y if str(y.ty.dtype) == dtype else node.emit(relax.op.astype(y, dtype))
 
 

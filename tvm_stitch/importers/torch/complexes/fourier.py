@@ -52,11 +52,10 @@ def _moved(x: Any, axis: int, importer: Any) -> Any:
 
 def _along(parts: Parts, axis: int, sign: int, scale: float, importer: Any) -> Parts:
     """Return the transform of complex numbers along one axis."""
-    emit = importer.block_builder.emit
     moved = parts.each(lambda x: _moved(x, axis, importer))
     known = int_value(moved.real.ty.shape[-1]) is not None
     transform = spectrum if known else symbolic_spectrum
-    found = transform(emit, moved.real, moved.imaginary, sign, scale)
+    found = transform(importer.block_builder, moved.real, moved.imaginary, sign, scale)
     return Parts(*found).each(lambda x: _moved(x, axis, importer))
 
 
@@ -85,15 +84,15 @@ def _of_real(node: Any, importer: Any) -> Any:
     *others, last = axes
     moved = _moved(x, last, importer)
     if int_value(moved.ty.shape[-1]) is None:
-        found = symbolic_spectrum(emit, moved, None, -1, scale)
+        found = symbolic_spectrum(importer.block_builder, moved, None, -1, scale)
         if onesided:
             count = moved.ty.shape[-1] // 2 + 1
             axis = len(moved.ty.shape) - 1
             found = tuple(emit(R.strided_slice(y, [axis], [0], [count], assume_inbound=True)) for y in found)
     elif onesided:
-        found = half_spectrum(emit, moved, -1, scale)
+        found = half_spectrum(importer.block_builder, moved, -1, scale)
     else:
-        found = spectrum(emit, moved, None, -1, scale)
+        found = spectrum(importer.block_builder, moved, None, -1, scale)
     parts = Parts(*found).each(lambda y: _moved(y, last, importer))
     for axis in reversed(others):
         parts = _along(parts, axis, -1, 1.0, importer)
@@ -117,5 +116,5 @@ def _to_real(node: Any, importer: Any) -> Any:
     if int_value(moved.real.ty.shape[-1]) != count:
         emit = importer.block_builder.emit
         moved = moved.each(lambda x: emit(R.strided_slice(x, [rank - 1], [0], [count])))
-    real = real_signal(importer.block_builder.emit, (moved.real, moved.imaginary), length, scale=scale)
+    real = real_signal(importer.block_builder, (moved.real, moved.imaginary), length, scale=scale)
     return cast(_moved(real, last, importer), part_type(node), importer)
