@@ -108,3 +108,19 @@ def test_gradients_of_maxima() -> None:
         return backward(gradient, x, [3, 2], [1, 2], [1, 0], [1, 1], False, at)
 
     compare({"pooled": function}, torch.randn(2, 3, 5, 6), torch.randn(2, 3, 5, 3))
+
+
+def test_rows_of_an_embedding_are_scaled_down_to_a_norm() -> None:
+    compare(
+        {
+            "rows": lambda w, i: torch.nn.functional.embedding(i, w.clone(), max_norm=1.0),
+            "sums": lambda w, i: torch.nn.functional.embedding(i, w.clone(), max_norm=2.0, norm_type=1.0),
+        },
+        torch.randn(7, 4),
+        torch.tensor([[1, 2], [2, 6]]),
+    )
+
+
+def test_computed_positions_of_parts_are_refused() -> None:
+    text = refusal(torch.tensor_split, torch.randn(6, 2), torch.tensor([1, 3]))
+    assert "sym_storage_offset" in text and "pass the positions as Python integers" in text

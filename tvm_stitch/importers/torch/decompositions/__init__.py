@@ -12,7 +12,10 @@ from ..operators.recurrent import kept_whole
 from .attention import attention_decompositions
 from .bessel import bessel_decompositions
 from .counts import count_decompositions
+from .fractional_pools import fractional_pool_decompositions
+from .gammas import gamma_decompositions
 from .indexing import indexing_decompositions
+from .loops import loop_decompositions
 from .numeric import numeric_decompositions
 from .regions import region_decompositions
 from .scans import scan_decompositions
@@ -71,7 +74,10 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         attention_decompositions(),
         bessel_decompositions(),
         count_decompositions(),
+        fractional_pool_decompositions(),
+        gamma_decompositions(),
         indexing_decompositions(),
+        loop_decompositions(),
         numeric_decompositions(),
         region_decompositions(),
         scan_decompositions(),

@@ -20,6 +20,7 @@ def indexing_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.as_strided_scatter.default: _as_strided_scatter,
         aten.repeat_interleave.Tensor: _repeat_interleave,
         aten.diagonal_scatter.default: _diagonal_scatter,
+        aten.embedding_renorm.default: _embedding_renorm,
         aten.index_put.default: _masked_put,
         aten.index_reduce.default: _index_reduce,
         aten.masked_scatter.default: _masked_scatter,
@@ -175,6 +176,15 @@ def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     """Write at positions of the flattened tensor."""
     flat = x.reshape(-1)
     return flat.index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(x.shape)
+
+
+def _embedding_renorm(weight: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
+    """Scale rows down to a norm, of those that indices read."""
+    read = torch.zeros_like(weight[:, 0], dtype=torch.bool)
+    read = read.index_put([indices.reshape(-1)], torch.ones([], dtype=torch.bool, device=weight.device))
+    norm = torch.linalg.vector_norm(weight, norm_type, 1)
+    factor = torch.where(torch.logical_and(read, norm > max_norm), max_norm / (norm + 1e-7), 1.0)
+    return weight * factor.to(weight.dtype).unsqueeze(1)
 
 
 def _embedding_bag(

@@ -59,6 +59,9 @@ REFUSED: Mapping[str, str] = {
         LINEAR_ALGEBRA,
     ),
     **dict.fromkeys(("map", "map_impl", "associative_scan"), LOOPS),
+    "sym_storage_offset.default": (
+        "the position of this view depends on numbers of an input; pass the positions as Python integers"
+    ),
     **dict.fromkeys(
         "bincount.default repeat_interleave.Tensor".split(),
         SIZES,
