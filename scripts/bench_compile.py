@@ -6,10 +6,14 @@
     python scripts/bench_compile.py --models zoo:swin bert resnet18 --target llvm
     python scripts/bench_compile.py --models zoo --markdown
 
+    python scripts/bench_compile.py --models torch:mamba@32 onnx:mamba@32 roi-align --most 2
+
 Models are those of ``scripts/bench_models.py`` at full size, and with ``zoo:`` before the name the small ones of
-tests/models/zoo. The processor time of all threads counts, so other work on the machine disturbs little. Each side
-compiles a model several times in turn, and the least time counts. NVIDIA's compiler is left out on both sides: an empty
-function replaces it. The last columns are shares of the stitched compile, in seconds:
+tests/models/zoo. ``torch:NAME@SIZE`` and ``onnx:NAME@SIZE`` are architectures of ``scripts/architectures.py``, by
+either importer, at a size of their symbolic dimension. ``roi-align`` is one operator of ONNX. The processor time of all
+threads counts, so other work on the machine disturbs little. Each side compiles a model several times in turn, and the
+least time counts. NVIDIA's compiler is left out on both sides: an empty function replaces it. The last columns are
+shares of the stitched compile, in seconds:
 
     imports   passes before stitching: repairs, layouts, constants, legalization
     graph     reading functions and finding scopes
@@ -42,6 +46,8 @@ from stitch_testing.warned import warned
 from tvm_stitch.repairs.legalize.take import stock_pipeline
 
 ZOO = "zoo"
+PATHS = ("torch:", "onnx:")
+ROI_ALIGN = "roi-align"
 FULL = ("bert", "resnet18", "swin-t", "convnext-t")
 TARGETS = {
     "llvm": tvm.target.Target("llvm"),
@@ -170,10 +176,64 @@ def load(name: str, size: str) -> tvm.IRModule:
         from tests.models.zoo.models import MODELS as SMALL
 
         return SMALL[name.removeprefix(f"{ZOO}:")]().mod
+    if name == ROI_ALIGN:
+        return _regions()
+    if name.startswith(PATHS):
+        return _exported(name)
     from models.importing import import_torch
     from models.spec import make
 
     return import_torch(make(MODELS[name], size, 1, "float32"))
+
+
+def _exported(name: str) -> tvm.IRModule:
+    """Return the module of an architecture of other people's packages."""
+    import torch
+    from families.registry import ARCHITECTURES
+    from models.spec import _import_torchvision
+
+    from tvm_stitch.importers.onnx.load import from_onnx
+    from tvm_stitch.importers.torch import from_exported_program
+
+    path, _, architecture = name.partition(":")
+    kind, _, size = architecture.partition("@")
+    known = ARCHITECTURES[kind]
+    torch.manual_seed(0)
+    _import_torchvision()
+    with torch.no_grad():
+        model = known.build().eval().requires_grad_(False)
+        given = known.inputs(int(size) if size else known.sizes[0])
+        program = torch.export.export(model, given)
+        if path == "torch":
+            return from_exported_program(program)
+        made = torch.onnx.export(program, verbose=False)
+        assert made is not None
+        return from_onnx(made.model_proto)
+
+
+def _regions() -> tvm.IRModule:
+    """Return ONNX's RoiAlign, as detectors of torchvision have it: 7 times 7 means of four samples each."""
+    from onnx import TensorProto, helper
+
+    from tvm_stitch.importers.onnx.load import from_onnx
+
+    node = helper.make_node(
+        "RoiAlign",
+        ["x", "boxes", "image"],
+        ["y"],
+        output_height=7,
+        output_width=7,
+        sampling_ratio=2,
+        spatial_scale=0.25,
+    )
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 64, 50, 50]),
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [100, 4]),
+        helper.make_tensor_value_info("image", TensorProto.INT64, [100]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [100, 64, 7, 7])]
+    graph = helper.make_graph([node], "regions", inputs, outputs)
+    return from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8))
 
 
 def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -182,7 +242,8 @@ def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str
 
     zoo = [f"{ZOO}:{name}" for name in SMALL]
     found = [each for name in wanted for each in (zoo if name == ZOO else [name])]
-    if unknown := [name for name in found if name not in MODELS and name not in zoo]:
+    known = [*MODELS, *zoo, ROI_ALIGN]
+    if unknown := [name for name in found if name not in known and not name.startswith(PATHS)]:
         parser.error(f"no model {unknown[0]}; there are {', '.join([ZOO, *zoo, *MODELS])}")
     return found
 

@@ -50,10 +50,18 @@ class Node:
     pattern: int = 8
     elementwise: frozenset[Value] = frozenset()
     tupled: bool = False
+    _view: tuple[StitchGraph | None, bool] | None = (
+        None  # the graph, and whether it is a view: asked many times
+    )
 
     @property
     def is_view(self) -> bool:
         """True for a reshape, which moves nothing outside a kernel."""
+        if self._view is None or self._view[0] is not self.graph:
+            self._view = self.graph, self._moves_nothing()
+        return self._view[1]
+
+    def _moves_nothing(self) -> bool:
         op = self._only_operator
         if op is None or op.output.dtype != op.inputs[0].dtype:
             return False

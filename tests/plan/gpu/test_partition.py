@@ -225,3 +225,29 @@ def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch
         return counted[0]
 
     assert visits(16) < 2.5 * visits(8)
+
+
+def test_the_results_of_a_scan_share_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result of a scan reads all earlier steps. Placing them all visits each step a few times."""
+    visit, counted = _Aligner._visit, [0]
+
+    def counting(*args: Any, **options: Any) -> int:
+        counted[0] += 1
+        return visit(*args, **options)
+
+    monkeypatch.setattr(_Aligner, "_visit", counting)
+
+    def visits(count: int) -> int:
+        def scan(emit: Any, a: Any, b: Any) -> list[Any]:
+            shown, state = [], b
+            for _ in range(count):
+                state = emit(R.add(emit(R.multiply(state, a)), b))
+                shown.append(emit(R.tanh(state)))
+            return shown
+
+        found = graph(build(scan, ((8, 16), F32), ((8, 16), F32)))
+        counted[0] = 0
+        partition(found, H200)
+        return counted[0]
+
+    assert visits(24) < 3 * visits(12)

@@ -18,7 +18,7 @@ from ...graph.dtype import exchanged_dtype
 from ...graph.extent import product
 from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import dominants
-from ..iteration.alignment import Misaligned, align, op_points, row_domains
+from ..iteration.alignment import Misaligned, OneByOne, op_points, row_domains
 from ..iteration.domain import Domain
 from ..kernel import Crossing
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
@@ -69,6 +69,7 @@ class _Partitioner:
         self.cut = Cut({op.output: op for op in graph.operators})
         self.drafts: list[Draft] = []
         self.home: dict[Operator, Draft] = {}
+        self.alone: dict[Draft, OneByOne] = {}
         # In the order in which they were replicated: none reads a later one.
         self.replicated: list[Draft] = []
         self.partials: dict[Operator, Tensor] = {}
@@ -293,9 +294,11 @@ class _Partitioner:
 
         Aligning the whole stage for each of many results takes time that grows with their square.
         """
+        known = self.alone.get(draft)
+        if known is None or known.domain is not draft.domain:
+            known = self.alone[draft] = OneByOne(draft.domain, self.device.choices)
         try:
-            graph = slice_graph(self.cut, [root], {root}, draft.phase, "root")[0]
-            align(graph, self.device.choices, draft.domain)
+            known.place(root, slice_operators(self.cut, [root], draft.phase))
         except Misaligned:
             return False
         draft.join(root, stored)

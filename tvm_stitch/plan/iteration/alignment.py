@@ -128,6 +128,8 @@ class _Aligner:
         self.reads: dict[Key, list[Point | None]] = {}
         self.level: dict[Key, int] = {}
         self.own = set(graph.operators)
+        symbolic = any(not isinstance(e, int) for t in graph.touched() for e in t.shape)
+        self.has_symbols = symbolic or bool(graph.symbols)  # which an index may be divided by
         self.budget = 6 * len(graph.operators) + 64
         self.recomputed: set[Key] = set()
         self.placed: dict[Operator, Point] = {}
@@ -297,7 +299,7 @@ class _Aligner:
                 reads.append(None)
                 continue
             child = self.gathered.point(op, point, a) if gathered else self.domain.move(op, point, a)
-            if any(too_long(index, self.choices) for index in child.indices):
+            if self.has_symbols and any(too_long(index, self.choices) for index in child.indices):
                 raise Misaligned(
                     f"the index at which {op.name} reads {a.tensor.name} has too many divisions by symbols"
                 )
@@ -329,6 +331,32 @@ class _Aligner:
         if isinstance(own, int) and isinstance(size, int):
             return own >= size
         return same(own, size, self.domain.analyzer)
+
+
+class OneByOne:
+    """Places the outputs of one flat domain, one after the other.
+
+    Operators that an earlier output has evaluated at a point are not visited again. So the time for the outputs of all
+    steps of a scan grows with their number, not with its square.
+    """
+
+    def __init__(self, domain: Domain, choices: Choices):
+        self.domain = domain
+        self._aligner = _Aligner(StitchGraph("stage", [], [], []), choices, domain, frozenset(), frozenset())
+
+    def place(self, root: Operator, operators: Collection[Operator]) -> None:
+        """Evaluate an element-wise root.
+
+        Args:
+            root: an operator of static extents.
+            operators: the root, and the element-wise operators that are computed for it in the stage.
+
+        Raises:
+            Misaligned: if it cannot be evaluated.
+        """
+        aligner = self._aligner
+        aligner.own, aligner.budget, aligner.recomputed = set(operators), 6 * len(operators) + 64, set()
+        aligner._output(root)
 
 
 def _permutes(op: Operator, access: Access) -> bool:
