@@ -154,6 +154,8 @@ def _outcome(built: Built, path: str, stock: bool) -> Outcome:
     try:
         mod = from_exported_program(built.program) if path == "torch" else from_onnx(built.onnx())
     except (Unsupported, UnsupportedModel) as error:
+        if path == "onnx" and (fault := _fault_of_runtime(built)):
+            return Outcome("not exported", f"ONNX Runtime does not run the file: {fault}")
         return Outcome("refused", error_text(error))
     except Exception as error:
         reraise_fatal(error)
@@ -181,6 +183,16 @@ def _outcome(built: Built, path: str, stock: bool) -> Outcome:
                 )
             return Outcome("wrong", reason, tuple(seconds))
     return Outcome("right", "", tuple(seconds))
+
+
+def _fault_of_runtime(built: Built) -> str:
+    """Return the error of ONNX Runtime for a file, or nothing if it runs it."""
+    try:
+        _of_runtime(built.onnx(), built.cases[0].inputs)
+    except Exception as error:
+        reraise_fatal(error)
+        return _first(error)
+    return ""
 
 
 def _stock(mod: tvm.IRModule) -> list[tuple[str, float]]:

@@ -3,6 +3,7 @@
 
     python scripts/opinfo.py --dtypes float32 --samples 4 --jobs 2
     python scripts/opinfo.py --ops add,softmax --dtypes float32,int64 --verbose
+    python scripts/opinfo.py --share 0.1 --seed 7 --samples 6    # a tenth of the operators, other ones for each type
 
 The operators are those of ``torch.testing._internal.common_methods_invocations.op_db`` that ``torch.export`` takes. A
 child process runs them, so that a crash costs one sample. ``--output FILE`` writes a table of the outcomes in Markdown,
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -115,16 +117,20 @@ def run(requests: Sequence[Request], jobs: int, limit: float, heard: Any = None)
     return run_in_children(requests, jobs, lambda: Child(limit), heard)
 
 
-def requests_for(names: Sequence[str], dtypes: Sequence[str], count: int) -> list[Request]:
+def requests_for(
+    names: Sequence[str], dtypes: Sequence[str], count: int, share: float = 1.0, seed: int = 0
+) -> list[Request]:
     """Return the requests for operators in those of some types that they take.
 
     Args:
         names: operators with their variants, or beginnings of names that end in ``*``; none for all.
         dtypes: PyTorch's names of types.
         count: samples of each operator and type, spread over all of them; 0 for all.
+        share: the share of these operators that a type gets, drawn at random.
+        seed: of the draw.
 
     Raises:
-        ValueError: if PyTorch tests no operator of a name.
+        ValueError: if PyTorch tests no operator of a name, or the share is not between 0 and 1.
     """
     import torch
     from _opinfo_samples import operators
@@ -133,9 +139,13 @@ def requests_for(names: Sequence[str], dtypes: Sequence[str], count: int) -> lis
     chosen = [name for name in known if not names or any(_matches(name, each) for each in names)]
     if unknown := [each for each in names if not any(_matches(name, each) for name in known)]:
         raise ValueError(f"PyTorch tests no operator {unknown[0]}")
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"a share is more than 0 and at most 1, not {share}")
     requests = []
     for dtype in dtypes:
         taken = [name for name in chosen if getattr(torch, dtype) in known[name].supported_dtypes("cpu")]
+        if share < 1.0:
+            taken = random.Random(f"{seed} {dtype}").sample(taken, max(1, round(share * len(taken))))
         for first in range(0, len(taken), OPERATORS):
             requests.append(Request(tuple(taken[first : first + OPERATORS]), dtype, count))
     return requests
@@ -193,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--samples", type=int, default=0, help="samples of each operator and type (default: all)"
     )
+    parser.add_argument("--share", type=float, default=1.0, help="share of the operators (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw of that share")
     parser.add_argument("--jobs", type=int, default=1, help="child processes (default: 1)")
     parser.add_argument(
         "--limit", type=float, default=300.0, help="seconds for one program (default: %(default)s)"
@@ -202,7 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="print every sample that is not right")
     args = parser.parse_args(argv)
     try:
-        requests = requests_for([n for n in args.ops.split(",") if n], args.dtypes.split(","), args.samples)
+        names = [n for n in args.ops.split(",") if n]
+        requests = requests_for(names, args.dtypes.split(","), args.samples, args.share, args.seed)
     except ValueError as error:
         parser.error(str(error))
     log = args.log.open("w", encoding="utf-8") if args.log else None

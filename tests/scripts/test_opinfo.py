@@ -57,6 +57,17 @@ def test_requests_are_restricted() -> None:
         requests_for(["no_such"], ["float32"], 1)
 
 
+def test_a_share_of_the_operators_is_drawn_by_a_seed() -> None:
+    def drawn(share: float, seed: int) -> set[str]:
+        return {name for each in requests_for(["a*"], ["float32"], 1, share, seed) for name in each.operators}
+
+    everything = drawn(1.0, 0)
+    assert drawn(0.25, 0) == drawn(0.25, 0) != drawn(0.25, 1)
+    assert drawn(0.25, 0) < everything and len(drawn(0.25, 0)) == round(len(everything) / 4)
+    with pytest.raises(ValueError, match="a share is more than 0"):
+        requests_for([], ["float32"], 1, 0.0)
+
+
 def test_wrong_numbers_types_and_places_of_nan_are_seen() -> None:
     want = [torch.tensor([1.0, float("nan")])]
     assert compared([np.float32([1, np.nan])], want, None)[0] == "right"

@@ -50,9 +50,8 @@ class Node:
     pattern: int = 8
     elementwise: frozenset[Value] = frozenset()
     tupled: bool = False
-    _view: tuple[StitchGraph | None, bool] | None = (
-        None  # the graph, and whether it is a view: asked many times
-    )
+    # The graph, and whether it is a view, which is asked many times.
+    _view: tuple[StitchGraph | None, bool] | None = field(default=None, init=False, repr=False)
 
     @property
     def is_view(self) -> bool:

@@ -153,6 +153,11 @@ class _Aligner:
             self.graph, self.domain, roots, self.reads, self.level, self.cross_row, stand_ins, self.choices
         )
 
+    def place(self, root: Operator, operators: Collection[Operator]) -> None:
+        """Place an output of a graph of other operators, with the limits of that graph."""
+        self.own, self.budget, self.recomputed = set(operators), 6 * len(operators) + 64, set()
+        self._output(root)
+
     def _check_sizes(self, found: Sequence[Operator]) -> None:
         """Check that the outputs of a flat domain have equal sizes, before any of them is placed.
 
@@ -354,9 +359,7 @@ class OneByOne:
         Raises:
             Misaligned: if it cannot be evaluated.
         """
-        aligner = self._aligner
-        aligner.own, aligner.budget, aligner.recomputed = set(operators), 6 * len(operators) + 64, set()
-        aligner._output(root)
+        self._aligner.place(root, operators)
 
 
 def _permutes(op: Operator, access: Access) -> bool:

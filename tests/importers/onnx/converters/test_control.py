@@ -199,3 +199,15 @@ def test_refused_loops_are_named() -> None:
         }""",
         "stacks results and has no trip count",
     )
+
+
+def test_a_sequence_in_a_loop_is_refused() -> None:
+    _refused(
+        "agraph (float[2,4] x, int64 M) => (float[m,4] y) {"
+        + TRUE
+        + """s = SequenceEmpty () t = Loop (M, cond, s) <body = b (int64 i, bool c, seq(float[2,4]) u)
+            => (bool d, seq(float[2,4]) after) { d = Identity(c) after = SequenceInsert(u, x) }>
+            y = ConcatFromSequence<axis=0>(t)
+        }""",
+        "an input is a sequence of tensors",
+    )

@@ -161,3 +161,15 @@ def test_refused_attributes_are_named() -> None:
         from_onnx(model_of("RNN", values, weights, activations=["Tanh"] * 3))
     with pytest.raises(UnsupportedModel, match="do not fit 2 directions"):
         from_onnx(model_of("RNN", values, weights, direction="bidirectional"))
+
+
+def test_states_of_other_units_are_refused() -> None:
+    """PyTorch writes an LSTM with proj_size so. ONNX Runtime refuses it too."""
+    values, weights = inputs_of(1, "", 3, 2, False), weights_of("LSTM", 1, "WR")
+    hidden = weights["R"].shape[2]
+    states = {"initial_h": np.zeros((1, 2, hidden)), "initial_c": np.zeros((1, 2, 4 * hidden))}
+    values |= {name: state.astype(values["X"].dtype) for name, state in states.items()}
+    with pytest.raises(
+        UnsupportedModel, match=rf"has {4 * hidden} units, and its weights have {hidden}; PyTorch"
+    ):
+        from_onnx(model_of("LSTM", values, weights))

@@ -142,6 +142,12 @@ def as_tensor(bb: relax.BlockBuilder, value: Any) -> relax.Expr:
         return bb.emit(relax.op.squeeze(shape, [0]))
     if isinstance(value, relax.Expr) and isinstance(value.ty, relax.ShapeType):
         return bb.emit(relax.op.shape_to_tensor(value))
+    if isinstance(value, (list, tuple, relax.Tuple)) or isinstance(
+        getattr(value, "ty", None), tvm.ir.TupleType
+    ):
+        raise Unsupported(
+            "an input is a sequence of tensors; write the model with a tensor that stacks or joins them instead"
+        )
     if not isinstance(value, relax.Expr) or not isinstance(value.ty, relax.TensorType):
         raise Unsupported("an input is no tensor")
     return value

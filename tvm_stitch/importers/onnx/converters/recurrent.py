@@ -12,7 +12,7 @@ from tvm.relax import op as R
 
 from ....compute.recurrent.cell import ACTIVATIONS, GATES, Activation, Cell, Layer, activation
 from ....relax.loops.recurrent import recurrent
-from .node import ANY, Conversion, Node, Unsupported
+from .node import ANY, Conversion, Node, Unsupported, shape_of
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 _WITH_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
@@ -153,7 +153,14 @@ def _state(
     """Return a direction's first state <batch, hidden>. Without an input it is 0."""
     if not node.has(position):
         return node.emit(R.zeros(relax.ShapeExpr([batch, hidden]), dtype))
-    return _taken(node, node.tensor(position), direction, 1 if batch_first else 0)
+    state = node.tensor(position)
+    given = shape_of(state)[-1]
+    if isinstance(given, int) and given != hidden:
+        raise Unsupported(
+            f"its first state (input {position}) has {given} units, and its weights have {hidden}; PyTorch exports an"
+            " LSTM with proj_size so, which ONNX has no operator for: import the torch.export program instead"
+        )
+    return _taken(node, state, direction, 1 if batch_first else 0)
 
 
 def _joined(node: Node, parts: list[relax.Expr], is_sequence: bool, batch_first: bool) -> relax.Expr:
