@@ -76,7 +76,7 @@ def pooled_regions(x: te.Tensor, rois: te.Tensor, batches: te.Tensor, how: Bins)
     def axes(r: Any) -> list[Any]:
         return [te.reduce_axis((0, samples(r, side)), name) for side, name in ((0, "i"), (1, "j"))]
 
-    def sample(r: Any, c: Any, p: Any, q: Any, i: Any, j: Any) -> list[Any]:
+    def sample(of: Any, r: Any, c: Any, p: Any, q: Any, i: Any, j: Any) -> Any:
         spots = []
         for side, at, tap in ((0, p, i), (1, q, j)):
             start, size = box(r, side)
@@ -91,14 +91,12 @@ def pooled_regions(x: te.Tensor, rois: te.Tensor, batches: te.Tensor, how: Bins)
         )
         sides = []
         for spot, extent in zip(spots, sizes):
+            # The expressions of a spot are long, and compile as often as they are repeated.
             end = tirx.Cast("int64", extent) - tirx.const(1, "int64")
-            spot = tirx.max(spot, nothing)
-            low = tirx.Cast("int64", tirx.floor(spot))
-            last = low >= end
-            low = tirx.if_then_else(last, end, low)
-            part = tirx.if_then_else(last, nothing, spot - tirx.Cast(dtype, low))
-            high = tirx.if_then_else(last, low, low + 1)
-            sides.append((low, high, part))
+            spot = tirx.min(tirx.max(spot, nothing), tirx.Cast(dtype, end))
+            below = tirx.floor(spot)
+            low = tirx.Cast("int64", below)
+            sides.append((low, tirx.min(low + 1, end), spot - below))
         (y0, y1, dy), (x0, x1, dx) = sides
         b = tirx.Cast("int64", batches(r))
         corners = [
@@ -107,12 +105,12 @@ def pooled_regions(x: te.Tensor, rois: te.Tensor, batches: te.Tensor, how: Bins)
             dy * (one - dx) * x(b, c, y1, x0),
             dy * dx * x(b, c, y1, x1),
         ]
-        return [tirx.if_then_else(inside, corner, nothing) for corner in corners]
+        return tirx.if_then_else(inside, of(corners), nothing)
 
     def pooled(reduce: Any, of: Any, name: str) -> te.Tensor:
         def over(r: Any, c: Any, p: Any, q: Any) -> Any:
             at = axes(r)
-            return reduce(of(sample(r, c, p, q, *at)), axis=at)
+            return reduce(sample(of, r, c, p, q, *at), axis=at)
 
         return te.compute((regions, channels, *bins), over, name=name)
 
