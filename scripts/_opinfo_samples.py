@@ -149,7 +149,9 @@ def outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
         vm = tvm.relax.VirtualMachine(tvm_stitch.compile(mod, "llvm"), tvm.cpu())
         inputs = [_real(x).contiguous().numpy() for each in given for x in each.tensors]
         found = [each.numpy() for each in vm["main"](*map(tvm.runtime.tensor, inputs))]
-        found = [_as_wanted(x, y) for x, y in zip(found, (y for each in wanted for y in each), strict=True)]
+        results = [y for each in wanted for y in each]
+        # Behind the results, the function returns buffers that it has changed.
+        found = [_as_wanted(x, y) for x, y in zip(found[: len(results)], results, strict=True)]
     except Exception as error:
         reraise_fatal(error)
         text = f"compile or run: {type(error).__name__}: {error_text(error)[-300:]}"

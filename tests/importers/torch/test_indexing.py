@@ -189,4 +189,9 @@ def test_grids() -> None:
             )
         ]
 
-    check(function, numbers(2, 3, 6, 7), 0.6 * numbers(2, 4, 5, 2))
+    x, grid = numbers(2, 3, 6, 7), 0.6 * numbers(2, 4, 5, 2)
+    check(function, x, grid)
+    found, *_ = run(function, x.half(), grid.half(), custom_convert_map=torch_converters())
+    want = F.grid_sample(x.half().float(), grid.half().float(), align_corners=False)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, want.numpy(), rtol=2e-3, atol=2e-3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from ..rewriting.views import shape_of
 
@@ -25,7 +25,7 @@ def _grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs, shapes = call.attrs, [shape_of(arg) for arg in call.args]
     served = str(attrs.method) == "bicubic" and str(attrs.layout) == "NCHW"
     if not served or any(shape is None or len(shape) != 4 for shape in shapes):
-        return call.op.get_attr("FLegalize")(builder, call)
+        return _of_half(builder, call, call.op.get_attr("FLegalize")(builder, call))
     return builder.call_te(
         bicubic_samples,
         *call.args,
@@ -33,6 +33,15 @@ def _grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         bool(attrs.align_corners),
         primfunc_name_hint="grid_sample",
     )
+
+
+def _of_half(builder: relax.BlockBuilder, call: relax.Call, sampled: relax.Expr) -> relax.Expr:
+    """Return samples in the type of the call. TVM computes those of half types in float32, and keeps that type."""
+    dtype = str(call.ty.dtype.dtype)
+    if dtype not in ("float16", "bfloat16"):
+        return sampled
+    sampled = builder.emit(sampled)
+    return sampled if str(sampled.ty.dtype.dtype) == dtype else builder.call_te(topi.cast, sampled, dtype)
 
 
 GRID_SAMPLES = {"relax.image.grid_sample": _grid_sample}
