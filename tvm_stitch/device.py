@@ -12,7 +12,7 @@ from . import compat
 from .config import StitchConfig
 from .cost.choices import Choices
 from .support.cores import threads
-from .target import arch_of, capability_in, capability_of, resolve_target
+from .target import arch_of, capability_in, capability_of, resolve_target, vectors_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class DeviceModel:
     processing cluster, of which ``gpc_sms`` SMs are certain. ``cooperative``: kernels may have grid barriers.
     ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
     ``cache_policies``: loads may say how long the second-level cache keeps their data. ``bfloat16_lanes`` is the
-    most elements of bfloat16 that TVM moves as one vector. ``choices`` are the constants of choice
+    most elements of bfloat16 that TVM moves as one vector. A CPU has ``vector_registers`` of ``vector_lanes`` elements
+    of float32. ``choices`` are the constants of choice
     of plans for the device.
     """
 
@@ -52,6 +53,8 @@ class DeviceModel:
     background_copies: bool = False
     cache_policies: bool = False
     bfloat16_lanes: int = 8
+    vector_lanes: int = 8
+    vector_registers: int = 16
     choices: Choices = field(default=Choices(), repr=False)
 
     @property
@@ -177,7 +180,11 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
         sms = asked or _multiprocessors_here(capability) or model.sms
         return _launchable(replace(model, sms=sms) if sms != model.sms else model, config)
     cores = threads()
-    return DeviceModel("cpu", "cpu", cores, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 20e9 * cores)
+    lanes, registers = vectors_of(target) if kind == "llvm" else (8, 16)
+    return DeviceModel(
+        "cpu", "cpu", cores, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 20e9 * cores,
+        vector_lanes=lanes, vector_registers=registers,
+    )  # fmt: skip
 
 
 def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel:

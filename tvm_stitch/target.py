@@ -104,6 +104,15 @@ def has_feature(target: tvm.target.Target, name: str) -> bool:
     return bool(tvm.get_global_func("target.target_has_feature")(name, target))
 
 
+def vectors_of(target: tvm.target.Target) -> tuple[int, int]:
+    """Return the float32 lanes and the number of the vector registers of an llvm target's CPU."""
+    if has_feature(target, "avx512f"):
+        return 16, 32
+    if has_feature(target, "avx"):
+        return 8, 16
+    return 4, 32 if has_feature(target, "neon") else 16
+
+
 def llvm_version() -> int:
     """Return the major version of TVM's LLVM."""
     return int(tvm.target.codegen.llvm_version_major())

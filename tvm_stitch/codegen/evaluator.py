@@ -26,7 +26,7 @@ from ..repairs.tir.sound_indices import is_padded, sound_index
 from ..repairs.tir.truncated import signed_symbols
 from . import builder as B
 from .buffers import IN_PLACE, Buffers
-from .small_integers import float_of_masked, with_offset_joined
+from .small_integers import float_of_masked, is_exact, with_offset_joined
 
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
@@ -276,10 +276,12 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return e
     if name == "Cast":
         value = visit(e.value)
-        if arithmetic is DEVICE and has_load(e):
-            exact = float_of_masked(e.value, value, dtype)
+        if has_load(e):
+            exact = float_of_masked(e.value, value, dtype, arithmetic is DEVICE)
             if exact is not None:
                 return exact
+            if arithmetic is not DEVICE and dtype in HALF and is_exact(e.value, dtype):
+                return convert(value, "float32")
         if dtype in HALF:  # keep an explicit rounding, then compute in float32
             if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
                 return value

@@ -42,8 +42,13 @@ class ColumnEmitter(CpuEmitter):
             for p in self.sched.passes:
                 self.new_tiles(p)
             first = task * as_expr(each)
-            with times("serial", count_of(rows, each, first), "r") as r:
+            count = count_of(rows, each, first)
+            self.before_rows(first, count)
+            with times("serial", count, "r") as r:
                 self.row(first + r)
+
+    def before_rows(self, first: Expr, count: Extent) -> None:
+        """Emit work on all rows of a task before the rows one by one."""
 
     def _rows_of_task(self) -> Extent:
         each, points = self.mapping.rows_per_task, self.mapping.task_points

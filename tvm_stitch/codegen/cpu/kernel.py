@@ -13,6 +13,7 @@ from .base import CpuEmitter
 from .columns import ColumnEmitter, SplitEmitter
 from .half import as_bits
 from .rows import RowEmitter
+from .weights import WeightEmitter
 
 
 def emit_cpu(func: Any, plan: KernelPlan) -> Any:
@@ -43,6 +44,8 @@ def emit_stage(stage: Stage) -> None:
 
 
 def _emitter(stage: Stage, mapping: CpuMapping) -> CpuEmitter:
+    if mapping.weights is not None:
+        return WeightEmitter(stage)
     if mapping.divide is Split.COLUMNS:
         return SplitEmitter(stage)
     return RowEmitter(stage) if mapping.lanes is Lanes.ROWS else ColumnEmitter(stage)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...cost.choices import Choices
 from ...cost.products import elapsed, step_cost
 from ...graph.extent import product
+from ...target import vectors_of
 from ..convolution import Convolution
 from .tiles import (
     Tiles,
@@ -18,7 +19,6 @@ from .tiles import (
     most_rows,
     tasks_of,
     tile_rows_for,
-    vectors_of,
 )
 
 if TYPE_CHECKING:

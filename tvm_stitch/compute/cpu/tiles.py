@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ...cost.choices import Choices
 from ...cost.products import elapsed, step_cost
 from ...graph.extent import Extent
-from ...target import has_feature
+from ...target import vectors_of
 from ..attention import Attention
 from .dot_instruction import DotInstruction
 
@@ -203,12 +203,3 @@ def tile_rows_for(most: int, rows: int, vectors: int, choices: Choices) -> int:
 def lanes_of(target: Target) -> int:
     """Return the number of elements of four bytes in a vector of a target."""
     return vectors_of(target)[0]
-
-
-def vectors_of(target: Target) -> tuple[int, int]:
-    """Return the float32 lanes and the number of a target's vector registers."""
-    if has_feature(target, "avx512f"):
-        return 16, 32
-    if has_feature(target, "avx"):
-        return 8, 16
-    return 4, 32 if has_feature(target, "neon") else 16

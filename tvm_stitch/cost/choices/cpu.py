@@ -45,3 +45,21 @@ class CpuChoices:
     """Elements of the shortest segment that fills a vector."""
     gathered_columns: int = 32
     """Columns from which vectors with gathered elements are better than short segments."""
+
+    # -- CPU: rows of weights ------------------------------------------------------------------------------------------
+    weight_group: int = 512
+    """Most neighbouring columns that are recognised to share an element of an input, such as a scale."""
+    sums_share: float = 0.75
+    """Share of the vector registers that partial sums may take."""
+    blocked_factors: int = 4
+    """Fewest rows of a product whose columns are walked in blocks, if the first-level cache does not hold the rows."""
+    block_bytes: int = 24 * 1024
+    """Bytes of the product's rows in a block."""
+    blocked_rows: int = 64
+    """Most rows of the domain in a task that walks blocks. Their partial sums lie in memory between blocks."""
+    scaled_sums: int = 8
+    """Most sums of a row that are scaled group by group. With more, each weight is scaled once for all of them."""
+    weight_ns: float = 0.1
+    """Approximate cost of a product with a weight in nanoseconds, from memory."""
+    cpu_dense_rows: int = 16
+    """Most rows of a product with a weight of floats that is a sum over its rows."""

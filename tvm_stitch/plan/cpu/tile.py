@@ -19,6 +19,7 @@ from ...graph.extent import ByExtent, Extent
 from ..iteration.alignment import Alignment
 from ..iteration.loops import LoopNest
 from .segments import Segment, column_segment, row_segment
+from .weights import WeightLanes, weight_lanes
 
 
 class Lanes(enum.Enum):
@@ -58,6 +59,7 @@ class CpuMapping:
         tail_width: elements of the vectors that end a slice of symbolic length.
         columns_together: of each column space the columns that a piece of rows takes in one go, if lanes run over
             rows. Accumulators stay in registers meanwhile.
+        weights: how vectors run along rows of weights, or None for other rows.
     """
 
     inner: ByExtent[Segment]
@@ -73,12 +75,14 @@ class CpuMapping:
     row_segment: Extent = 1
     serial_rows: int = 0
     task_points: int = 0
+    weights: WeightLanes | None = None
 
     def describe(self) -> dict[str, object]:
         """Return the mapping as plain data, for ``explain``."""
-        return {
+        weights = {} if self.weights is None else {"weights": self.weights.describe()}
+        return weights | {
             "lanes along": self.lanes.value,
-            "vector": self.width,
+            "vector": self.width if self.weights is None else self.weights.lanes,
             "tasks over": self.divide.value,
             "parallel": "decided at run time" if self.parallel is None else self.parallel,
             "of a task": self.rows_per_task if self.divide is Split.ROWS else self.elements_per_task,
@@ -100,6 +104,10 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
     rows = domain.rows if isinstance(domain.rows, int) else None
     symbolic = any(not isinstance(e, int) for e in spaces)
     longest = max((assumed_length(e, device.choices) for e in spaces), default=1)
+    weights = weight_lanes(alignment, sched, device)
+    if weights is not None:
+        assert rows is not None
+        return _of_weights(usual, weights, sched, rows, device)
     across = row_segment(alignment, sched, inner, longest < device.choices.short_lanes)
     parallel, serial_rows, task_points = None, 0, 0
     if symbolic:
@@ -132,6 +140,19 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
         elements = -(-longest // (pieces * width)) * width
         return replace(mapping, divide=Split.COLUMNS, parallel=True, elements_per_task=elements)
     return mapping
+
+
+def _of_weights(
+    usual: CpuMapping, weights: WeightLanes, sched: LoopNest, rows: int, device: DeviceModel
+) -> CpuMapping:
+    """Return a mapping of rows of weights: each core takes neighbouring rows."""
+    choices = device.choices
+    cost = choices.row_ns + weights.sums.columns * len(weights.sums.reduces) * choices.weight_ns
+    rows_per_task = max(1, -(-rows // (choices.tasks_per_core * device.sms)))
+    if weights.block:
+        rows_per_task = min(rows_per_task, choices.blocked_rows)
+    parallel = rows * cost > choices.parallel_ns and device.sms > 1
+    return replace(usual, parallel=parallel, rows_per_task=rows_per_task, weights=weights)
 
 
 def _usual(inner: ByExtent[Segment], choices: Choices) -> CpuMapping:

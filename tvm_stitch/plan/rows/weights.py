@@ -33,16 +33,16 @@ def weights_mapping(
         block: threads of a block.
         blocks: number of blocks that are resident at once.
     """
-    sums = _sums(alignment, sched)
+    sums = sums_of_products(alignment, sched)
     if sums is None:
         return None
     columns = int(sums.columns)
-    found = [leaf for leaf in sums.loads if _is_weight(alignment, leaf)]
-    weights = {leaf: _repeats(alignment, leaf, columns, device) for leaf in found}
+    found = [leaf for leaf in sums.loads if is_weight(alignment, leaf)]
+    weights = {leaf: repeats_of(alignment, leaf, columns, device.choices.weight_columns) for leaf in found}
     return _mapping(alignment, sched, sums, weights, device, block, blocks) if weights else None
 
 
-def _sums(alignment: Alignment, sched: LoopNest) -> RowLoop | None:
+def sums_of_products(alignment: Alignment, sched: LoopNest) -> RowLoop | None:
     """Return the pass that takes the sums of a product, or None if the rows have other reductions."""
     reducing = [p for p in sched.passes if p.reduces]
     if len(reducing) != 1 or not all(op.contraction for op in reducing[0].reduces):
@@ -54,18 +54,17 @@ def _sums(alignment: Alignment, sched: LoopNest) -> RowLoop | None:
     return reducing[0]
 
 
-def _is_weight(alignment: Alignment, leaf: Leaf) -> bool:
+def is_weight(alignment: Alignment, leaf: Leaf) -> bool:
     """Return whether rows read elements of their own of an input."""
     domain, (tensor, point) = alignment.domain, leaf
     indices = domain.input_indices(tensor.shape, point)
     return any(domain.row in compat.free_vars(i) for i in indices)
 
 
-def _repeats(alignment: Alignment, leaf: Leaf, columns: int, device: DeviceModel) -> int:
-    """Return the neighbouring columns that read the same element of an input."""
+def repeats_of(alignment: Alignment, leaf: Leaf, columns: int, most: int) -> int:
+    """Return the neighbouring columns, at most so many, that read the same element of an input."""
     domain, (tensor, point) = alignment.domain, leaf
-    indices = domain.input_indices(tensor.shape, point)
-    return repeated(domain, indices, tensor.shape, columns, device.choices.weight_columns)
+    return repeated(domain, domain.input_indices(tensor.shape, point), tensor.shape, columns, most)
 
 
 def _mapping(

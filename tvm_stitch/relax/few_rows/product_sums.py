@@ -33,7 +33,7 @@ class ProductSums:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the products of each of the module's own functions."""
-        calls, choices = ProductCalls(mod, self.device, self.config), self.device.choices
+        calls = ProductCalls(mod, self.device, self.config)
         found: dict[relax.Var, ProductCall] = {}
         for _, func in own_functions(mod):
             weights = calls.weights(func)
@@ -47,7 +47,7 @@ class ProductSums:
             call = found[match.var]
             key = call.function, call.position, call.turning
             if key not in made:
-                sums = sums_of(call.product, call.graph, call.product.width(choices), call.order)
+                sums = sums_of(call.product, call.graph, call.product.width(self.device), call.order)
                 made[key] = match.builder.add_func(
                     _marked(sums, call, mod), f"{call.function.name_hint}_sums"
                 )

@@ -20,6 +20,7 @@ from tvm import te, tirx
 from ... import compat
 from ...compat import Expr, PrimFunc, Var
 from ...cost.choices import Choices
+from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import is_static
 from ...graph.ir import Axis, Operator, StitchGraph, Tensor
@@ -57,12 +58,12 @@ class FewRows:
         reduced = {a.var for a in self.operator.reduce}
         return bool(reduced & compat.free_vars(indices[order[-1]]))
 
-    def width(self, choices: Choices) -> int:
+    def width(self, device: DeviceModel) -> int:
         """Return how many neighbouring rows of weights are read together: fewer, the more sums there are."""
-        width = choices.weight_rows
-        while width > 1 and (
-            int(self.column.extent) % width or width * self.row_count > choices.weight_results
-        ):
+        choices = device.choices
+        of_registers = int(device.vector_registers * choices.sums_share)
+        width, most = choices.weight_rows, choices.weight_results if device.is_gpu else of_registers
+        while width > 1 and (int(self.column.extent) % width or width * self.row_count > most):
             width //= 2
         return width
 

@@ -67,8 +67,8 @@ class Weights:
 
     def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
         self.graphs, self.choices = graphs, device.choices
-        dense = device.is_gpu and config.compute_of("matmul") == "auto"
-        self.dense_rows = device.choices.few_dense_rows if dense else 0
+        rows = device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
+        self.dense_rows = rows if config.compute_of("matmul") == "auto" else 0
         self.values: Mapping[relax.Var, relax.Expr] = relax.analysis.get_var2val(func)
         self._sources: dict[relax.Var, float] = {}
 
