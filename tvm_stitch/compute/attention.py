@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 from ..compat import Buffer, tir
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import Extent, as_expr, is_number, product, same
 from ..support.failures import Refusal
 
 SMALLEST_SCALE = 1e-30
@@ -81,3 +82,48 @@ def check_sizes(attention: Attention, scale: float, largest: int) -> None:
         )
     if not 0 < attention.size <= largest:
         raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {largest}")
+
+
+def with_heads_as_queries(attention: Attention) -> Attention:
+    """Return attention whose query heads that share keys are further queries, if they lie so in memory.
+
+    A kernel reads keys and values once for all queries of a problem, and once for each problem. The axis of such heads
+    is the last leading axis along which neither K nor V advance. Attention that differs in what its queries see is
+    returned as it is.
+    """
+    a = attention
+    shared = [
+        i
+        for i, extent in enumerate(a.leading)
+        if not is_number(extent, 1) and all(is_number(operand.strides[i], 0) for operand in (a.k, a.v))
+    ]
+    sees_all = a.causal is None or (
+        is_number(a.queries, 1)
+        and isinstance(a.keys, int)
+        and isinstance(a.causal, int)
+        and a.causal >= a.keys - 1
+    )
+    if not shared or not sees_all:
+        return attention
+    axis = shared[-1]
+
+    def joined(operand: Operand) -> Operand | None:
+        """Return an operand whose rows are those of all heads, or None if they are not evenly spaced."""
+        step, row = operand.strides[axis], operand.strides[3]
+        if not is_number(a.queries, 1):
+            if not same(step, product([a.queries, row])):
+                return None
+            step = row
+        strides = list(operand.strides)
+        strides[axis], strides[3] = 0, step
+        return replace(operand, strides=tuple(strides))
+
+    q, out = joined(a.q), joined(a.out)
+    mask = None if a.mask is None else joined(a.mask)
+    if q is None or out is None or (a.mask is not None and mask is None):
+        return attention
+    leading = cast(
+        "tuple[Extent, Extent, Extent]", tuple(1 if i == axis else e for i, e in enumerate(a.leading))
+    )
+    queries = product([a.leading[axis], a.queries])
+    return replace(a, leading=leading, queries=queries, q=q, out=out, mask=mask, causal=None)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from .. import compat
 from ..compat import PrimFunc, Var
 from ..config import StitchConfig
 from ..device import DeviceModel, device_model
 from ..support.failures import Refusal
 from ..target import capability_of
-from .attention import Attention
+from .attention import Attention, with_heads_as_queries
 from .cpu import attention as cpu_attention
 from .cuda import attention as cuda_attention
 from .cuda import attention_few
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 class AttentionKernels(Protocol):
     """The attention kernels of a target."""
+
+    @property
+    def widens(self) -> bool:
+        """Whether a kernel reads operands of half types as float32."""
 
     def check(self, attention: Attention) -> None:
         """Raise a Refusal unless a kernel computes this attention, and faster than separate operators."""
@@ -43,6 +48,7 @@ class _Cuda:
     target: Target
     config: StitchConfig
     device: DeviceModel
+    widens: bool = False
 
     def check(self, attention: Attention) -> None:
         _check_asked(self.config)
@@ -71,13 +77,15 @@ class _Cpu:
     target: Target
     config: StitchConfig
     device: DeviceModel
+    widens: bool = compat.COMPUTES_BFLOAT16
 
     def check(self, attention: Attention) -> None:
         _check_asked(self.config)
         cpu_attention.check(attention, self.device.choices)
-        _check_queries(attention, self.device.choices.cpu_attention_fewest_queries)
+        _check_queries(with_heads_as_queries(attention), self.device.choices.cpu_attention_fewest_queries)
 
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
+        attention = with_heads_as_queries(attention)
         return cpu_attention.cpu_attention(attention, numbers, self.target, self.device.choices)
 
 

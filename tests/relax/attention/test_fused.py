@@ -19,6 +19,7 @@ from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax.attention.fused import FusedAttention
 from tvm_stitch.target import resolve_target
@@ -477,3 +478,48 @@ def test_other_constant_masks_are_read(mask: np.ndarray) -> None:
     case = Case(2, 3, 20, 20, 16, "float32", shape)
     made, told = fused(with_mask(case, mask.reshape(shape)), resolve_target("native"))
     assert kernels(made) == 1 and next(iter(told.values())).endswith("with a mask")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("widened", [False, True])
+def test_keys_of_several_heads_are_read_once_on_a_cpu(dtype: str, widened: bool) -> None:
+    """Heads that repeat keys are further queries. Casts of half types to float32 are the kernel's."""
+    queries, heads, group, keys, size = 2, 3, 4, 70, 16
+    builder = relax.BlockBuilder()
+    shapes = ((heads * group, queries), (heads, keys), (heads, keys))
+    params = [
+        relax.Var(name, relax.TensorType((1, *shape, size), dtype)) for name, shape in zip("qkv", shapes)
+    ]
+    emit = builder.emit
+    with builder.function("main", params):
+        with builder.dataflow():
+            q, k, v = params
+            k, v = (
+                emit(
+                    R.reshape(
+                        emit(R.broadcast_to(emit(R.expand_dims(x, 2)), (1, heads, group, keys, size))),
+                        (1, heads * group, keys, size),
+                    )
+                )
+                for x in (k, v)
+            )
+            if widened:
+                q, k, v = (emit(R.astype(x, "float32")) for x in (q, k, v))
+            scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
+            weights = emit(R.nn.softmax(emit(R.multiply(scores, relax.const(0.25, str(scores.ty.dtype))))))
+            result = builder.emit_output(R.matmul(weights, v))
+        builder.emit_func_output(result)
+    mod, target = builder.get(), tvm.target.Target("llvm")
+    assert count_kernels(mod, target, tvm_stitch.relax.pipeline(target)).total == 1
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, *shape, size)).astype(dtype) for shape in shapes]
+    executable = tvm.compile(mod, target, relax_pipeline=tvm_stitch.relax.pipeline(target))
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    found = main(*[tvm.runtime.tensor(array) for array in arrays]).numpy().astype("float64")
+    q, k, v = (array.astype("float64") for array in arrays)
+    k, v = (np.repeat(x, group, 1) for x in (k, v))
+    scores = q @ k.swapaxes(2, 3) * 0.25
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    tolerance = 5e-3 if dtype == "bfloat16" and not widened else 1e-6
+    assert np.abs(found - wanted).max() <= tolerance * np.abs(wanted).max()

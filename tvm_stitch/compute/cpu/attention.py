@@ -7,8 +7,9 @@ need no step across lanes, and rows of K and V are read element by element, as s
 transposed. After each block of keys, sums are scaled to the new maxima (Milakov and Gimelshein, 2018, and
 FlashAttention, Dao et al., 2022).
 
-Rows of K and V that are not adjacent are copied, since few of them would stay in the first-level cache. If there
-are enough tasks, a task has several panels of queries, which share the copy.
+Rows of K and V that are not adjacent are copied, since few of them would stay in the first-level cache. Those of half
+types are copied as float32, in which the kernel computes. If there are enough tasks, a task has several panels of
+queries, which share the copy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ... import compat
 from ...codegen import builder as B
 from ...codegen.cpu.columns import count_of
+from ...codegen.cpu.half import stored_as
 from ...codegen.cpu.lanes import LaneWriter
 from ...codegen.cpu.tasks import times
 from ...codegen.cpu.transpose import MatrixRows, side_of, transpose
@@ -28,6 +30,7 @@ from ...codegen.vector_math import Scope, exp_of_negative
 from ...codegen.vector_math.scope import quotient
 from ...compat import Buffer, Expr, PrimFunc, Var, tir
 from ...cost.choices import Choices
+from ...graph.dtype import HALF
 from ...graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
 from ...support.failures import Refusal
 from ..attention import Attention, Operand, check_sizes
@@ -46,7 +49,8 @@ _LOWEST = -3.4028234663852886e38
 def check(attention: Attention, choices: Choices) -> None:
     """Raise a Refusal unless the kernel supports this attention."""
     dtypes = {operand.dtype for operand in (*attention.inputs, attention.out)}
-    if dtypes != {"float32"}:
+    allowed = {"float32", *HALF} if compat.COMPUTES_BFLOAT16 else {"float32"}
+    if not dtypes <= allowed:
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel on CPUs")
     check_sizes(attention, abs(attention.scale), choices.cpu_attention_largest_head)
 
@@ -167,12 +171,12 @@ class _Emitter:
         return MatrixRows(self.flat[number], start, as_expr(self.operands[number][0].strides[3]))
 
     def _copied(self, number: int) -> Buffer | None:
-        """Return a buffer for the copy of a block's rows of K or V, or None if they are adjacent in memory.
+        """Return a buffer for the copy of a block's rows of K or V, or None if they are read in place.
 
         Rows that are not adjacent would fall into few sets of the first-level cache.
         """
-        size = self.attention.size
-        if is_number(self.operands[number][0].strides[3], size):
+        size, operand = self.attention.size, self.operands[number][0]
+        if is_number(operand.strides[3], size) and operand.dtype == "float32":
             return None
         return B.stack([self.keys * size], "float32", "rows")
 
@@ -188,7 +192,7 @@ class _Emitter:
             elements(
                 size,
                 self.choices.copied_at_once,
-                lambda at: B.store(copy, B.fetch(self.flat[number], begin + at), [key * size + at]),
+                lambda at: B.store(copy, _wide(B.fetch(self.flat[number], begin + at)), [key * size + at]),
             )
         return copy, B.i64(0)
 
@@ -203,8 +207,8 @@ class _Emitter:
             MatrixRows(self.queries, self.row, B.i64(self.width)),
             self.count,
             a.size,
-            side_of(self.lanes, self.count, a.size),
-            lambda value: value * _like(scale, value),
+            side_of(self.lanes, self.count, a.size) if a.q.dtype == "float32" else 1,
+            lambda value: _wide(value) * _like(scale, value),
         )
 
     def _fill(self, buffer: Buffer, start: Expr, lines: int, value: float) -> None:
@@ -268,7 +272,7 @@ class _Emitter:
                 value = _sum(value, lambda v: B.fetch(self.mask, key * B.i64(self.width) + v))
             else:
                 at = self.bases[3] + (start + key) * as_expr(a.mask.strides[4])
-                value = _sum(value, lambda v: B.fetch(self.flat[3], at))
+                value = _sum(value, lambda v: _wide(B.fetch(self.flat[3], at)))
         if a.causal is not None:
             ahead = start + key - self.first - as_expr(a.causal)
             ahead = tir.Cast("int32", tir.max(tir.min(ahead, B.i64(self.width)), B.i64(0)))
@@ -289,13 +293,13 @@ class _Emitter:
         mask = self.attention.mask
         assert mask is not None
         to = MatrixRows(self.mask, B.i64(0), B.i64(self.width))
-        if is_number(mask.strides[4], 1):
+        if is_number(mask.strides[4], 1) and mask.dtype == "float32":
             rows = self._rows(3, self.first, start)
             transpose(rows, to, self.count, count, side_of(self.lanes, self.count, count))
             return
         with times("serial", self.count, "q") as q, times("serial", count, "k") as k:
             at = self._row(3, self.first + q) + (start + k) * as_expr(mask.strides[4])
-            B.store(self.mask, B.fetch(self.flat[3], at), [to.at(k, q)])
+            B.store(self.mask, _wide(B.fetch(self.flat[3], at)), [to.at(k, q)])
 
     def _exponentials(self, before: Buffer, count: Extent) -> None:
         """Compute weights from scores, their sums, and the factor that rescales the sums so far."""
@@ -355,7 +359,8 @@ class _Emitter:
             self._rows(len(self.operands) - 1, self.first),
             a.size,
             self.count,
-            side_of(self.lanes, self.count, a.size),
+            side_of(self.lanes, self.count, a.size) if a.out.dtype == "float32" else 1,
+            lambda value: value if a.out.dtype == "float32" else stored_as(value, a.out.dtype),
         )
 
     def _or_nothing(self, total: Expr, value: Expr) -> Expr:
@@ -388,6 +393,11 @@ def _like(scalar: Expr, value: Expr) -> Expr:
     """Return a scalar, or a vector of it as long as ``value``."""
     lanes = compat.lanes_of(value)
     return scalar if lanes == 1 else tir.Broadcast(scalar, lanes)
+
+
+def _wide(value: Expr) -> Expr:
+    """Return an element in float32."""
+    return value if compat.dtype_of(value).startswith("float32") else tir.Cast("float32", value)
 
 
 def _f32(value: float) -> Expr:

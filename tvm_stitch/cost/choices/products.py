@@ -71,7 +71,7 @@ class ProductChoices:
     """Keys of a block of attention: their rows and the scores of a panel of queries fit into a first-level cache."""
     cpu_attention_largest_head: int = 512
     """Most elements of a head. A task's queries and sums then stay in the first- and second-level cache."""
-    cpu_attention_fewest_queries: int = 4
+    cpu_attention_fewest_queries: int = 1
     """Fewest queries. With fewer, most lanes are empty."""
     copied_at_once: int = 16
     """Elements that a copy moves at once."""

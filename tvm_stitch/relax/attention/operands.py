@@ -9,6 +9,7 @@ from typing import Any, cast
 from tvm import relax
 
 from ...compute.attention import Operand
+from ...graph.dtype import HALF
 from ...graph.extent import Extent, is_number, product, same, same_shape
 from ...support.failures import Refusal
 from ..rewriting.operators import operator_name
@@ -36,10 +37,11 @@ class OperandReader:
 
     Args:
         reader: reads the function around them.
+        widens: whether the kernel reads values of half types as the float32 that they are cast to.
     """
 
-    def __init__(self, reader: PatternReader):
-        self.reader = reader
+    def __init__(self, reader: PatternReader, widens: bool = False):
+        self.reader, self.widens = reader, widens
 
     def rows(
         self,
@@ -95,6 +97,8 @@ class OperandReader:
         while (call := self.reader.definition(value)) is not None:
             if (scaled := self.reader.scaled(call)) is not None:
                 value = scaled[0]
+            elif self._widened(call):
+                value = call.args[0]
             elif operator_name(call) in VIEWS:
                 value = call.args[0]
                 before = shape_of(value)
@@ -130,6 +134,9 @@ class OperandReader:
                 steps.append(step)
             elif name == "relax.astype" and str(call.args[0].ty.dtype) in (dtype, "float32"):
                 value = call.args[0]  # a cast and its inverse: no bits are lost
+            elif self._widened(call) and dtype == "float32":
+                value = call.args[0]
+                dtype = str(value.ty.dtype)
             else:
                 return
             extents = shape_of(value)
@@ -140,6 +147,12 @@ class OperandReader:
                 view = None if view is None else self._through(taken, view, leading)
             if view is not None and str(value.ty.dtype) == dtype:
                 yield view, factor
+
+    def _widened(self, call: relax.Call) -> bool:
+        """Return whether a call casts a half type to float32, and the kernel reads the half type."""
+        if not self.widens or operator_name(call) != "relax.astype" or str(call.ty.dtype) != "float32":
+            return False
+        return str(call.args[0].ty.dtype) in HALF
 
     def _through(
         self, step: relax.Call | Part, view: View, leading: tuple[Extent, ...] | None

@@ -62,13 +62,14 @@ class AttentionFinder:
 
     Args:
         func: the function.
+        widens: whether the kernel reads values of half types as the float32 that they are cast to.
     """
 
-    def __init__(self, func: relax.Function):
+    def __init__(self, func: relax.Function, widens: bool = False):
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.func = func
         self.reader = PatternReader(self.values)
-        self.operands = OperandReader(self.reader)
+        self.operands = OperandReader(self.reader, widens)
 
     @cached_property
     def readers(self) -> Readers:
