@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
-from ...graph.dtype import compute_dtype
+from ...graph.dtype import compute_dtype, item_bytes
 from ...graph.extent import Extent, as_expr, ceildiv, flatten
 from ...graph.ir import Access, Operator
 from ...plan.cpu.weights import Chunks, WeightLanes
@@ -285,6 +285,8 @@ class WeightEmitter(ColumnEmitter):
         vectors = chunks.steps * chunks.fields
         partial: dict[Operator, Buffer] = {}
         for number, lanes in enumerate(self._vectors(chunks, chunk)):
+            if number == 0:
+                self._fetch_ahead(chunks, chunk)
             for op, acc in zip(p.reduces, accumulators, strict=True):
                 value = self.eval.operand(op)
                 factors = self.eval.factors(value) if self.plan.scaled_once and vectors > 1 else ()
@@ -316,6 +318,24 @@ class WeightEmitter(ColumnEmitter):
                 with self.piece(frame, self.column.at(chunk, step, lanes.lane, field)):
                     yield lanes
         self.lanes, self.chunks = None, None
+
+    def _fetch_ahead(self, chunks: Chunks, chunk: Expr) -> None:
+        """Fetch the weights of the next row into the second-level cache."""
+        assert self.column is not None
+        row = self.eval.row + B.i64(1)
+        for (tensor, point), every in self.plan.repeats.items():
+            if every > chunks.fields:
+                continue
+            index = flatten(input_indices(self.al, tensor, point), tensor.shape)
+            per_line = 64 // item_bytes(tensor.dtype)
+            for line in range(-(-chunks.steps * chunks.lanes // per_line)):
+                lane = line * per_line
+                at = {self.column.step: lane // chunks.lanes, self.column.vector_lane: lane % chunks.lanes}
+                places = {var: B.i64(place) for var, place in at.items()}
+                column = compat.substitute(
+                    self.column.symbolic, {self.column.number: chunk, self.column.field: B.i64(0), **places}
+                )
+                B.prefetch(B.flat_view(tensor.buffer), self.eval.at(index, row, column))
 
     def _is_alike(self, factor: Expr) -> bool:
         """Return whether a factor is the same at all vectors of a chunk."""
