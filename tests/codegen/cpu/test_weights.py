@@ -49,10 +49,10 @@ def check(kind: str, rows: int, columns: int, inner: int, target: str = "llvm") 
 @pytest.mark.parametrize(
     ("kind", "rows", "columns", "inner"),
     [
-        ("float32", 1, 12, 37),  # vectors of 16, 4 and 1
-        ("float32", 16, 8, 96),
-        ("float16", 3, 20, 70),
-        ("bfloat16", 2, 6, 33),
+        ("float32", 1, 1800, 37),  # vectors of 16, 4 and 1
+        ("float32", 16, 768, 96),
+        ("float16", 3, 1900, 70),
+        ("bfloat16", 2, 4002, 33),
         ("int8", 1, 24, 160),
         ("int8", 16, 8, 96),
         ("int8-channel", 2, 12, 96),
@@ -85,7 +85,7 @@ def test_blocks_of_columns_add_up(monkeypatch: pytest.MonkeyPatch, kind: str, ro
 
 @pytest.mark.parametrize("kind", ["4bit-words", "4bit-bytes", "int8", "bfloat16"])
 def test_weights_are_read_and_converted_by_vectors(kind: str) -> None:
-    executable, _ = built(kind, 1, 64, 512, AVX2)
+    executable, _ = built(kind, 1, 256, 512, AVX2)
     source = executable.mod.imports[0].inspect_source("ll") if executable.mod.imports else ""
     source = source or executable.mod.inspect_source("ll")
     loops = _loops_of(source)

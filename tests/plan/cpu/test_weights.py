@@ -42,7 +42,7 @@ def lanes(*case: int, dtype: str = "float32", target: tvm.target.Target = AVX512
     [
         ((1, 64, 256, 4), 4),  # a word holds eight fields, and four of them have one scale
         ((1, 64, 256, 8), 4),
-        ((1, 64, 256, 0), 1),
+        ((1, 256, 256, 0), 1),
     ],
     ids=str,
 )
@@ -62,21 +62,21 @@ def test_chunks_cover_a_row_with_shorter_vectors_at_its_end() -> None:
 
 
 def test_vectors_are_longer_where_registers_are() -> None:
-    assert lanes(8, 64, 256, 0).lanes == 16
-    assert lanes(8, 64, 256, 0, target=AVX2).lanes == 8
+    assert lanes(8, 256, 256, 0).lanes == 16
+    assert lanes(8, 256, 256, 0, target=AVX2).lanes == 8
 
 
 def test_a_scale_multiplies_the_sum_of_a_chunk_if_few_rows_share_it() -> None:
     assert lanes(1, 64, 256, 4).scaled_once
     assert not lanes(8, 64, 256, 4).scaled_once  # scaled once for eight rows
-    assert not lanes(1, 64, 256, 0).scaled_once
+    assert not lanes(1, 512, 256, 0).scaled_once
 
 
 def test_one_float_row_is_read_as_it_lies() -> None:
-    assert not lanes(1, 64, 256, 0).prepared
+    assert not lanes(1, 512, 256, 0).prepared
     assert len(lanes(1, 64, 256, 4).prepared) == 1  # in the order of the fields
-    assert len(lanes(1, 64, 256, 0, dtype="float16").prepared) == 1  # widened
-    assert len(lanes(4, 64, 256, 0).prepared) == 4  # side by side, in one stream
+    assert len(lanes(1, 512, 256, 0, dtype="float16").prepared) == 1  # widened
+    assert len(lanes(4, 256, 256, 0).prepared) == 4  # side by side, in one stream
 
 
 def test_long_rows_of_a_product_are_walked_in_blocks() -> None:

@@ -69,6 +69,7 @@ class Weights:
     def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
         self.graphs, self.choices = graphs, device.choices
         rows = device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
+        self.dense_bytes = 0 if device.is_gpu else device.choices.cpu_dense_bytes
         self.dense_rows = rows if config.compute_of("matmul") == "auto" else 0
         self.values: Mapping[relax.Var, relax.Expr] = relax.analysis.get_var2val(func)
         self._sources: dict[relax.Var, float] = {}
@@ -91,7 +92,8 @@ class Weights:
             along: whether neighbouring elements of the weight in memory are added up.
             packed: whether a template would pack one of the operands.
         """
-        if rows <= self.dense_rows and along and not packed and str(weight.ty.dtype) in FLOATS:
+        is_dense = along and not packed and str(weight.ty.dtype) in FLOATS
+        if rows <= self.dense_rows and is_dense and bytes_of(weight) >= self.dense_bytes:
             return True
         return rows <= self.choices.few_rows and self.is_narrow(weight)
 
