@@ -48,7 +48,7 @@ def test_a_table(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_no_peers(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script.main(["int8", "--rows", "1", "--peers", "none", *SMALL]) == 0
+    assert script.main(["int8", "--rows", "1", "--peers", "none", "--processor-time", *SMALL]) == 0
     assert "pytorch" not in capsys.readouterr().out
 
 

@@ -61,9 +61,9 @@ class CpuChoices:
     """Most sums of a row that are scaled group by group. With more, each weight is scaled once for all of them."""
     weight_ns: float = 0.1
     """Approximate cost of a product with a weight in nanoseconds, from memory."""
-    cpu_dense_rows: int = 16
-    """Most rows of a product that waits for a weight of floats. On one core of a Xeon with AVX-512, one, four and
-    sixteen rows by 4,096 x 4,096 float32 weights took 2.7, 2.9 and 8.9 ms as sums. The template took 2.8, 7.4 and 8.1
-    ms with packed weights."""
+    cpu_dense_rows: int = 8
+    """Most rows of a product with a weight of a half type that is a sum over its rows. On one core of a Xeon with
+    AVX-512, one, four and sixteen rows by 4,096 x 4,096 bfloat16 weights took 1.24, 1.55 and 7.4 ms as sums, and 1.34,
+    1.83 and 7.0 ms in the template. With float32 weights the template is as fast."""
     cpu_dense_bytes: int = 1 << 18
     """Fewest bytes of such a weight. A cache of a core holds smaller ones, so that nothing waits for memory."""

@@ -7,8 +7,8 @@ kernel that multiplies reads the narrow tensor, and computes each element where 
 norm, SiLU and a residual, took 112 us on an H200. In one kernel it takes 26 us.
 
 Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a single row, so
-that norms, activations and residuals are computed in the same kernel. On a CPU it takes those of all few rows, if the
-weight is no constant that a template packs: four rows by 4,096 x 4,096 float32 weights took 0.4 of the template's time.
+that norms, activations and residuals are computed in the same kernel. On a CPU it takes those of up to
+eight rows by weights of half types, unless they are constants, which templates pack.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tvm import relax
 from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.classify import is_heavy
+from ...graph.dtype import HALF
 from ...graph.extent import is_static
 from ...graph.ir import StitchGraph
 from ...graph.reader import Unreadable, read
@@ -69,6 +70,7 @@ class Weights:
     def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
         self.graphs, self.choices = graphs, device.choices
         rows = device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
+        self.dense_types = FLOATS if device.is_gpu else HALF
         self.dense_bytes = 0 if device.is_gpu else device.choices.cpu_dense_bytes
         self.dense_rows = rows if config.compute_of("matmul") == "auto" else 0
         self.values: Mapping[relax.Var, relax.Expr] = relax.analysis.get_var2val(func)
@@ -92,7 +94,7 @@ class Weights:
             along: whether neighbouring elements of the weight in memory are added up.
             packed: whether a template would pack one of the operands.
         """
-        is_dense = along and not packed and str(weight.ty.dtype) in FLOATS
+        is_dense = along and not packed and str(weight.ty.dtype) in self.dense_types
         if rows <= self.dense_rows and is_dense and bytes_of(weight) >= self.dense_bytes:
             return True
         return rows <= self.choices.few_rows and self.is_narrow(weight)
