@@ -62,8 +62,8 @@ class CpuChoices:
     weight_ns: float = 0.1
     """Approximate cost of a product with a weight in nanoseconds, from memory."""
     cpu_dense_rows: int = 8
-    """Most rows of a product with a weight of a half type that is a sum over its rows. On one core of a Xeon with
-    AVX-512, one, four and sixteen rows by 4,096 x 4,096 bfloat16 weights took 1.24, 1.55 and 7.4 ms as sums, and 1.34,
-    1.83 and 7.0 ms in the template. With float32 weights the template is as fast."""
+    """Most rows of a product with a weight of a half type that is a sum over its rows. One core of a Xeon took
+    1.24, 1.55 and 7.4 ms for one, four and sixteen rows by 4,096 x 4,096 bfloat16 weights. The template took 1.34, 1.83
+    and 7.0 ms. With float32 weights it is as fast."""
     cpu_dense_bytes: int = 1 << 18
     """Fewest bytes of such a weight. A cache of a core holds smaller ones, so that nothing waits for memory."""
