@@ -110,6 +110,24 @@ def test_extents_stay_extents() -> None:
             np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)
 
 
+def test_extents_and_tensors_without_axes() -> None:
+    """The result has no axis: a program that counts its tokens has such a sum."""
+
+    def counted(x: Any, count: Any) -> list[Any]:
+        rows = x.shape[0]
+        return [count + rows, rows - count, torch.clamp(count, max=rows), count > rows, count * rows + x]
+
+    x = numbers(4, 3)
+    dynamic = {"args": ({0: torch.export.Dim("rows", min=1, max=9)}, None)}
+    function = compiled(counted, x, torch.tensor(5), dynamic=dynamic, custom_convert_map=torch_converters())
+    for rows in (1, 4, 9):
+        given = numbers(rows, 3), torch.tensor(7)
+        found = function(*(tvm.runtime.tensor(each.numpy()) for each in given))
+        for got, want in zip(found, counted(*given), strict=True):
+            assert got.numpy().dtype == want.numpy().dtype
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
 def test_operators_that_are_named_exist() -> None:
     """A misspelt one would never be asked for."""
     for name in arithmetic_converters():

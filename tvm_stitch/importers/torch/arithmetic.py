@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
+import numpy as np
 from tvm import relax, tirx
 from tvm.relax import op as R
 
@@ -86,13 +87,21 @@ def is_tensor(operand: Any) -> bool:
 def in_type(given: list[Any], dtype: str, importer: Any) -> list[Any]:
     """Return operands in a type: tensors, numbers, and symbolic extents, which TVM's operators of two tensors also
     accept.
+
+    TVM takes an extent for a tensor of one axis. Next to tensors of no axes, an extent becomes one of these.
     """
+    emit = importer.block_builder.emit
+    flat = not any(is_tensor(each) and len(each.ty.shape) for each in given)
 
     def operand(each: Any) -> Any:
         if isinstance(each, (int, float)):
             return constant(each, dtype)
         if not is_tensor(each):
-            return tirx.Cast(dtype, each)
+            extent = tirx.Cast(dtype, each)
+            if not flat:
+                return extent
+            row = emit(R.add(relax.const(np.zeros(1, dtype), dtype), extent))
+            return emit(R.squeeze(row, [0]))
         if str(each.ty.dtype.dtype) == dtype:
             return each
         return cast(each, dtype, importer)
