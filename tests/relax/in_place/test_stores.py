@@ -14,6 +14,7 @@ import tvm_stitch
 from cuda_emulator import run_cuda
 from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import STRICT
+from tests.relax.in_place import modules
 from tests.relax.in_place.modules import cached, drawn, expected
 from tvm_stitch.relax.in_place.stores import _only_stores
 from tvm_stitch.relax.in_place.updates import with_results_in_place
@@ -47,6 +48,32 @@ def test_numbers_in_the_emulator(tokens: int) -> None:
     np.testing.assert_allclose(total, sums, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(updated, whole.astype("float32"))
     assert len(done.launches) == 2
+
+
+@pytest.mark.parametrize("size", [24, 20])
+def test_rows_that_no_vector_divides(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of 16 elements do not lie in one row of 24 or 20, which are stored one by one."""
+    monkeypatch.setattr(modules, "SIZE", size)
+    function = tvm.relax.VirtualMachine(tvm_stitch.compile(in_place(3), "llvm", STRICT), tvm.cpu())["main"]
+    cache, at, new = drawn(3)
+    sums, whole = expected(cache, at, new)
+    total, updated = function(*(tvm.runtime.tensor(each) for each in (cache, at, new)))
+    np.testing.assert_allclose(total.numpy(), sums, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(updated.numpy(), whole.astype("float32"))
+
+
+def test_a_symbolic_number_of_rows() -> None:
+    """Positions have a layout with symbols, which are those of their shape. 300 rows are several tasks."""
+    mod = in_place(tirx.Var("tokens", "int64"), 400)
+    function = tvm.relax.VirtualMachine(tvm_stitch.compile(mod, "llvm", STRICT), tvm.cpu())["main"]
+    for tokens in (1, 300):
+        cache, at, new = drawn(tokens, 400)
+        held = tvm.runtime.tensor(cache)
+        total, updated = function(held, tvm.runtime.tensor(at), tvm.runtime.tensor(new))
+        sums, whole = expected(cache, at, new)
+        np.testing.assert_allclose(total.numpy(), sums, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(updated.numpy(), whole.astype("float32"))
+        np.testing.assert_array_equal(held.numpy(), updated.numpy())
 
 
 @pytest.mark.parametrize("reads", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 
 from ... import compat
 from ...records.decisions import with_plans_of
@@ -184,11 +184,27 @@ def _storing(
     position = inputs + sum(place < 0 for place in places[: store.number])
     params = list(kernel.params)
     rows = params.pop(position)
-    into, positions, moved = s_tir.renew_defs(writing).params
+    into, positions, moved = _own_buffers(writing)
     params[inputs:inputs] = [into, positions]
     extents = moved.shape if store.views else rows.shape
     body = _Redirected(rows, extents, into, positions, store.at).body(kernel.body)
     return tirx.PrimFunc(params, body, kernel.ret_type, kernel.attrs)
+
+
+def _own_buffers(writing: tirx.PrimFunc) -> list[tirx.Var]:
+    """Return copies of a function's parameters, with symbols of their own.
+
+    ``renew_defs`` of TVM gives a buffer's shape new symbols, but not its layout.
+    """
+    extents = [extent for buffer in writing.params for extent in buffer.shape]
+    old = {symbol for extent in extents for symbol in compat.free_vars(extent)}
+    new = {symbol: tirx.Var(symbol.name, "int64") for symbol in old}
+    return [
+        tirx.decl_buffer(
+            [compat.substitute(extent, new) for extent in buffer.shape], buffer.dtype, buffer.name
+        )
+        for buffer in writing.params
+    ]
 
 
 class _Redirected:
@@ -223,35 +239,40 @@ class _Redirected:
         tvm_ffi.structural_walk(loop.body, stores, order="pre")
         if loop.kind != tirx.ForKind.VECTORIZED or not any(found):
             return loop
-        try:
-            body = tvm_ffi.structural_map(
-                loop.body, (tirx.BufferStore, lambda store: self._store(store, loop))
-            )
-            kind = loop.kind
-        except _Apart:
-            body, kind = (
-                tvm_ffi.structural_map(loop.body, (tirx.BufferStore, self._store)),
-                tirx.ForKind.SERIAL,
-            )
+        apart: list[tirx.BufferStore] = []  # an exception would come back from TVM's walk as another one
+
+        def vector(store: tirx.BufferStore) -> tirx.Stmt:
+            whole = self._vector_store(store, loop) if self._is_store(store) else store
+            if whole is None:
+                apart.append(store)
+            return store if whole is None else whole
+
+        body, kind = tvm_ffi.structural_map(loop.body, (tirx.BufferStore, vector)), loop.kind
+        if apart:
+            body = tvm_ffi.structural_map(loop.body, (tirx.BufferStore, self._store))
+            kind = tirx.ForKind.SERIAL
         return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body)
 
-    def _store(self, store: tirx.BufferStore, vector: tirx.For | None = None) -> tirx.Stmt:
+    def _store(self, store: tirx.BufferStore) -> tirx.Stmt:
         if not self._is_store(store):
             return store
+        return self._at(store, _flat(store.indices, store.buffer.shape), tirx.const(0, "int64"))
+
+    def _vector_store(self, store: tirx.BufferStore, vector: tirx.For) -> tirx.Stmt | None:
+        """Return the store of a vector, or None if its elements do not lie in one row."""
         flat, extents = _flat(store.indices, store.buffer.shape), self.extents
-        offset = tirx.const(0, "int64")
-        if vector is not None:
-            first = self.analyzer.simplify(compat.substitute(flat, {vector.loop_var: vector.min}))
-            offset = self.analyzer.simplify(vector.loop_var - vector.min)
-            adjacent = self.analyzer.can_prove(flat - first == offset)
-            same_row = self.analyzer.can_prove(extents[-1] % vector.extent == 0) and self.analyzer.can_prove(
-                first % vector.extent == 0
-            )
-            last = self.at.order[-1] == len(self.into.shape) - 1 and len(extents) > self.at.lead
-            if not (adjacent and same_row and last):
-                raise _Apart
-            flat = first
-        axes = [self.analyzer.simplify(axis) for axis in _unravelled(flat, extents)]
+        first = self.analyzer.simplify(compat.substitute(flat, {vector.loop_var: vector.min}))
+        offset = self.analyzer.simplify(vector.loop_var - vector.min)
+        adjacent = self.analyzer.can_prove(flat - first == offset)
+        same_row = self.analyzer.can_prove(extents[-1] % vector.extent == 0) and self.analyzer.can_prove(
+            first % vector.extent == 0
+        )
+        last = self.at.order[-1] == len(self.into.shape) - 1 and len(extents) > self.at.lead
+        return self._at(store, first, offset) if adjacent and same_row and last else None
+
+    def _at(self, store: tirx.BufferStore, flat: Any, offset: Any) -> tirx.Stmt:
+        """Return the store of the element ``offset`` behind a position of the rows, flattened."""
+        axes = [self.analyzer.simplify(axis) for axis in _unravelled(flat, self.extents)]
         index, inside = self.at.index(self.positions, self.into.shape, axes)
         index[-1] = index[-1] + offset
         return tirx.IfThenElse(inside, tirx.BufferStore(self.into, store.value, index), None)
@@ -263,10 +284,6 @@ class _Redirected:
     def _pointer(self, call: Any) -> Any:
         """Return the tensor's pointer in the place of that of the rows: both are on one device."""
         return self.into.data if tvm_ffi.structural_equal(call, self.rows.data) else call
-
-
-class _Apart(Exception):
-    """The elements of a vector do not lie in one row."""
 
 
 def _only_stores(func: tirx.PrimFunc, param: tirx.Var) -> bool:
