@@ -18,6 +18,8 @@ PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.
 
 FILES = (
     "LICENSE",
+    "examples/cached_step.py",
+    "examples/generate.py",
     "examples/minimal.cc",
     "examples/run_model.cc",
     "python/cuda-emulator/README.md",
