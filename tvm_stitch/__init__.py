@@ -138,4 +138,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "Report":
         return importlib.import_module(f"{__name__}.report.report").Report
+    if name == "torch_backend":
+        return importlib.import_module(f"{__name__}.front.dynamo").backend
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

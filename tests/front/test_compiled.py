@@ -65,7 +65,8 @@ def test_results_are_arrays_of_the_callers_kind() -> None:
     for other, kind in ((x.numpy(), np.ndarray), (tvm.runtime.tensor(x.numpy()), tvm.runtime.Tensor)):
         result = compiled(other)
         assert isinstance(result, kind)
-        np.testing.assert_array_equal(result if kind is np.ndarray else result.numpy(), found.numpy())
+        array: Any = result
+        np.testing.assert_array_equal(array if kind is np.ndarray else array.numpy(), found.numpy())
 
 
 @pytest.mark.parametrize("change", ["strided", "offset", "differentiated", "negative"])

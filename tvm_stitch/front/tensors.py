@@ -60,12 +60,14 @@ def taken(value: Any, spec: TensorSpec, device: Any) -> Any:
 def _of_torch(value: Any, device: Any) -> Any:
     import torch
 
-    value = value.detach().resolve_conj().resolve_neg()
     where = torch.device("cuda", device.index) if "cuda" in str(device) else torch.device("cpu")
-    value = value.to(where).contiguous()
-    if value.data_ptr() % _ALIGNMENT:
-        value = value.clone()
-    return tvm.runtime.from_dlpack(value)
+    return tvm.runtime.from_dlpack(aligned(value.detach().to(where)))
+
+
+def aligned(value: Any) -> Any:
+    """Return a tensor of PyTorch whose memory kernels can read: the tensor itself, or a copy."""
+    value = value.resolve_conj().resolve_neg().contiguous()
+    return value.clone() if value.data_ptr() % _ALIGNMENT else value
 
 
 def given_back(tensor: Any, kind: str) -> Any:
