@@ -210,7 +210,7 @@ class _Results:
 
 
 class _Noted:
-    """What the tracing of a graph finds: for each computed result ``_TENSOR``, or the result if it is no tensor."""
+    """Findings of the tracing of a graph: for each computed result ``_TENSOR``, or the result if it is no tensor."""
 
     others: Sequence[Any] = ()
 
