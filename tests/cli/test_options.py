@@ -100,12 +100,20 @@ def test_every_option_of_the_configuration_can_be_given(field: Any) -> None:
 MODEL = "the model's file"
 OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
     tvm_stitch.compile: {
-        "mod": MODEL,
+        "model": MODEL,
         "target": "--target",
         "config": "--config",
+        "example_inputs": "a file has the program that was exported with them",
+        "dynamic_shapes": "a file says which dimensions are symbolic",
         "options": "TVM's own: what a build needs beside a model is for programs",
     },
-    tvm_stitch.explain: {"mod": MODEL, "target": "--target", "config": "--config"},
+    tvm_stitch.explain: {
+        "model": MODEL,
+        "target": "--target",
+        "config": "--config",
+        "example_inputs": "a file has the program that was exported with them",
+        "dynamic_shapes": "a file says which dimensions are symbolic",
+    },
     tvm_stitch.export_library: {
         "executable": MODEL,
         "path": "--output",
