@@ -29,6 +29,7 @@ EXECUTED = {
     r"python scripts/bench_models\.py ": "scripts/test_bench_models.py",
     r"python scripts/bench_operators\.py": "scripts/test_bench_operators.py",
     r"python scripts/bench_compile\.py ": "scripts/test_bench_compile.py",
+    r"(\w+=\d+ )*python examples/generate\.py ": "examples/test_generate.py",
 }
 """Shown commands, by how they begin, and the test that executes them: scripts with smaller models than are shown."""
 NOT_EXECUTED = (r"make test$", r"pip install ")
