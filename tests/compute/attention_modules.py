@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
-from stitch_testing.workloads.attention import Case
+from stitch_testing.workloads.attention import Case, inputs, reference
 from tvm_stitch.compute.attention import Attention, Operand
 
 
@@ -23,6 +26,28 @@ def described(case: Case) -> Attention:
     q, k, v, out = (operand(n) for n in (case.queries, case.keys, case.keys, case.queries))
     leading = (1, case.batch, case.heads)
     return Attention(leading, case.queries, case.keys, case.size, case.scale, q, k, v, out)
+
+
+def check_causal(
+    case: Case, offset: int, kernel: Callable[[Attention, list[np.ndarray]], np.ndarray], atol: float
+) -> None:
+    """Check that query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does.
+
+    Args:
+        case: attention without a mask.
+        offset: see above.
+        kernel: runs an attention on inputs.
+        atol: the most error.
+    """
+    arrays = inputs(case, np.random.default_rng())
+    found = kernel(replace(described(case), causal=offset), arrays)
+    with np.errstate(invalid="ignore"):
+        mask = np.where(np.arange(case.keys) > np.arange(case.queries)[:, None] + offset, -np.inf, 0.0)
+        wanted = reference(replace(case, mask=mask.shape), [*arrays, mask])
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_allclose(
+        np.nan_to_num(found.astype("float64")), np.nan_to_num(wanted), rtol=0, atol=atol
+    )
 
 
 def calling(kernel: Any, attention: Attention) -> tvm.IRModule:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from tvm import relax
 
 from ..execution.tensors import TensorSpec, specs_of_inputs
 from .sources import Source
-from .tensors import given_back, kind_of, overwrite, taken
+from .tensors import device_of, given_back, kind_of, overwrite, taken
 
 
 class Compiled(tvm.relax.VMExecutable):
@@ -31,15 +32,17 @@ class Compiled(tvm.relax.VMExecutable):
 
     def __init__(self, executable: tvm.relax.VMExecutable, source: Source, target: tvm.target.Target):
         super().__init__(executable.mod)
-        self.source, self.target = source, target
-        specs = specs_of_inputs(source.mod) if _has_main(source.mod) else ()
+        self.target = target
+        self._has_main = _has_main(source.mod)
+        specs = specs_of_inputs(source.mod) if self._has_main else ()
         self.inputs: tuple[TensorSpec, ...] = specs[: len(specs) - len(source.state)]
         self._state_specs = specs[len(self.inputs) :]
+        self._source = replace(source, mod=tvm.IRModule())  # the executable has the weights
 
     @cached_property
     def device(self) -> Any:
         """The device that calls run on: the first one of the target's kind."""
-        return tvm.device("cuda" if self.target.kind.name == "cuda" else "cpu", 0)
+        return device_of(self.target)
 
     @cached_property
     def machine(self) -> relax.VirtualMachine:
@@ -49,7 +52,7 @@ class Compiled(tvm.relax.VMExecutable):
     @cached_property
     def _state(self) -> dict[str, Any]:
         """The buffers that the model changes."""
-        pairs = zip(self.source.state.items(), self._state_specs, strict=True)
+        pairs = zip(self._source.state.items(), self._state_specs, strict=True)
         return {name: taken(value, spec, self.device) for (name, value), spec in pairs}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -63,7 +66,7 @@ class Compiled(tvm.relax.VMExecutable):
             TypeError: if an argument is missing, is given twice or is unknown, or is of another type.
             ValueError: if the shape of an argument does not fit.
         """
-        if not _has_main(self.source.mod):
+        if not self._has_main:
             raise TypeError(
                 "the module has no function main; run another one by relax.VirtualMachine(compiled, device)"
             )
@@ -72,18 +75,18 @@ class Compiled(tvm.relax.VMExecutable):
         state = self._state
         returned = self.machine["main"](*tensors, *state.values())
         results = [returned] if isinstance(returned, tvm.runtime.Tensor) else list(returned)
-        own = len(results) - len(self.source.changed)
-        for name, result in zip(self.source.changed, results[own:], strict=True):
+        own = len(results) - len(self._source.changed)
+        for name, result in zip(self._source.changed, results[own:], strict=True):
             if name in state:
                 state[name] = result
             else:
                 overwrite(values[self._number(name)], result)
         kind = next(
-            (found for found in map(kind_of, values) if found), "torch" if self.source.of_torch else "numpy"
+            (found for found in map(kind_of, values) if found), "torch" if self._source.of_torch else "numpy"
         )
         shown = [given_back(result, kind) for result in results[:own]]
-        if self.source.structured is not None:
-            return self.source.structured(shown)
+        if self._source.structured is not None:
+            return self._source.structured(shown)
         return shown[0] if isinstance(returned, tvm.runtime.Tensor) else tuple(shown)
 
     def _number(self, name: str) -> int:
@@ -96,7 +99,7 @@ class Compiled(tvm.relax.VMExecutable):
             TypeError: if one is missing, given twice or unknown.
         """
         names = [spec.name for spec in self.inputs]
-        placed = self.source.placed
+        placed = self._source.placed
         found: dict[int | str, Any] = placed(args, named) if placed is not None else dict(enumerate(args))
         if placed is None:
             found.update(named)

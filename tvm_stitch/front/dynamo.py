@@ -26,7 +26,7 @@ from ..importers.torch import from_exported_program
 from ..relax.build import build
 from ..support.failures import error_text, reraise_fatal
 from ..target import resolve_target
-from .tensors import aligned, given_back
+from .tensors import aligned, device_of, given_back
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,18 +105,13 @@ class _Graph:
     def __call__(self, *args: Any) -> Any:
         key = self._key(args)
         if key not in self.made:
-            if (
-                self.constants and len(self.made) >= _CHANGES
-            ):  # a model that changes its buffers changes them always
+            if len(self.made) >= _CHANGES:  # constants that change so often are none
                 self.constants = False
-                key = self._key(args)
             program = self._compiled(args)
-            self.made[self._key(args)] = program
-            return self.graph(*args) if program is None else self.results.whole(args, program(args))
+            key = self._key(args)  # of the arguments that are constants now
+            self.made[key] = program
         program = self.made[key]
-        if program is None:
-            return self.graph(*args)
-        return self.results.whole(args, program(args))
+        return self.graph(*args) if program is None else self.results.whole(args, program(args))
 
     def _is_constant(self, number: int) -> bool:
         return self.constants and self.own[number]
@@ -135,9 +130,8 @@ class _Graph:
     def _compiled(self, args: Sequence[Any]) -> _Program | None:
         """Return the compiled graph, or None if PyTorch is to run it."""
         try:
-            with ThreadPoolExecutor(
-                1
-            ) as apart:  # a call may be inside of AOTAutograd, whose modes a thread does not have
+            # A call may be inside of AOTAutograd, whose modes another thread does not have.
+            with ThreadPoolExecutor(1) as apart:
                 return apart.submit(self._made, args).result()
         except Exception as error:  # of many kinds: of PyTorch's export, of operators that are not imported
             reraise_fatal(error)
@@ -255,8 +249,7 @@ class _Program:
         changed: Sequence[int],
         others: Sequence[Any],
     ):
-        self.device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
-        self.run = relax.VirtualMachine(executable, self.device)["main"]
+        self.run = relax.VirtualMachine(executable, device_of(target))["main"]
         self.given, self.changed = list(given), list(changed)
         self.others = others
 

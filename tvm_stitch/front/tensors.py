@@ -15,6 +15,11 @@ _ALIGNMENT = 64
 """Bytes. Kernels read vectors, and TVM refuses memory that is not aligned so."""
 
 
+def device_of(target: tvm.target.Target) -> Any:
+    """Return the first device of a target's kind."""
+    return tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
+
+
 def kind_of(value: Any) -> str:
     """Return whose array a value is: ``"torch"``, ``"tvm"`` or ``"numpy"``, or ``""`` for none."""
     torch = sys.modules.get("torch")

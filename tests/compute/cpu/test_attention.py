@@ -14,7 +14,7 @@ from tvm import relax
 import tvm_stitch.relax
 from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.choices import CHOICES
-from tests.compute.attention_modules import calling, described
+from tests.compute.attention_modules import calling, check_causal, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cpu.attention import check, cpu_attention
@@ -90,16 +90,8 @@ def test_symbolic_extents(target: tvm.target.Target) -> None:
     [(70, 70, 0), (20, 70, 50), (70, 20, -50), (33, 65, 0), (300, 300, 3)],
 )
 def test_causal(queries: int, keys: int, offset: int) -> None:
-    """Query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does."""
     for heads in (2, 40):  # with one panel of queries in a task, and with several
-        case = Case(1, heads, queries, keys, 16, "float32")
-        arrays = inputs(case, np.random.default_rng())
-        found = run_kernel_of(replace(described(case), causal=offset), arrays)
-        with np.errstate(invalid="ignore"):
-            mask = np.where(np.arange(keys) > np.arange(queries)[:, None] + offset, -np.inf, 0.0)
-            wanted = reference(replace(case, mask=mask.shape), [*arrays, mask])
-        np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
-        np.testing.assert_allclose(np.nan_to_num(found), np.nan_to_num(wanted), rtol=0, atol=3e-6)
+        check_causal(Case(1, heads, queries, keys, 16, "float32"), offset, run_kernel_of, 3e-6)
 
 
 def test_what_is_not_finite() -> None:

@@ -15,7 +15,7 @@ import tvm_stitch.relax
 from cuda_emulator import lower, run_cuda, run_lowered
 from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
-from tests.compute.attention_modules import calling, described
+from tests.compute.attention_modules import calling, check_causal, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention import check, cuda_attention, is_aligned
@@ -100,17 +100,7 @@ def _without_keys(case: Case) -> list[np.ndarray]:
     ("queries", "keys", "offset"), [(70, 70, 0), (20, 70, 50), (70, 20, -50), (33, 65, 0)]
 )
 def test_causal(queries: int, keys: int, offset: int, dtype: str) -> None:
-    """Query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does."""
-    case = Case(1, 2, queries, keys, 16, dtype)
-    arrays = inputs(case, np.random.default_rng())
-    found = run_kernel_of(replace(described(case), causal=offset), arrays)
-    with np.errstate(invalid="ignore"):
-        mask = np.where(np.arange(keys) > np.arange(queries)[:, None] + offset, -np.inf, 0.0)
-        wanted = reference(replace(case, mask=mask.shape), [*arrays, mask])
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
-    np.testing.assert_allclose(
-        np.nan_to_num(found.astype("float64")), np.nan_to_num(wanted), rtol=0, atol=5e-3
-    )
+    check_causal(Case(1, 2, queries, keys, 16, dtype), offset, run_kernel_of, 5e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

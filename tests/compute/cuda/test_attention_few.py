@@ -14,7 +14,7 @@ from cuda_emulator import lower, run_cuda, run_lowered
 from cuda_emulator.launch import Launch
 from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
-from tests.compute.attention_modules import calling, described
+from tests.compute.attention_modules import calling, check_causal, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention_few import FewQueries, cuda_attention_few, few_queries
@@ -123,15 +123,8 @@ def test_masks_of_heads_that_share_keys() -> None:
 
 @pytest.mark.parametrize(("queries", "keys", "offset"), [(4, 70, 66), (3, 200, 5), (4, 20, -2)])
 def test_causal(queries: int, keys: int, offset: int) -> None:
-    """Query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does."""
     case = Case(1, 2, queries, keys, 16, "float32")
-    arrays = inputs(case, np.random.default_rng())
-    found, _ = run_of(replace(described(case), causal=offset), arrays)
-    with np.errstate(invalid="ignore"):
-        mask = np.where(np.arange(keys) > np.arange(queries)[:, None] + offset, -np.inf, 0.0)
-        wanted = reference(replace(case, mask=mask.shape), [*arrays, mask])
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
-    np.testing.assert_allclose(np.nan_to_num(found), np.nan_to_num(wanted), rtol=0, atol=1e-5)
+    check_causal(case, offset, lambda attention, arrays: run_of(attention, arrays)[0], 1e-5)
 
 
 def test_what_is_not_finite() -> None:

@@ -114,3 +114,14 @@ def same(found: Any, wanted: list[Array], tolerance: float = 2e-6) -> bool:
         np.allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max(initial=0)))
         for a, b in zip(found, wanted, strict=True)
     )
+
+
+LAYERS = [
+    Layer(cell_of("lstm", 20)),
+    Layer(cell_of("lstm", 16, ["hardsigmoid", "softsign", "elu"], peepholes=True, clip=0.7), True, True),
+    Layer(cell_of("lstm", 33, input_forget=True), masked=True),
+    Layer(cell_of("gru", 19), True, True),
+    Layer(cell_of("gru", 16, linear_before_reset=True)),
+    Layer(cell_of("rnn", 35, ["relu"], clip=1.0), True),
+]
+"""Layers of all kinds of cells and options."""

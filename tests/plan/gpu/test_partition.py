@@ -195,6 +195,18 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
     assert part.made is before and part.roots == (first,) and second not in made.home
 
 
+def counted_visits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of one number, which counts the visits of aligners from now on."""
+    visit, counted = _Aligner._visit, [0]
+
+    def counting(*args: Any, **options: Any) -> int:
+        counted[0] += 1
+        return visit(*args, **options)
+
+    monkeypatch.setattr(_Aligner, "_visit", counting)
+    return counted
+
+
 def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Element-wise results of one size share a part, each looked at a few times, however many there are."""
 
@@ -204,13 +216,7 @@ def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch
 
         return graph(build(body, (shape, F32)))
 
-    visit, counted = _Aligner._visit, [0]
-
-    def counting(*args: Any, **options: Any) -> int:
-        counted[0] += 1
-        return visit(*args, **options)
-
-    monkeypatch.setattr(_Aligner, "_visit", counting)
+    counted = counted_visits(monkeypatch)
 
     def visits(count: int) -> int:
         each = [results(count, 8, 16), results(count, 5, 7)]
@@ -229,13 +235,7 @@ def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch
 
 def test_the_results_of_a_scan_share_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each result of a scan reads all earlier steps. Placing them all visits each step a few times."""
-    visit, counted = _Aligner._visit, [0]
-
-    def counting(*args: Any, **options: Any) -> int:
-        counted[0] += 1
-        return visit(*args, **options)
-
-    monkeypatch.setattr(_Aligner, "_visit", counting)
+    counted = counted_visits(monkeypatch)
 
     def visits(count: int) -> int:
         def scan(emit: Any, a: Any, b: Any) -> list[Any]:

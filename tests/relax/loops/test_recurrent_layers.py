@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 import tvm_stitch
-from tests.compute.recurrent.reference import cell_of, draw, layer_in_float64, same
+from tests.compute.recurrent.reference import LAYERS, cell_of, draw, layer_in_float64, same
 from tests.relax.loops.modules import arguments, layer_module, run
 from tvm_stitch.compute.recurrent.cell import Layer
 from tvm_stitch.device import device_model
@@ -25,14 +25,6 @@ from tvm_stitch.target import resolve_target
 
 HERE = resolve_target("native")
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
-LAYERS = [
-    Layer(cell_of("lstm", 20)),
-    Layer(cell_of("lstm", 16, ["hardsigmoid", "softsign", "elu"], peepholes=True, clip=0.7), True, True),
-    Layer(cell_of("lstm", 33, input_forget=True), masked=True),
-    Layer(cell_of("gru", 19), True, True),
-    Layer(cell_of("gru", 16, linear_before_reset=True)),
-    Layer(cell_of("rnn", 35, ["relu"], clip=1.0), True),
-]
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -241,7 +241,7 @@ class _Emitter:
 
         if stage.flat:
             everything = count * behind
-            with self._vectors(everything, stage.lanes) as (lanes, first):
+            with _Vectors(everything, stage.lanes) as (lanes, first):
                 at = first + lanes.lane
                 group = tir.floordiv(at, B.i64(behind))
                 base = at + group * B.i64(behind * (radix - 1))
@@ -252,7 +252,7 @@ class _Emitter:
                     lambda part: B.i64(stage.table + part * everything) + at,
                 )
             return
-        with B.loop("serial", count, "group") as group, self._vectors(behind, stage.lanes) as (lanes, first):
+        with B.loop("serial", count, "group") as group, _Vectors(behind, stage.lanes) as (lanes, first):
             at = first + lanes.lane
             emit(
                 lanes,
@@ -261,14 +261,11 @@ class _Emitter:
                 lambda part: B.i64(stage.table + part) + group * B.i64(2 * (radix - 1)),
             )
 
-    def _vectors(self, count: int, lanes: int) -> _Vectors:
-        return _Vectors(count, lanes)
-
     # -- real numbers ----------------------------------------------------------------------------------------------
     def _sweep(self, emit: Callable[[LaneWriter, Expr, Expr, Expr], None]) -> None:
         """Emit a sweep over all numbers but the first one: their positions, and constants there."""
         table = _table_size(self.length, self.lanes)
-        with self._vectors(self.length - 1, min(self.lanes, self.length - 1)) as (lanes, first):
+        with _Vectors(self.length - 1, min(self.lanes, self.length - 1)) as (lanes, first):
             at = first + lanes.lane + B.i64(1)
             cos = lanes.bind(B.fetch(self.table, B.i64(table) + at), "cos")
             sin = lanes.bind(B.fetch(self.table, B.i64(table + self.length) + at), "sin")

@@ -245,6 +245,28 @@ class Layer:
         return tuple(name for name in names if asked.get(name, True))
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A product of a step and the cell behind it.
+
+    Attributes:
+        step: number of the step.
+        gates: the gates that it computes.
+        second: whether it is the second product of a step, of the state times the reset gate.
+    """
+
+    step: Any
+    gates: tuple[int, ...]
+    second: bool = False
+
+
+def parts_of(cell: Cell, step: Any) -> list[Part]:
+    """Return the products of a step in order. A kernel exchanges the state behind each of them."""
+    if cell.two_products:
+        return [Part(step, (0, 1)), Part(step, (2,), second=True)]
+    return [Part(step, tuple(range(cell.gates)))]
+
+
 class _Formula:
     """Operators of an arithmetic by name."""
 

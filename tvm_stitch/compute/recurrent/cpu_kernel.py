@@ -26,7 +26,7 @@ from ...codegen.vector_math.scope import quotient
 from ...compat import Buffer, Expr, PrimFunc, T, tir
 from ...graph.extent import Extent, as_expr
 from ..cpu.emit import compute_func
-from .cell import Cell, Layer
+from .cell import Cell, Layer, Part, parts_of
 
 DTYPE = "float32"
 
@@ -145,19 +145,15 @@ class _Emitter:
     # -- the sequence ----------------------------------------------------------------------------------------------
     def _sequence(self, first: Expr, rows: Expr, blocks: Blocks) -> None:
         """Emit all steps for some rows of the batch."""
-        cell = self.cell
         with blocks() as block, B.loop("serial", rows, "row") as row:
             self._enter(block, first + row)
         with B.loop("serial", self.steps, "step") as step:
-            if cell.two_products:
-                self._part(_Part(step, (0, 1), False), first, rows, blocks)
-                self._part(_Part(step, (2,), True), first, rows, blocks)
-            else:
-                self._part(_Part(step, tuple(range(cell.gates)), False), first, rows, blocks)
+            for part in parts_of(self.cell, step):
+                self._part(part, first, rows, blocks)
         with blocks() as block, B.loop("serial", rows, "row") as row:
             self._leave(block, first + row)
 
-    def _part(self, part: _Part, first: Expr, rows: Expr, blocks: Blocks) -> None:
+    def _part(self, part: Part, first: Expr, rows: Expr, blocks: Blocks) -> None:
         """Emit a part of a step for all blocks of units, in tiles of the most rows, and other rows one by one."""
         most, known = self.tiling.rows, compat.int_value(rows)
         whole = tir.floordiv(rows, B.i64(most)) if known is None else B.i64(known // most)
@@ -217,7 +213,7 @@ class _Emitter:
         )
 
     # -- a tile ----------------------------------------------------------------------------------------------------
-    def _tile(self, part: _Part, block: Expr, row: Expr, rows: int) -> None:
+    def _tile(self, part: Part, block: Expr, row: Expr, rows: int) -> None:
         """Emit a step of a block of units for some rows: sums of products, and the cell."""
         units, lanes = self.tiling.units, self.tiling.lanes
         width = units if rows * len(part.gates) * units <= self._most_sums() else lanes
@@ -234,7 +230,7 @@ class _Emitter:
         return (16 if self.tiling.lanes == 16 else 8) * self.tiling.lanes
 
     def _sums(
-        self, part: _Part, block: Expr, offset: Expr, row: Expr, rows: int, width: int
+        self, part: Part, block: Expr, offset: Expr, row: Expr, rows: int, width: int
     ) -> list[list[Buffer]]:
         """Emit the products of the state and a piece of a block's weights. Return a buffer for each row and gate.
 
@@ -280,7 +276,7 @@ class _Emitter:
         return sums[0]
 
     def _cell(
-        self, part: _Part, lanes: LaneWriter, row: Expr, block: Expr, offset: Expr, products: list[Expr]
+        self, part: Part, lanes: LaneWriter, row: Expr, block: Expr, offset: Expr, products: list[Expr]
     ) -> None:
         """Emit the cell of one vector of units of one row."""
         cell, scratch, of = self.cell, self.of["scratch"], self.of
@@ -324,21 +320,6 @@ class _Emitter:
             lanes.store(scratch, after, [B.i64(2), row, unit])
         first = block * units + offset
         self._units(first, of["y"], [time, row], lambda lane: lanes.at(shown, lane), B.i64(0))
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A product of a step and the cell behind it.
-
-    Attributes:
-        step: number of the step.
-        gates: the gates that it computes.
-        second: whether it is the second product of a step, of the state times the reset gate.
-    """
-
-    step: Expr
-    gates: tuple[int, ...]
-    second: bool
 
 
 Blocks = Callable[[], AbstractContextManager[Expr]]

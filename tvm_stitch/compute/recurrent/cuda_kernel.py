@@ -29,7 +29,7 @@ from ...repairs.tir.opaque import as_c_type
 from ...support.failures import Refusal
 from ..cpu.emit import compute_func
 from ..cuda.splits import Cluster
-from .cell import Cell, Layer
+from .cell import Cell, Layer, Part, parts_of
 
 FLOAT = "float32"
 LANES = 32
@@ -163,11 +163,8 @@ class _Emitter:
         with B.when(some):
             self._enter()
             with B.loop("serial", self.steps, "step") as step:
-                if cell.two_products:
-                    self._part(_Part(step, (0, 1), False))
-                    self._part(_Part(step, (2,), True))
-                else:
-                    self._part(_Part(step, tuple(range(cell.gates)), False))
+                for part in parts_of(cell, step):
+                    self._part(part)
             self._leave()
 
     def turns(self, units: int) -> int:
@@ -252,12 +249,12 @@ class _Emitter:
         return value if self.dtype == FLOAT else tir.Cast(self.dtype, value)
 
     # -- a step ----------------------------------------------------------------------------------------------------
-    def _part(self, part: _Part) -> None:
+    def _part(self, part: Part) -> None:
         """Emit a part of a step for all units of the block, and the exchange behind it."""
         self._each_unit(lambda own: self._unit(part, own))
         self.cluster.meet()
 
-    def _unit(self, part: _Part, own: Own) -> None:
+    def _unit(self, part: Part, own: Own) -> None:
         cell, rows = self.cell, self.division.rows
         time = self.steps - B.i64(1) - part.step if self.layer.backwards else part.step
         row = tir.min(self.lane, B.i64(rows - 1))
@@ -279,7 +276,7 @@ class _Emitter:
             found = tir.Select(tir.EQ(self.lane, B.i64(row)), values[row], found)
         return B.cell(found, "product")
 
-    def _sums(self, part: _Part, own: Own) -> Buffer:
+    def _sums(self, part: Part, own: Own) -> Buffer:
         """Emit the products of the states and a unit's weights. All lanes have the sums of all gates and rows."""
         cell, rows, hidden = self.cell, self.division.rows, self.cell.hidden
         each = 4 if hidden % 4 == 0 else 1
@@ -327,7 +324,7 @@ class _Emitter:
             B.store(made, B.fetch(source, *at[:-1], at[-1] + v), [v])
         return made
 
-    def _cell(self, part: _Part, own: Own, time: Expr, inputs: list[Expr], products: list[Expr]) -> None:
+    def _cell(self, part: Part, own: Own, time: Expr, inputs: list[Expr], products: list[Expr]) -> None:
         """Emit the cell of a unit for the lane's row, and send its state to all blocks."""
         cell, d, of, values = self.cell, self.division, self.of, _Values()
         unit, at = own.unit, own.turn
@@ -393,15 +390,6 @@ class Own:
     unit: Expr
     turn: Expr
     kept: bool
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A product of a step and the cell behind it: the step, its gates, and whether it is the second product."""
-
-    step: Expr
-    gates: tuple[int, ...]
-    second: bool
 
 
 class _Values:

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ... import compat
+from ...graph.extent import flatten, unflatten
 from ...records.decisions import with_plans_of
 from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
@@ -62,6 +63,8 @@ class StoredRows:
         for _, func in own_functions(mod):
             for store in _stores(mod, func):
                 stores.setdefault(store.made, []).append(store)
+        if not stores:
+            return mod
         written = {
             var: store.rows
             for found in stores.values()
@@ -85,8 +88,6 @@ class StoredRows:
                 leaves_unused=True,
             ),
         ]
-        if not stores:
-            return mod
         mod = relax.transform.DeadCodeElimination()(apply_rules(mod, rules))
         return with_plans_of(mod, names)
 
@@ -256,11 +257,11 @@ class _Redirected:
     def _store(self, store: tirx.BufferStore) -> tirx.Stmt:
         if not self._is_store(store):
             return store
-        return self._at(store, _flat(store.indices, store.buffer.shape), tirx.const(0, "int64"))
+        return self._at(store, flatten(store.indices, store.buffer.shape), tirx.const(0, "int64"))
 
     def _vector_store(self, store: tirx.BufferStore, vector: tirx.For) -> tirx.Stmt | None:
         """Return the store of a vector, or None if its elements do not lie in one row."""
-        flat, extents = _flat(store.indices, store.buffer.shape), self.extents
+        flat, extents = flatten(store.indices, store.buffer.shape), self.extents
         first = self.analyzer.simplify(compat.substitute(flat, {vector.loop_var: vector.min}))
         offset = self.analyzer.simplify(vector.loop_var - vector.min)
         adjacent = self.analyzer.can_prove(flat - first == offset)
@@ -272,7 +273,7 @@ class _Redirected:
 
     def _at(self, store: tirx.BufferStore, flat: Any, offset: Any) -> tirx.Stmt:
         """Return the store of the element ``offset`` behind a position of the rows, flattened."""
-        axes = [self.analyzer.simplify(axis) for axis in _unravelled(flat, self.extents)]
+        axes = [self.analyzer.simplify(axis) for axis in unflatten(flat, self.extents)]
         index, inside = self.at.index(self.positions, self.into.shape, axes)
         index[-1] = index[-1] + offset
         return tirx.IfThenElse(inside, tirx.BufferStore(self.into, store.value, index), None)
@@ -322,18 +323,3 @@ def _views(body: tirx.Stmt, param: tirx.Var) -> list[tirx.Var]:
 
     tvm_ffi.structural_walk(body, (tirx.DeclBuffer, declared), order="pre")
     return found
-
-
-def _flat(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
-    flat = tirx.const(0, "int64")
-    for index, extent in zip(indices, extents, strict=True):
-        flat = flat * extent + index
-    return flat
-
-
-def _unravelled(flat: Any, extents: Sequence[Any]) -> list[Any]:
-    axes: list[Any] = []
-    for extent in reversed(extents[1:]):
-        axes.append(flat % extent)
-        flat = flat // extent
-    return [flat, *reversed(axes)]

@@ -7,6 +7,7 @@ weights are constants.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -95,12 +96,7 @@ class _Layers:
         projected = emit(R.add(projected, emit(R.astype(operands["bias"], "float32"))))
         args = [projected, operands["r"], *(operands[name] for name in layer.operands[4:])]
         kernel = cuda_recurrent(layer, division, *_own_extents(steps, batch), dtype)
-        states = relax.TensorType([batch, cell.hidden], dtype)
-        results = [relax.TensorType([steps, batch, cell.hidden], dtype), states]
-        results += [states] if cell.has_cell_state else []
-        function = match.builder.add_func(kernel.without_attr("global_symbol"), f"{cell.kind}_kernel")
-        done = emit(relax.call_tir(function, relax.Tuple(args), results))
-        return [emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
+        return _called(match, cell, kernel, args, [steps, batch], dtype)
 
 
 def _note(layer: Layer, tiling: Tiling) -> str:
@@ -134,16 +130,27 @@ def _kernel_call(match: Match, layer: Layer, tiling: Tiling, operands: dict[str,
     for name in layer.operands[4:]:
         value = operands[name]
         args.append(pack.units(value, name) if name in ("peepholes", "product_bias") else value)
-    kernel = match.builder.add_func(
-        recurrent_kernel(layer, tiling, *_own_extents(steps, batch)).without_attr("global_symbol"),
-        f"{cell.kind}_kernel",
-    )
-    states = relax.TensorType([batch, cell.hidden], "float32")
-    results = [relax.TensorType([steps, batch, cell.hidden], "float32"), states]
-    results += [states] if cell.has_cell_state else []
+    kernel = recurrent_kernel(layer, tiling, *_own_extents(steps, batch))
     scratch = relax.TensorType([scratch_rows(cell), batch, tiling.padded(cell)], "float32")
-    done = emit(relax.call_tir(kernel, relax.Tuple(args), [*results, scratch]))
-    return [emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
+    return _called(match, cell, kernel, args, [steps, batch], "float32", [scratch])
+
+
+def _called(
+    match: Match,
+    cell: Cell,
+    kernel: tirx.PrimFunc,
+    args: list[relax.Expr],
+    extents: list[Any],
+    dtype: str,
+    scratch: Sequence[relax.TensorType] = (),
+) -> list[relax.Expr]:
+    """Emit the call of a layer's kernel, whose last results are scratch memory, and return the layer's results."""
+    function = match.builder.add_func(kernel.without_attr("global_symbol"), f"{cell.kind}_kernel")
+    states = relax.TensorType([extents[1], cell.hidden], dtype)
+    results = [relax.TensorType([*extents, cell.hidden], dtype), states]
+    results += [states] if cell.has_cell_state else []
+    done = match.emit(relax.call_tir(function, relax.Tuple(args), [*results, *scratch]))
+    return [match.emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
 
 
 def _own_extents(steps: Any, batch: Any) -> tuple[Any, Any]:

@@ -124,17 +124,11 @@ def replaced_inputs(view: View) -> dict[int, int]:
     """Return the position of the result that replaces an input, by that of the input, if the program changes it."""
     inputs = [spec for spec in view.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     names = [spec.arg.name for spec in inputs]
-    changes = [
-        (at, spec)
-        for at, spec in enumerate(view.program.graph_signature.output_specs)
-        if spec.kind in CHANGES
-    ]
-    first = len(view.order) - len(changes)
-    buffers = view.program.graph_signature.inputs_to_buffers
-    by_target = {target: name for name, target in buffers.items()}
+    first = len(view.order) - len(view.changed)
+    by_target = {target: name for name, target in view.program.graph_signature.inputs_to_buffers.items()}
     found = {}
-    for number, (_, spec) in enumerate(changes):
-        name = by_target.get(spec.target, spec.target)
+    for number, target in enumerate(view.changed):
+        name = by_target.get(target, target)
         if name in names:
             found[names.index(name)] = first + number
     return found
