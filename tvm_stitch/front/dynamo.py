@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend of ``torch.compile``: PyTorch traces and guards graphs, and this package compiles each of them.
 
-A graph is compiled in its first call, when its arguments are real, and again for other shapes. Parameters and buffers
-are constants of a graph without gradients, so that they can be packed. It is compiled again if one of them changes. A
-graph that needs gradients is divided into a forward and a backward graph by AOTAutograd. Their parameters are
-arguments.
+A graph is compiled in its first call, when its arguments are real, and again for other shapes. If the user asks for it,
+parameters and buffers are constants of a graph without gradients, so that they can be packed. It is compiled again if
+PyTorch counts a change of one of them. PyTorch does not count what is written through ``parameter.data``. A graph that
+needs gradients is divided into a forward and a backward graph by AOTAutograd. Their parameters are arguments.
 
 A graph that cannot be compiled is run by PyTorch, and a warning says why.
 """
@@ -46,8 +46,9 @@ def backend(
     Args:
         graph: a graph of PyTorch's.
         example_inputs: its arguments, of which only types and the need of gradients are read.
-        options: ``target``, the target (by default ``"native"`` for a CPU and ``"cuda"`` for a GPU), and fields of
-            :class:`tvm_stitch.StitchConfig`.
+        options: ``target`` is the target, by default ``"native"`` for a CPU and ``"cuda"`` for a GPU. ``constants``
+            says whether parameters and buffers are constants of graphs without gradients, by default not. Others are
+            fields of :class:`tvm_stitch.StitchConfig`.
     """
     made = _Options.of(options or {})
     tensors = [each for each in example_inputs if isinstance(each, torch.Tensor)]
@@ -59,20 +60,20 @@ def backend(
 
         compiled: Compiled = aot_autograd(fw_compiler=part, bw_compiler=part)(graph, example_inputs)
         return compiled
-    return _Graph(graph, made, constants=True)
+    return _Graph(graph, made, constants=made.constants)
 
 
 class _Options:
     """The target and the options of graphs."""
 
-    def __init__(self, target: Any, config: StitchConfig):
-        self.target, self.config = target, config
+    def __init__(self, target: Any, constants: bool, config: StitchConfig):
+        self.target, self.constants, self.config = target, constants, config
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> _Options:
         fields = dict(options)
-        target = fields.pop("target", None)
-        return _Options(None if target is None else resolve_target(target), StitchConfig(**fields))
+        target, constants = fields.pop("target", None), bool(fields.pop("constants", False))
+        return _Options(None if target is None else resolve_target(target), constants, StitchConfig(**fields))
 
     def target_of(self, tensors: Sequence[torch.Tensor]) -> tvm.target.Target:
         """Return the given target, or that of the device which has the arguments."""
