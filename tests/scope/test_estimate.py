@@ -19,7 +19,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.choose import choose, choose_plan
-from tvm_stitch.plan.gpu.partition import Partition
+from tvm_stitch.plan.gpu.phases.partition import Partition
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block

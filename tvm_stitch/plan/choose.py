@@ -18,7 +18,7 @@ from ..graph.ir import StitchGraph
 from ..graph.sizes import static_size
 from .gpu.grid import grid_partition, map_partition
 from .gpu.orientation import wants_partition
-from .gpu.partition import Partition
+from .gpu.phases.partition import Partition
 from .gpu.variants import busy
 from .in_block import plan_in_block
 from .iteration.alignment import Alignment, Misaligned, align

@@ -14,7 +14,7 @@ from ..graph.extent import is_static
 from ..graph.ir import StitchGraph
 from ..graph.sizes import static_size
 from ..plan.choose import choose
-from ..plan.gpu.partition import Partition
+from ..plan.gpu.phases.partition import Partition
 from ..plan.gpu.uncoalesced import uncoalesced_bytes
 from ..plan.in_block import turns_transposed
 from ..plan.iteration.alignment import Alignment, Misaligned, align

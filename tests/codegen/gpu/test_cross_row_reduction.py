@@ -50,7 +50,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
 
     monkeypatch.setattr("tvm_stitch.relax.stitch.schedule_stitch_ops.choose_plan", forced)
     monkeypatch.setattr("tvm_stitch.relax.stitch.schedule_stitch_ops.device_model", lambda *_: SMALL)
-    monkeypatch.setattr("tvm_stitch.plan.gpu.partition.has_many_results", lambda op, blocks: False)
+    monkeypatch.setattr("tvm_stitch.plan.gpu.phases.partition.has_many_results", lambda op, blocks: False)
     return made
 
 

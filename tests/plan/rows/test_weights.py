@@ -19,7 +19,7 @@ def mapping_of(text: str) -> str:
     ("columns", "threads"),
     [
         (8448, 32),  # 2,112 rows of four columns each: a warp a row, one row for each of 132 * 16 warps
-        (14336, 128),  # 3,584 rows: two rounds of 2,112 would leave a sixth of the blocks idle
+        (3072, 64),  # 768 rows: one round, in which a quarter of the blocks is idle, and not three full ones
         (2112, 128),  # 528 rows: four warps a row
     ],
 )

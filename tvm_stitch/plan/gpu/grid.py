@@ -28,7 +28,7 @@ from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
 from .orientation import Orientation, orientation
-from .partition import Partition, partition
+from .phases.partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
 from .tile import tile_words, vector_length

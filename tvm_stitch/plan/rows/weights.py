@@ -83,10 +83,15 @@ def _mapping(
     counts = [
         device.warp << n for n in range(device.max_threads_per_block.bit_length()) if device.warp << n <= most
     ]
-    threads = min(counts, key=lambda count: (_cost(rows, block // count, count, blocks, device), count))
+    size = sum(int(tensor.size) * item_bytes(tensor.dtype) for tensor in {leaf[0] for leaf in weights})
+    threads = min(
+        counts, key=lambda count: (_seconds(rows, size, block // count, count, blocks, device), count)
+    )
     words = sum(max(1, vector // every * item_bytes(leaf[0].dtype) // 4) for leaf, every in weights.items())
     chunks = -(-vectors // threads)
     at_once = max(1, min(chunks, choices.weight_words // words))
+    # Without a rest, no load has a condition.
+    at_once = next((n for n in range(at_once, at_once // 2, -1) if chunks % n == 0), at_once)
     steps = -(-chunks // at_once)
     at_once = -(-chunks // steps)
     spaces = [(columns, ColumnMapping(vector, at_once, steps))]
@@ -103,8 +108,13 @@ def _mapping(
     )
 
 
-def _cost(rows: int, at_once: int, threads: int, blocks: int, device: DeviceModel) -> float:
-    """Return the time of rows, relative to that without idle blocks. Warps that share a row wait for each other."""
+def _seconds(rows: int, size: int, at_once: int, threads: int, blocks: int, device: DeviceModel) -> float:
+    """Return the time of rows that read ``size`` bytes.
+
+    Blocks without rows read nothing. Each round of rows waits for its loads and its sums. Warps that share a row wait
+    for each other.
+    """
     rounds = -(-rows // (at_once * blocks))
     idle = rounds * at_once * blocks / rows
-    return idle + device.choices.weight_warps_cost * ((threads // device.warp).bit_length() - 1)
+    waiting = device.choices.weight_warps_cost * ((threads // device.warp).bit_length() - 1)
+    return (idle + waiting) * size / device.bandwidth + rounds * device.choices.weight_round_seconds

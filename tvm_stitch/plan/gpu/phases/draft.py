@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ...graph.ir import Operator
-from ..slices import Cut, Slice, aligned_slice
+from ....graph.ir import Operator
+from ...slices import Cut, Slice, aligned_slice
 
 
 class Draft:

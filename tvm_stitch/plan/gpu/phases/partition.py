@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...device import DeviceModel
-from ...graph.dtype import exchanged_dtype
-from ...graph.extent import product
-from ...graph.ir import Operator, StitchGraph, Tensor
-from .. import dominants
-from ..iteration.alignment import Misaligned, OneByOne, op_points, row_domains
-from ..iteration.domain import Domain
-from ..kernel import Crossing
-from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
+from ....device import DeviceModel
+from ....graph.dtype import exchanged_dtype
+from ....graph.ir import Operator, StitchGraph
+from ... import dominants
+from ...iteration.alignment import Misaligned, OneByOne
+from ...kernel import Crossing
+from ...slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_operators
+from ..orientation import Orientation, as_int, has_many_results, is_strided, orientation
 from .draft import Draft
-from .orientation import Orientation, as_int, has_many_results, is_strided, orientation
+from .placement import Placement
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,7 @@ def partition(
     return _Partitioner(graph, device, replicate, preferred).run()
 
 
-class _Partitioner:
-    def __init__(self, graph: StitchGraph, device: DeviceModel, replicate: bool, preferred: Collection[str]):
-        self.graph, self.device, self.replicate, self.preferred = graph, device, replicate, preferred
-        self.blocks = device.sms
-        self.cut = Cut({op.output: op for op in graph.operators})
-        self.drafts: list[Draft] = []
-        self.home: dict[Operator, Draft] = {}
-        self.alone: dict[Draft, OneByOne] = {}
-        # In the order in which they were replicated: none reads a later one.
-        self.replicated: list[Draft] = []
-        self.partials: dict[Operator, Tensor] = {}
-        self.scalars: dict[Operator, int] = {}
-        self.stored: dict[Tensor, int] = {}
-        self.shared: dict[Tensor, int] = {}
-        self.outputs = {t.producer for t in graph.outputs}
-
+class _Partitioner(Placement):
     def run(self) -> Partition:
         for op in dominants.placing_order(self.graph, self.preferred):
             if op.is_reduce:
@@ -137,15 +121,6 @@ class _Partitioner:
         self.cut.producer[op.output] = final
         self._position(final, stored=op in self.outputs)
 
-    def _is_repeated(self, op: Operator) -> bool:
-        """Return whether every block takes a small sum of everything itself, for a product of few rows.
-
-        A barrier in front of the product would cost as much, and its weights would wait for it.
-        """
-        if not (self.replicate and self.graph.has_products) or op in self.outputs:
-            return False
-        return as_int(op_points(op)) <= self.device.choices.replicated_points
-
     # -- placing ------------------------------------------------------------------------------------------------
     def _position(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
         while True:
@@ -187,39 +162,6 @@ class _Partitioner:
                 return draft
         return None
 
-    def _producers(self, op: Operator, seen: set[Operator]) -> Iterator[Operator]:
-        """Yield the producers of the operator's inputs that are not global.
-
-        Each is added to ``seen``. Producers that are in it already are left out.
-        """
-        for t in op.inputs:
-            producer = self.cut.producer.get(t)
-            if producer is not None and t not in self.cut.ready and producer not in seen:
-                seen.add(producer)
-                yield producer
-
-    def _sources(self, root: Operator) -> list[Operator]:
-        """Return the reductions placed in stages, and not global, whose results the root reads."""
-        found: dict[Operator, None] = {}
-        seen: set[Operator] = set()
-
-        def visit(op: Operator) -> None:
-            for producer in self._producers(op, seen):
-                if producer in self.home and producer.is_reduce:
-                    found[producer] = None
-                else:
-                    visit(producer)
-
-        visit(root)
-        return list(found)
-
-    def _earliest(self, root: Operator) -> int:
-        """Return the first phase in which all global values that the root reads are available."""
-        phase = 0
-        for op in slice_operators(self.cut, [root], self.device.choices.most_phases):
-            phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
-        return phase
-
     def _neighbours(self, root: Operator, phase: int, across: bool) -> Iterator[Draft]:
         """Yield the stages worth trying: those that read the root's inputs. Their rows must fit."""
         inputs = self._leaves([root], phase)
@@ -239,30 +181,6 @@ class _Partitioner:
                 tried += 1
                 yield draft
 
-    def _leaves(self, roots: Sequence[Operator], phase: int) -> set[Tensor]:
-        operators = slice_operators(self.cut, roots, phase)
-        made = {op.output for op in operators}
-        return {t for op in operators for t in op.inputs if t not in made}
-
-    @staticmethod
-    def _fits(draft: Draft, root: Operator, across: bool) -> bool:
-        rows = as_int(draft.domain.rows)
-        if across:
-            size = as_int(root.output.size)
-            if size == 1:
-                return as_int(op_points(root)) % rows == 0
-            return as_int(product(a.extent for a in root.reduce)) == rows and not draft.domain.flat
-        if root.is_reduce:
-            return as_int(root.output.size) == rows and not draft.domain.flat
-        if draft.domain.flat and draft.stored:  # one index walks the stored values of a flat stage
-            return as_int(root.output.size) == as_int(next(iter(draft.stored)).output.size)
-        return as_int(root.output.size) % rows == 0
-
-    @staticmethod
-    def _alike(draft: Draft, root: Operator) -> bool:
-        """Return whether all roots of a stage are of the same kind and size as a root: one loop serves them."""
-        return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
-
     def _join(self, draft: Draft, root: Operator, across: bool, stored: bool, shared: bool = False) -> bool:
         roots = draft.roots if root in draft.roots else (*draft.roots, root)
         cross_row = draft.cross_row | {root} if across else draft.cross_row
@@ -281,13 +199,6 @@ class _Partitioner:
         draft.become(made)
         self.home[root] = draft
         return True
-
-    def _is_element_wise(self, draft: Draft, root: Operator) -> bool:
-        """Return whether the stage and the root have no reductions, so that no root's point depends on another root."""
-        if not draft.domain.flat or root in draft.roots:
-            return False
-        needed = slice_operators(self.cut, [root], draft.phase)
-        return not any(op.is_reduce for op in (*needed, *draft.roots))
 
     def _join_alone(self, draft: Draft, root: Operator, stored: bool) -> bool:
         """Join if the root can be aligned alone. The stage is aligned once all its roots have joined.
@@ -329,18 +240,6 @@ class _Partitioner:
             return draft
         raise Misaligned(reasons[0] if reasons else f"no domain for {root.name}")
 
-    def _domains(self, root: Operator, phase: int, across: bool) -> list[tuple[Operator | None, Domain]]:
-        """Return the domains worth trying for the stage that a root opens, each with the dominant that asks for it."""
-        if across and as_int(root.output.size) > 1:
-            return [(root, Domain(product(a.extent for a in root.reduce)))]
-        if root.is_reduce and not across:
-            return [(root, Domain(root.output.size))]
-        if across:
-            return [(root, Domain(1, flat=True))]
-        graph, copies, _ = slice_graph(self.cut, [root], {root}, phase, "root")
-        original: dict[Operator | None, Operator] = {copy: op for op, copy in copies.items()}
-        return [(original.get(lead), domain) for lead, domain in row_domains(graph, preferred=self.preferred)]
-
     def _absorb(self, draft: Draft) -> None:
         """Move reductions to one result from flat stages that read the same data into a new stage with rows."""
         if draft.domain.flat:
@@ -367,6 +266,8 @@ class _Partitioner:
         seen: set[Operator] = set()
 
         def visit(op: Operator) -> None:
+            if op is not root and self._store_product(op):
+                return
             for producer in self._producers(op, seen):
                 if producer in self.home and producer.is_reduce:
                     self._store(producer, self.home[producer])
@@ -382,6 +283,23 @@ class _Partitioner:
 
         visit(root)
 
+    def _store_product(self, op: Operator) -> bool:
+        """Store an operator that picks the elements of a product out of sums, in place of the sums.
+
+        Whatever reads an element then reads one value, and picks nothing. Return whether the operator is one.
+        """
+        sums = [self.cut.producer.get(t) for t in op.inputs]
+        homes = {self.home[each] for each in sums if each in self.home and each.contraction}
+        if len(homes) != 1 or not all(each in self.home and each.contraction for each in sums):
+            return False
+        (draft,) = homes
+        if len(sums) < 2 or op.output.size != len(sums) * as_int(draft.domain.rows):
+            return False
+        if self._earliest(op) > draft.phase or not self._join(draft, op, False, True):
+            return False
+        self._store(op, draft)
+        return True
+
     def _share_operands(self, root: Operator) -> bool:
         """Let every block compute the operand of a product's sums that does not depend on the weights, and keep it.
 
@@ -395,9 +313,20 @@ class _Partitioner:
             homes = {self.home[source] for source in self._sources(producer)}
             if producer.is_reduce or not homes:
                 continue
-            self._share_operand(producer, homes)
+            if not self._store_rows(producer, homes):
+                self._share_operand(producer, homes)
             found = True
         return found
+
+    def _store_rows(self, op: Operator, homes: Collection[Draft]) -> bool:
+        """Store the operand of a product where another product's rows of weights give it. Return whether they do."""
+        (draft, *others) = homes
+        if others or not any(root.contraction for root in draft.roots) or self._earliest(op) > draft.phase:
+            return False
+        if as_int(op.output.size) < as_int(draft.domain.rows) or not self._join(draft, op, False, True):
+            return False
+        self._store(op, draft)
+        return True
 
     def _share_operand(self, op: Operator, homes: Collection[Draft]) -> None:
         kept = sum(as_int(t.size) for t in self.shared) + as_int(op.output.size)
@@ -421,20 +350,3 @@ class _Partitioner:
             return
         self.cut.ready[op.output] = draft.phase + 1
         self.stored[op.output] = draft.phase
-
-    def _is_small(self, draft: Draft) -> bool:
-        """Return whether every block can evaluate the whole stage in about the time of a barrier."""
-        if draft.replicated:
-            return True
-        if not self.replicate or draft.domain.flat or draft.cross_row:
-            return False
-        if any(op.output in self.graph.outputs or op.output in self.stored for op in draft.stored):
-            return False
-        if as_int(draft.domain.rows) > self.device.choices.replicated_rows:
-            return False
-        if len(self.shared) >= self.device.choices.replicated_values:
-            return False
-        return (
-            sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce)
-            <= self.device.choices.replicated_points
-        )

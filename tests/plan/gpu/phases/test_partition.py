@@ -16,7 +16,7 @@ from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
-from tvm_stitch.plan.gpu.partition import (
+from tvm_stitch.plan.gpu.phases.partition import (
     Partition,
     _Partitioner,
     partition,
@@ -189,7 +189,7 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
     part = made._open(first, 0, False, True)
     before = part.made
     monkeypatch.setattr(
-        "tvm_stitch.plan.gpu.partition.is_strided", lambda alignment: alignment is not before.alignment
+        "tvm_stitch.plan.gpu.phases.partition.is_strided", lambda alignment: alignment is not before.alignment
     )
     assert not made._join(part, second, False, True)
     assert part.made is before and part.roots == (first,) and second not in made.home
