@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from .. import compat
 from ..device import DeviceModel
-from ..graph.dtype import compute_dtype, exchanged_dtype, item_bytes
+from ..graph.dtype import HALF, compute_dtype, exchanged_dtype, item_bytes
 from ..graph.extent import static_extent
-from ..graph.ir import Operator
+from ..graph.ir import Operator, Tensor
 from ..graph.names import short_name
 from .cpu.tile import CpuMapping
 from .gpu.mapping import CrossBlockReduction, RowMapping
@@ -44,7 +45,7 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
 
     Static memory holds partial results of reductions, those of sums across rows too. Dynamic memory holds staged
     values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Retained
-    inputs are added.
+    inputs, and the values that every block has, are added.
     """
     if not plan.device.is_gpu:
         return 0, 0
@@ -60,11 +61,9 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
-    own = sum(
-        static_extent(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.crossing.shared
-    )
+    own = sum(buffer.bytes for buffer in _own(plan, 0).values())
     kept = plan.retention.shared_bytes if plan.retention is not None else 0
-    return static + own, dynamic + kept
+    return static, dynamic + kept + own
 
 
 def _padding(static: int, dynamic: int, device: DeviceModel) -> int:
@@ -116,6 +115,7 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
         plan,
         phases=tuple(tuple(new[stage] for stage in stages) for stages in plan.phases),
         retention=retention,
+        own=_own(plan, shared.padding),
         variants=tuple(replace(v, stage=laid_out(v.stage, "")) for v in plan.variants),
         shared=shared,
     )
@@ -124,6 +124,21 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
 def with_mapping(plan: KernelPlan, mapping: RowMapping | CpuMapping) -> KernelPlan:
     """Return a plan of one stage with another mapping, and with its shared memory laid out for that."""
     return with_layout(replace(plan, phases=((replace(plan.stage, mapping=mapping),),)))
+
+
+def _own(plan: KernelPlan, unused: int) -> dict[Tensor, SharedBuffer]:
+    """Return a buffer for each value that every block has. The first one has the ``unused`` bytes."""
+    return {
+        t: SharedBuffer(f"own_{k}", static_extent(t.size), own_dtype(t), 0 if k else unused)
+        for k, t in enumerate(plan.crossing.shared)
+    }
+
+
+def own_dtype(tensor: Tensor) -> str:
+    """Return the type in which a block keeps a value: a half type if the value is rounded to it, else as computed."""
+    made = tensor.producer
+    rounded = made is not None and not made.is_reduce and compat.kind(made.value) == "Cast"
+    return tensor.dtype if rounded and tensor.dtype in HALF else compute_dtype(tensor.dtype)
 
 
 def _of_stage(stage: Stage, unused: int) -> StageLayout:

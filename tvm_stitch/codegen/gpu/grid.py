@@ -53,9 +53,9 @@ class GridEmitter:
 
     def _views(self) -> None:
         """Create scratch views in the shapes of the tensors in them, and shared memory for a block's own values."""
-        for k, tensor in enumerate(self.plan.crossing.shared):
-            shape = [int(e) for e in tensor.shape] or [1]
-            self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
+        for tensor, wanted in self.plan.own.items():
+            shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
+            self.buffer[tensor] = compat.view(B.dynamic(wanted), shape, f"{wanted.name}_values")
         for tensor, name in self.plan.scratch_of.items():
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
             label = f"{tensor.name.split('_intermediate')[0]}_global"

@@ -31,6 +31,9 @@ class GridChoices:
     """Most rows of a stage that every block may evaluate, in about the time of a barrier."""
     replicated_points: int = 8192
     """Most elements that such a stage may reduce."""
+    replicated_operands: int = 32768
+    """The same in a kernel of products of few rows, whose weights would wait for another kernel: 8 rows of 4,096.
+    Not measured."""
     replicated_values: int = 16
     """Most values of such stages that blocks may keep."""
     stages_tried: int = 6

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph.dtype import exchanged_dtype, item_bytes
+from ...graph.dtype import compute_dtype, exchanged_dtype, item_bytes
+from ...graph.extent import static_extent
 from ..gpu.mapping import CrossBlockReduction
 from ..gpu.occupancy import OPT_IN_BYTES
 from ..iteration.loops import Leaf
@@ -25,10 +26,12 @@ def layout_problems(plan: KernelPlan) -> Iterator[str]:
     for where, stage in own:
         for line in _of_stage(plan, stage):
             yield f"{where}: {line}"
+    yield from _own(plan)
     yield from _retained(plan)
     yield from _padding(plan, [stage for _, stage in own])
     if plan.grid is not None:  # one kernel declares them all
         names = [buffer.name for stage in plan.stages for buffer in stage.layout.buffers]
+        names += [buffer.name for buffer in plan.own.values()]
         if len(set(names)) != len(names):
             yield "two stages have shared buffers of one name"
 
@@ -127,6 +130,18 @@ def _column_sums(plan: KernelPlan, stage: Stage) -> Iterator[str]:
             yield from _holds(sums[op], m.block * m.of(columns).vector)
         if sum(sums[op].bytes for op in ops) > plan.shared.dynamic:
             yield f"sums of {columns} columns do not fit {plan.shared.dynamic} B of dynamic shared memory"
+
+
+def _own(plan: KernelPlan) -> Iterator[str]:
+    """Check that every value that each block has lies in a buffer of its own, without loss."""
+    if plan.own.keys() != plan.crossing.shared.keys():
+        yield f"{len(plan.own)} buffers for {len(plan.crossing.shared)} values that every block has"
+    for tensor, buffer in plan.own.items():
+        yield from _holds(buffer, static_extent(tensor.size))
+        if buffer.dtype not in (tensor.dtype, compute_dtype(tensor.dtype)):
+            yield f"{tensor!r} is kept as {buffer.dtype}"
+    if sum(buffer.bytes for buffer in plan.own.values()) > plan.shared.dynamic:
+        yield "values that every block has do not fit the dynamic shared memory"
 
 
 def _retained(plan: KernelPlan) -> Iterator[str]:

@@ -331,7 +331,7 @@ class _Partitioner(Placement):
     def _share_operand(self, op: Operator, homes: Collection[Draft]) -> None:
         kept = sum(as_int(t.size) for t in self.shared) + as_int(op.output.size)
         (draft, *others) = homes
-        fits = not others and kept <= self.device.choices.replicated_points
+        fits = not others and kept <= self._most_points
         if not fits or not self._join(draft, op, False, True, shared=True) or not self._is_small(draft):
             raise Misaligned(f"{op.name} would be computed again for every row of weights")
         if not draft.replicated:

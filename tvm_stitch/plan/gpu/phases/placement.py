@@ -47,7 +47,13 @@ class Placement:
         """
         if not (self.replicate and self.graph.has_products) or op in self.outputs:
             return False
-        return as_int(op_points(op)) <= self.device.choices.replicated_points
+        return as_int(op_points(op)) <= self._most_points
+
+    @property
+    def _most_points(self) -> int:
+        """The most elements that every block may reduce, and keep."""
+        choices = self.device.choices
+        return choices.replicated_operands if self.graph.has_products else choices.replicated_points
 
     def _producers(self, op: Operator, seen: set[Operator]) -> Iterator[Operator]:
         """Yield the producers of the operator's inputs that are not global.
@@ -125,10 +131,10 @@ class Placement:
             return False
         if len(self.shared) >= self.device.choices.replicated_values:
             return False
-        return (
-            sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce)
-            <= self.device.choices.replicated_points
-        )
+        reduces = [r for r in draft.roots if r.is_reduce]
+        products = any(r.contraction for r in reduces)
+        most = self.device.choices.replicated_points if products else self._most_points
+        return sum(as_int(op_points(r)) for r in reduces) <= most
 
     def _domains(self, root: Operator, phase: int, across: bool) -> list[tuple[Operator | None, Domain]]:
         """Return the domains worth trying for the stage that a root opens, each with the dominant that asks for it."""
