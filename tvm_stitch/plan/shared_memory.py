@@ -44,8 +44,8 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
     """Return the bytes of a block's static and dynamic shared memory.
 
     Static memory holds partial results of reductions, those of sums across rows too. Dynamic memory holds staged
-    values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Retained
-    inputs, and the values that every block has, are added.
+    values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Values that every
+    block has are added to the static memory, retained inputs to the dynamic one.
     """
     if not plan.device.is_gpu:
         return 0, 0
@@ -61,9 +61,8 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
-    own = sum(buffer.bytes for buffer in _own(plan, 0).values())
     kept = plan.retention.shared_bytes if plan.retention is not None else 0
-    return static, dynamic + kept + own
+    return static + own_bytes(plan), dynamic + kept
 
 
 def _padding(static: int, dynamic: int, device: DeviceModel) -> int:
@@ -115,7 +114,7 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
         plan,
         phases=tuple(tuple(new[stage] for stage in stages) for stages in plan.phases),
         retention=retention,
-        own=_own(plan, shared.padding),
+        own=_own(plan),
         variants=tuple(replace(v, stage=laid_out(v.stage, "")) for v in plan.variants),
         shared=shared,
     )
@@ -126,12 +125,32 @@ def with_mapping(plan: KernelPlan, mapping: RowMapping | CpuMapping) -> KernelPl
     return with_layout(replace(plan, phases=((replace(plan.stage, mapping=mapping),),)))
 
 
-def _own(plan: KernelPlan, unused: int) -> dict[Tensor, SharedBuffer]:
-    """Return a buffer for each value that every block has. The first one has the ``unused`` bytes."""
-    return {
-        t: SharedBuffer(f"own_{k}", static_extent(t.size), own_dtype(t), 0 if k else unused)
-        for k, t in enumerate(plan.crossing.shared)
-    }
+def own_bytes(plan: KernelPlan) -> int:
+    """Return the bytes of the values that every block has."""
+    return sum(buffer.bytes for buffer in {buffer.name: buffer for buffer in _own(plan).values()}.values())
+
+
+def _own(plan: KernelPlan) -> dict[Tensor, SharedBuffer]:
+    """Return the buffer of each value that every block has. Values of one type share it, if one's last phase is before
+    the other's first.
+    """
+    sizes: list[SharedBuffer] = []
+    last: list[int] = []
+    slot: dict[Tensor, int] = {}
+    for tensor, phase in sorted(plan.crossing.shared.items(), key=lambda made: made[1]):
+        elements, dtype = static_extent(tensor.size), own_dtype(tensor)
+        free = (k for k in range(len(sizes)) if last[k] < phase and sizes[k].dtype == dtype)
+        k = slot[tensor] = next(free, len(sizes))
+        read = max(
+            (f for f, stages in enumerate(plan.phases) for s in stages if tensor in s.slice.tensors),
+            default=phase,
+        )
+        if k == len(sizes):
+            sizes.append(SharedBuffer(f"own_{k}", elements, dtype))
+            last.append(read)
+        sizes[k] = replace(sizes[k], elements=max(sizes[k].elements, elements))
+        last[k] = read
+    return {tensor: sizes[k] for tensor, k in slot.items()}
 
 
 def own_dtype(tensor: Tensor) -> str:

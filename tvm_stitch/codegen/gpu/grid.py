@@ -53,9 +53,13 @@ class GridEmitter:
 
     def _views(self) -> None:
         """Create scratch views in the shapes of the tensors in them, and shared memory for a block's own values."""
-        for tensor, wanted in self.plan.own.items():
+        own = {
+            wanted: B.local([wanted.elements], wanted.dtype, wanted.name, "shared")
+            for wanted in dict.fromkeys(self.plan.own.values())
+        }
+        for k, (tensor, wanted) in enumerate(self.plan.own.items()):
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
-            self.buffer[tensor] = compat.view(B.dynamic(wanted), shape, f"{wanted.name}_values")
+            self.buffer[tensor] = compat.view(own[wanted], shape, f"own_value_{k}")
         for tensor, name in self.plan.scratch_of.items():
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
             label = f"{tensor.name.split('_intermediate')[0]}_global"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ...graph.dtype import compute_dtype, exchanged_dtype, item_bytes
 from ...graph.extent import static_extent
+from ...graph.ir import Tensor
 from ..gpu.mapping import CrossBlockReduction
 from ..gpu.occupancy import OPT_IN_BYTES
 from ..iteration.loops import Leaf
@@ -31,7 +32,6 @@ def layout_problems(plan: KernelPlan) -> Iterator[str]:
     yield from _padding(plan, [stage for _, stage in own])
     if plan.grid is not None:  # one kernel declares them all
         names = [buffer.name for stage in plan.stages for buffer in stage.layout.buffers]
-        names += [buffer.name for buffer in plan.own.values()]
         if len(set(names)) != len(names):
             yield "two stages have shared buffers of one name"
 
@@ -133,15 +133,20 @@ def _column_sums(plan: KernelPlan, stage: Stage) -> Iterator[str]:
 
 
 def _own(plan: KernelPlan) -> Iterator[str]:
-    """Check that every value that each block has lies in a buffer of its own, without loss."""
+    """Check that every value that each block has lies in a buffer, without loss, while it is read."""
     if plan.own.keys() != plan.crossing.shared.keys():
         yield f"{len(plan.own)} buffers for {len(plan.crossing.shared)} values that every block has"
+        return
+    live: dict[tuple[str, int], Tensor] = {}
     for tensor, buffer in plan.own.items():
         yield from _holds(buffer, static_extent(tensor.size))
         if buffer.dtype not in (tensor.dtype, compute_dtype(tensor.dtype)):
             yield f"{tensor!r} is kept as {buffer.dtype}"
-    if sum(buffer.bytes for buffer in plan.own.values()) > plan.shared.dynamic:
-        yield "values that every block has do not fit the dynamic shared memory"
+        reading = [f for f, stages in enumerate(plan.phases) for s in stages if tensor in s.slice.tensors]
+        for f in range(plan.crossing.shared[tensor], max(reading, default=0) + 1):
+            other = live.setdefault((buffer.name, f), tensor)
+            if other is not tensor:
+                yield f"{tensor!r} and {other!r} are both in {buffer.name} in phase {f}"
 
 
 def _retained(plan: KernelPlan) -> Iterator[str]:

@@ -23,7 +23,7 @@ from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
 from ..rows.weights import weights_mapping
-from ..shared_memory import with_layout
+from ..shared_memory import own_bytes, with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
@@ -161,6 +161,8 @@ class _Mapper:
             replace(found.crossing, partials=self.partials),
             Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
+        if own_bytes(plan) > self.device.choices.replicated_bytes:
+            raise Misaligned(f"every block would keep {own_bytes(plan)} bytes of values")
         return self._cost(penalty), plan
 
     def _shared_out(self, stages: Sequence[Stage], blocks: int) -> list[Stage]:

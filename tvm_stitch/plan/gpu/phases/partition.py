@@ -14,11 +14,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ....device import DeviceModel
-from ....graph.dtype import exchanged_dtype
+from ....graph.dtype import exchanged_dtype, item_bytes
 from ....graph.ir import Operator, StitchGraph
 from ... import dominants
 from ...iteration.alignment import Misaligned, OneByOne
 from ...kernel import Crossing
+from ...shared_memory import own_dtype
 from ...slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_operators
 from ..orientation import Orientation, as_int, has_many_results, is_strided, orientation
 from .draft import Draft
@@ -329,9 +330,10 @@ class _Partitioner(Placement):
         return True
 
     def _share_operand(self, op: Operator, homes: Collection[Draft]) -> None:
-        kept = sum(as_int(t.size) for t in self.shared) + as_int(op.output.size)
         (draft, *others) = homes
-        fits = not others and kept <= self._most_points
+        together = [op.output, *(t for t, phase in self.shared.items() if phase == draft.phase)]
+        kept = sum(as_int(t.size) * item_bytes(own_dtype(t)) for t in together)
+        fits = not others and kept <= self.device.choices.replicated_bytes
         if not fits or not self._join(draft, op, False, True, shared=True) or not self._is_small(draft):
             raise Misaligned(f"{op.name} would be computed again for every row of weights")
         if not draft.replicated:
