@@ -246,7 +246,7 @@ class KernelPlan:
     the scratch buffer of each value that crosses in device memory and is not an output. ``variants`` of the only stage
     are for some lengths of its rows, which are known at launch. The first variant that serves is taken, and the stage
     if none does. ``schemes`` gives the scheme of every operator of the graph. ``shared`` is the size of a block's
-    shared memory, and ``own`` has the buffers of the values that every block has, filled once the plan is complete.
+    shared memory. ``own`` has the buffers of the values that every block has. Complete plans have both.
     """
 
     graph: StitchGraph

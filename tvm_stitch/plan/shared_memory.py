@@ -44,8 +44,8 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
     """Return the bytes of a block's static and dynamic shared memory.
 
     Static memory holds partial results of reductions, those of sums across rows too. Dynamic memory holds staged
-    values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Values that every
-    block has are added to the static memory, retained inputs to the dynamic one.
+    values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Values that
+    every block has are added to the static memory, retained inputs to the dynamic one.
     """
     if not plan.device.is_gpu:
         return 0, 0
@@ -131,26 +131,23 @@ def own_bytes(plan: KernelPlan) -> int:
 
 
 def _own(plan: KernelPlan) -> dict[Tensor, SharedBuffer]:
-    """Return the buffer of each value that every block has. Values of one type share it, if one's last phase is before
-    the other's first.
+    """Return the buffer of each value that every block has.
+
+    Values of one type share a buffer if the last phase that reads one is before the phase that makes the other.
     """
-    sizes: list[SharedBuffer] = []
-    last: list[int] = []
-    slot: dict[Tensor, int] = {}
+    buffers: list[SharedBuffer] = []
+    busy: list[int] = []  # the last phase that reads a buffer
+    position: dict[Tensor, int] = {}
     for tensor, phase in sorted(plan.crossing.shared.items(), key=lambda made: made[1]):
         elements, dtype = static_extent(tensor.size), own_dtype(tensor)
-        free = (k for k in range(len(sizes)) if last[k] < phase and sizes[k].dtype == dtype)
-        k = slot[tensor] = next(free, len(sizes))
-        read = max(
-            (f for f, stages in enumerate(plan.phases) for s in stages if tensor in s.slice.tensors),
-            default=phase,
-        )
-        if k == len(sizes):
-            sizes.append(SharedBuffer(f"own_{k}", elements, dtype))
-            last.append(read)
-        sizes[k] = replace(sizes[k], elements=max(sizes[k].elements, elements))
-        last[k] = read
-    return {tensor: sizes[k] for tensor, k in slot.items()}
+        k = next((k for k, b in enumerate(buffers) if busy[k] < phase and b.dtype == dtype), len(buffers))
+        if k == len(buffers):
+            buffers.append(SharedBuffer(f"own_{k}", 0, dtype))
+            busy.append(phase)
+        readers = [f for f, stages in enumerate(plan.phases) for s in stages if tensor in s.slice.tensors]
+        buffers[k] = replace(buffers[k], elements=max(buffers[k].elements, elements))
+        busy[k], position[tensor] = max(readers, default=phase), k
+    return {tensor: buffers[k] for tensor, k in position.items()}
 
 
 def own_dtype(tensor: Tensor) -> str:

@@ -34,8 +34,8 @@ class GridChoices:
     replicated_operands: int = 32768
     """The same in a kernel of products of few rows, whose weights would wait for another kernel. Not measured."""
     replicated_bytes: int = 40 * 1024
-    """Most bytes of the results of such stages in a block's static shared memory, which ends at 48 KiB: 8 rows of 2,048
-    columns of a half type."""
+    """Most bytes of the results of such stages in a block's static shared memory, which ends at 48 KiB. Eight rows of
+    2,048 columns of a half type take 32 KiB."""
     replicated_values: int = 16
     """Most values of such stages that blocks may keep."""
     stages_tried: int = 6

@@ -287,7 +287,7 @@ class _Partitioner(Placement):
     def _store_product(self, op: Operator) -> bool:
         """Store an operator that picks the elements of a product out of sums, in place of the sums.
 
-        Whatever reads an element then reads one value, and picks nothing. Return whether the operator is one.
+        A later operator then reads one value, and picks nothing. Return whether the operator is one.
         """
         sums = [self.cut.producer.get(t) for t in op.inputs]
         homes = {self.home[each] for each in sums if each in self.home and each.contraction}

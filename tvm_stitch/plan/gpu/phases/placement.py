@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the operators of a stitch op are, while they are placed into stages, and what follows from that."""
+"""The places of a stitch op's operators while they are put into stages, and the answers that follow from them."""
 
 from __future__ import annotations
 
