@@ -11,6 +11,7 @@ from .. import compat
 from ..compat import PrimFunc, Var
 from ..config import StitchConfig
 from ..device import DeviceModel, device_model
+from ..graph.extent import Extent
 from ..support.failures import Refusal
 from ..target import capability_of
 from .attention import Attention, with_heads_as_queries
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 class AttentionKernels(Protocol):
     """The attention kernels of a target."""
 
-    @property
-    def widens(self) -> bool:
-        """True if kernels read operands of half types as float32."""
+    def widens(self, queries: Extent) -> bool:
+        """Return whether the kernel for so many queries reads operands of half types as float32."""
 
     def check(self, attention: Attention) -> None:
         """Raise a Refusal unless a kernel computes this attention, and faster than separate operators."""
@@ -48,26 +48,27 @@ class _Cuda:
     target: Target
     config: StitchConfig
     device: DeviceModel
-    widens: bool = False
+
+    def widens(self, queries: Extent) -> bool:
+        return self._has_few(queries)  # the kernel of more queries multiplies in the type of its operands
 
     def check(self, attention: Attention) -> None:
         _check_asked(self.config)
         if capability_of(self.target) < cuda_attention.FIRST_CAPABILITY:
             raise Refusal(f"our kernel needs compute capability {cuda_attention.FIRST_CAPABILITY / 10:.1f}")
-        if self._has_few(attention):
+        if self._has_few(attention.queries):
             attention_few.check(attention, self.device)
             return
         cuda_attention.check(attention, self.device.shared_per_block)
         if self.config.tf32 and attention.q.dtype == "float32":
             raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
 
-    def _has_few(self, attention: Attention) -> bool:
-        """Return whether attention has so few queries that another kernel is for them."""
-        queries = attention.queries
+    def _has_few(self, queries: Extent) -> bool:
+        """Return whether queries are so few that another kernel is for them."""
         return isinstance(queries, int) and queries < self.device.choices.attention_fewest_queries
 
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
-        if self._has_few(attention):
+        if self._has_few(attention.queries):
             return attention_few.cuda_attention_few(attention, numbers, self.device)
         return cuda_attention.cuda_attention(attention, numbers, self.device)
 
@@ -77,7 +78,9 @@ class _Cpu:
     target: Target
     config: StitchConfig
     device: DeviceModel
-    widens: bool = compat.COMPUTES_BFLOAT16
+
+    def widens(self, queries: Extent) -> bool:
+        return compat.COMPUTES_BFLOAT16
 
     def check(self, attention: Attention) -> None:
         _check_asked(self.config)

@@ -523,3 +523,26 @@ def test_keys_of_several_heads_are_read_once_on_a_cpu(dtype: str, widened: bool)
     wanted = weights / weights.sum(-1, keepdims=True) @ v
     tolerance = 5e-3 if dtype == "bfloat16" and not widened else 1e-6
     assert np.abs(found - wanted).max() <= tolerance * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(("queries", "kept"), [(1, "bfloat16"), (40, "float32")])
+def test_few_queries_read_keys_as_they_lie(queries: int, kept: str) -> None:
+    """A cache of a half type is not widened in memory, and heads that share keys are not copied."""
+
+    def widened(emit: Any, q: Any, k: Any, v: Any) -> Any:
+        def repeated(x: Any) -> Any:
+            shape = [B, H // 2, 2, T, D]
+            return emit(R.reshape(emit(R.broadcast_to(emit(R.expand_dims(x, [2])), shape)), [B, H, T, D]))
+
+        q, k, v = (emit(R.astype(x, "float32")) for x in (q, repeated(k), repeated(v)))
+        turned = emit(R.multiply(emit(R.permute_dims(k, [0, 1, 3, 2])), relax.const(0.25, "float32")))
+        weights = emit(R.nn.softmax(emit(R.matmul(q, turned)), -1))
+        return emit(R.astype(emit(R.matmul(weights, v)), "bfloat16"))
+
+    cache = ((B, H // 2, T, D), "bfloat16")
+    mod, computed = fused(build(widened, ((B, H, queries, D), "bfloat16"), cache, cache))
+    (how,) = computed.values()
+    assert how.startswith("our kernel")
+    (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert {str(each.dtype) for each in func.params[1:3]} == {kept}
+    assert ("broadcast_to" in operators(mod)) == (kept == "float32")

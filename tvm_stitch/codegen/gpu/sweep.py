@@ -25,7 +25,7 @@ from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import compute_dtype, convert
 from .memory.async_copies import read_copies
-from .memory.packed_pairs import widened
+from .memory.packed_pairs import hold_pairs, widened
 from .memory.row_memory import RowMemory
 
 
@@ -161,6 +161,7 @@ class SweepEmitter(RowMemory):
                 self.stage_element = position + e
                 self.eval.at_column(safe + e)
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
+            hold_pairs(self.pairs[tile] for tile in self.load_tiles.values() if tile in self.pairs)
             with B.when(B.both(self.in_range, valid) if p.outputs else None):
                 self._store(p, cm, safe, out_tiles)
 

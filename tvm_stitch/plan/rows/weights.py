@@ -80,9 +80,8 @@ def _mapping(
     weights = {leaf: min(every, vector) for leaf, every in weights.items()}
     vectors = columns // vector
     most = min(block, max(device.warp, vectors))
-    counts = [
-        device.warp << n for n in range(device.max_threads_per_block.bit_length()) if device.warp << n <= most
-    ]
+    counts = [device.warp << n for n in range(device.max_threads_per_block.bit_length())]
+    counts = [count for count in counts if count <= most and block % count == 0]
     size = sum(int(tensor.size) * item_bytes(tensor.dtype) for tensor in {leaf[0] for leaf in weights})
     threads = min(
         counts, key=lambda count: (_seconds(rows, size, block // count, count, blocks, device), count)

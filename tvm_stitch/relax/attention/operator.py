@@ -63,8 +63,9 @@ def planned_operator(finder: AttentionFinder, var: relax.Var, permuted: bool = T
     """
     call = finder.values[var]
     plain = attention_of(call)
+    operands = finder.operands(plain.queries)
     (q, of_q), (k, of_k), (v, _) = (
-        finder.operands.heads(value, factors) for value, factors in zip(call.args, (True, True, False))
+        operands.heads(value, factors) for value, factors in zip(call.args, (True, True, False))
     )
     result, strides, skipped = finder.stored(var, tuple(shape_of(call) or ()), permuted)
     batch, row, head, _ = strides

@@ -8,7 +8,7 @@ and heads that share keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -62,14 +62,19 @@ class AttentionFinder:
 
     Args:
         func: the function.
-        widens: whether the kernel reads values of half types as the float32 that they are cast to.
+        widens: takes a number of queries, and returns whether the kernel for so many reads values of half types as the
+            float32 that they are cast to.
     """
 
-    def __init__(self, func: relax.Function, widens: bool = False):
+    def __init__(self, func: relax.Function, widens: Callable[[Extent], bool] = lambda queries: False):
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.func = func
         self.reader = PatternReader(self.values)
-        self.operands = OperandReader(self.reader, widens)
+        self._widens = widens
+
+    def operands(self, queries: Extent) -> OperandReader:
+        """Return the reader of the operands of attention of so many queries."""
+        return OperandReader(self.reader, self._widens(queries))
 
     @cached_property
     def readers(self) -> Readers:
@@ -109,8 +114,9 @@ class AttentionFinder:
             raise NotAttention("its products are of other numbers of matrices")
         self._check_members([*weights.members, *scores.members], var)
         shapes = [*weights.shapes, *scores.shapes, out]
-        shapes += self.operands.shapes(scores.product.args[1], (out[-1], of_scores[-1]))
-        shapes += self.operands.shapes(call.args[1], (of_scores[-1], out[-1]))
+        operands = self.operands(of_scores[-2])
+        shapes += operands.shapes(scores.product.args[1], (out[-1], of_scores[-1]))
+        shapes += operands.shapes(call.args[1], (of_scores[-1], out[-1]))
         whole_shapes = [shape for shape in shapes if same(product(shape[:-2]), matrices)]
         few = [shape[:-2] for shape in whole_shapes if len(shape) <= LEADING_AXES + 2]
         if not few:
@@ -145,9 +151,10 @@ class AttentionFinder:
         if not isinstance(size, int):
             raise Refusal("its heads are of symbolic size")
         both = [same_shape(shape[:-2], leading) for shape in (first, out)]  # else matmul repeats matrices
-        q, of_q = self.operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
-        k, of_k = self.operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
-        v, _ = self.operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)
+        operands = self.operands(queries)
+        q, of_q = operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
+        k, of_k = operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
+        v, _ = operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)
         result, strides, skipped = self.stored(var, (*leading, queries, size), permuted)
         plan = Attention(
             three(leading),

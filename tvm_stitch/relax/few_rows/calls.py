@@ -27,8 +27,9 @@ class ProductCall:
         args: the operands of the call.
         position: the position of the weight among them.
         operands: the operands, with the tensor that the weight permutes in the weight's place.
-        turning: the function that permutes the weight, or None if the weight is read as it lies.
+        turning: the function that permutes the weight, or None if the model does not permute it.
         order: for each axis of the tensor in memory, the axis of the weight.
+        turned: whether the weight is a constant that is to be stored in that order.
     """
 
     function: tvm.ir.GlobalVar
@@ -39,6 +40,7 @@ class ProductCall:
     operands: tuple[relax.Expr, ...]
     turning: tvm.ir.GlobalVar | None
     order: tuple[int, ...]
+    turned: bool = False
 
 
 class ProductCalls:
@@ -66,10 +68,14 @@ class ProductCalls:
             same = args[position], None, tuple(range(len(args[position].ty.shape)))
             stored, turning, order = self._permuted(args[position], weights) or same
             packed = self._is_packed(args[1 - position], stored)
-            if weights.serves(product.row_count, args[position], product.is_along(order), packed):
+            along = product.is_along(order)
+            turned = not along and turning is None and weights.is_turned(stored)
+            if turned:
+                order = product.order_along()
+            if weights.serves(product.row_count, args[position], along or turned, packed):
                 operands = tuple(stored if i == position else arg for i, arg in enumerate(args))
                 return ProductCall(
-                    value.args[0], graph, product, tuple(args), position, operands, turning, order
+                    value.args[0], graph, product, tuple(args), position, operands, turning, order, turned
                 )
         return None
 

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import numpy as np
 import tvm
 from tvm import relax, tirx
 
@@ -42,25 +46,40 @@ class ProductSums:
         if not found:
             return mod
         made: dict[object, tvm.ir.GlobalVar] = {}
+        stored: dict[object, tvm.ir.GenericConst] = {}
 
         def summed(match: Match) -> relax.Expr:
             call = found[match.var]
-            key = call.function, call.position, call.turning
+            key = call.function, call.position, call.turning, call.turned
             if key not in made:
                 sums = sums_of(call.product, call.graph, call.product.width(self.device), call.order)
                 made[key] = match.builder.add_func(
                     _marked(sums, call, mod), f"{call.function.name_hint}_sums"
                 )
-            operands = relax.Tuple([match.now(each) for each in call.operands])
-            return relax.call_tir(made[key], operands, match.before.ty)
+            operands = [match.now(each) for each in call.operands]
+            if call.turned:
+                weight = operands[call.position]
+                if (weight.value, call.order) not in stored:
+                    stored[weight.value, call.order] = transposed(weight, call.order)
+                operands[call.position] = stored[weight.value, call.order]
+            return relax.call_tir(made[key], relax.Tuple(operands), match.before.ty)
 
         return apply_rules(
             mod, [Rule("it waits for its weight", summed, variables=found, leaves_unused=True)]
         )
 
 
+def transposed(weight: tvm.ir.GenericConst, order: Sequence[int]) -> tvm.ir.GenericConst:
+    """Return a constant with its axes in another order. Of each new axis, the order has the old one."""
+    return relax.const(np.ascontiguousarray(weight.value.numpy().transpose(order)), str(weight.ty.dtype))
+
+
 def _marked(sums: tirx.PrimFunc, call: ProductCall, mod: tvm.IRModule) -> tirx.PrimFunc:
     """Return the function of sums with the product's own functions and pattern."""
     func = mod[call.function]
-    of = [func, call.position, *([] if call.turning is None else [mod[call.turning]])]
+    of = [func, call.position]
+    if call.turning is not None:
+        of.append(mod[call.turning])
+    elif call.turned:
+        of.append(list(call.order))
     return private_like(sums, func).with_attr(SUMS_ATTR, tvm.ir.save_json(of))

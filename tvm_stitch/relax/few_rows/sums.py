@@ -58,6 +58,12 @@ class FewRows:
         reduced = {a.var for a in self.operator.reduce}
         return bool(reduced & compat.free_vars(indices[order[-1]]))
 
+    def order_along(self) -> tuple[int, ...]:
+        """Return an order of the weight's axes in which neighbouring elements are added up."""
+        axes = range(len(self.weight.shape))
+        last = [i for i in axes if self.is_along([i])]
+        return (*(i for i in axes if i not in last), *last)
+
     def width(self, device: DeviceModel) -> int:
         """Return how many neighbouring rows of weights are read together: fewer, the more sums there are."""
         choices = device.choices

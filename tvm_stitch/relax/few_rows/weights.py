@@ -7,8 +7,9 @@ kernel that multiplies reads the narrow tensor, and computes each element where 
 norm, SiLU and a residual, took 112 us on an H200. In one kernel it takes 26 us.
 
 Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a single row, so
-that norms, activations and residuals are computed in the same kernel. On a CPU it takes those of up to
-eight rows by weights of half types, unless they are constants, which templates pack.
+that norms, activations and residuals are computed in the same kernel. Constants are stored as such a kernel reads them.
+On a CPU a scope takes products of up to eight rows by weights of half types, unless they are constants, which templates
+pack.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Weights:
     def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
         self.graphs, self.choices = graphs, device.choices
         rows = device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
+        self.turns_constants = device.is_gpu
         self.dense_types = FLOATS if device.is_gpu else HALF
         self.dense_bytes = 0 if device.is_gpu else device.choices.cpu_dense_bytes
         self.dense_rows = rows if config.compute_of("matmul") == "auto" else 0
@@ -83,7 +85,13 @@ class Weights:
             return False
         if math.prod(right[:-2]) != 1 or str(call.args[0].ty.dtype) != str(call.args[1].ty.dtype):
             return False
-        return self.serves(math.prod(left[:-1]), call.args[1], self._is_transposed(call.args[1]))
+        weight = call.args[1]
+        along = self._is_transposed(weight) or self.is_turned(weight)
+        return self.serves(math.prod(left[:-1]), weight, along)
+
+    def is_turned(self, weight: relax.Expr) -> bool:
+        """Return whether a weight is a constant that is stored with the elements of a sum next to each other."""
+        return self.turns_constants and isinstance(weight, tvm.ir.GenericConst)
 
     def serves(self, rows: int, weight: relax.Expr, along: bool, packed: bool = False) -> bool:
         """Return whether a scope is to take a product.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -10,6 +11,7 @@ from ... import compat
 from ...support.module_pass import module_pass
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import SUMS_ATTR
+from .product_sums import transposed
 
 
 @module_pass
@@ -41,7 +43,12 @@ class WholeProducts:
                 return None
             product, weight, *turning = held[match.before.args[0]]
             args = list(match.value.args[1].fields)
-            if turning:
+            if turning and not isinstance(
+                turning[0], tvm.tirx.PrimFunc
+            ):  # a constant, stored in another order
+                weight, order = int(weight), [int(axis) for axis in turning[0]]
+                args[weight] = transposed(args[weight], np.argsort(order).tolist())
+            elif turning:
                 weight = int(weight)
                 _, turned = compat.prim_func_params(product)[weight]
                 assert turned is not None

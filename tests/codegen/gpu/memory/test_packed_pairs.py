@@ -51,3 +51,14 @@ def test_no_choice_is_left_between_the_halves() -> None:
     source = checked(norm, TOLERANCE, ((3, 40_000), "bfloat16"), ((40_000,), "bfloat16"))
     assert MASK in source
     assert not [line for line in source.splitlines() if "__uint_as_float" in line and "?" in line]
+
+
+def test_a_result_does_not_take_the_place_of_what_another_one_reads() -> None:
+    """The first result of an element is stored before the bias of that element is read."""
+
+    def two(emit: Any, x: Any, w: Any, bias: Any) -> Any:
+        normed = norm(emit, x, w)
+        turned = emit(R.reshape(emit(R.concat(emit(R.split(normed, 2, axis=-1)), axis=-1)), (3, 32)))
+        return [turned, emit(R.add(turned, bias))]
+
+    checked(two, TOLERANCE, ((3, 32), "bfloat16"), ((32,), "bfloat16"), ((32,), "bfloat16"))

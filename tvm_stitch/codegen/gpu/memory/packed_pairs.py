@@ -7,6 +7,8 @@ three instructions for two elements.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .... import compat
 from ....compat import Buffer, Expr, tir
 from ... import builder as B
@@ -22,3 +24,14 @@ def widened(words: Buffer, element: Expr) -> Expr:
     lower = tir.shift_left(word, compat.const(16, "uint32"))
     first = tir.EQ(tir.floormod(element, B.i64(2)), B.i64(0))
     return tir.call_pure_extern("float32", "__uint_as_float", tir.Select(first, lower, upper))
+
+
+def hold_pairs(tiles: Iterable[Buffer]) -> None:
+    """Keep the memory of tiles that are read as words until here.
+
+    TVM lets a tile that is stored in a loop take the memory of one that the loop reads for the last time. First it looks
+    whether each element is read before it is stored. But it does not see reads through a view of other elements. A second
+    result would be computed from elements of the first one. TVM removes these loads itself later.
+    """
+    for words in tiles:
+        B.evaluate(B.fetch(words, 0))
