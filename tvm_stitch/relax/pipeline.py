@@ -46,6 +46,7 @@ from .constants.weights import ConstantWeights
 from .dump import asked_dump
 from .few_rows.product_columns import ProductColumns
 from .few_rows.product_sums import ProductSums
+from .few_rows.weights import dense_rows
 from .few_rows.whole_products import WholeProducts
 from .fourier.kernels import FourierTransforms
 from .in_place.stores import StoredRows
@@ -201,7 +202,7 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
 ))
 
 LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libraries and of hand-written kernels", (
-    Row("ReductionInnermost", lambda c: ReductionInnermost(has_cublaslt(c.config)),
+    Row("ReductionInnermost", lambda c: ReductionInnermost(has_cublaslt(c.config), dense_rows(c.device, c.config)),
         "Store constant weights of half types with the reduction dimension innermost.", CUDA),
     Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config), "Let cuBLASLt compute matmuls.",
         CUDA,

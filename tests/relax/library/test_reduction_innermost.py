@@ -44,6 +44,12 @@ def test_a_weight_is_a_transposition(dtype: str, out: str | None) -> None:
     tvm.ir.assert_structural_equal(turned(before), build(body, x))
 
 
+def test_a_weight_of_few_rows_is_left_to_stitch_ops() -> None:
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(draw(8, 5), "float16"))], ((1, 1, 8), "float16"))
+    tvm.ir.assert_structural_equal(ReductionInnermost(lambda: True, few=1)(mod), mod)
+    assert "permute_dims" in str(turned(mod))
+
+
 def test_products_of_one_weight_share_it() -> None:
     w = relax.const(draw(8, 8))
     mod = turned(build(lambda emit, x: [R.matmul(emit(R.matmul(x, w)), w)], ((4, 8), "float16")))

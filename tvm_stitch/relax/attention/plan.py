@@ -62,8 +62,7 @@ class AttentionFinder:
 
     Args:
         func: the function.
-        widens: takes a number of queries, and returns whether the kernel for so many reads values of half types as the
-            float32 that they are cast to.
+        widens: whether the kernel for a number of queries reads values of half types as the float32 of their casts.
     """
 
     def __init__(self, func: relax.Function, widens: Callable[[Extent], bool] = lambda queries: False):

@@ -41,6 +41,13 @@ POINTWISE = BROADCASTING | {f"relax.{name}" for name in f"{_MOVES} {_UNARY} {_BI
 """Operators that a kernel evaluates at the element that it needs, at little cost."""
 
 
+def dense_rows(device: DeviceModel, config: StitchConfig) -> int:
+    """Return the most rows of a product whose weight is not narrow, if a scope is to take it."""
+    if config.compute_of("matmul") != "auto":
+        return 0
+    return device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
+
+
 class Graphs:
     """The graphs of a module's functions. Each function is read once."""
 
@@ -70,11 +77,10 @@ class Weights:
 
     def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
         self.graphs, self.choices = graphs, device.choices
-        rows = device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
         self.turns_constants = device.is_gpu
         self.dense_types = FLOATS if device.is_gpu else HALF
         self.dense_bytes = 0 if device.is_gpu else device.choices.cpu_dense_bytes
-        self.dense_rows = rows if config.compute_of("matmul") == "auto" else 0
+        self.dense_rows = dense_rows(device, config)
         self.values: Mapping[relax.Var, relax.Expr] = relax.analysis.get_var2val(func)
         self._sources: dict[relax.Var, float] = {}
 

@@ -8,6 +8,7 @@ long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import tvm
 from tvm import relax
 
 from ...graph.dtype import HALF
+from ...graph.extent import is_static
 from ...support.module_pass import module_pass
 from ..rewriting.calls import with_calls
 from ..rewriting.views import shape_of
@@ -30,17 +32,18 @@ class ReductionInnermost:
 
     Args:
         is_called: returns whether the library is installed. Only such matmuls ask.
+        few: most rows of a matmul that is left to a stitch op, which stores the weight itself.
     """
 
-    def __init__(self, is_called: Callable[[], bool]):
-        self.is_called = is_called
+    def __init__(self, is_called: Callable[[], bool], few: int = 0):
+        self.is_called, self.few = is_called, few
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         transposed: dict[Any, Any] = {}
 
         def rewrite(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             left, right = call.args
-            if not _has_half_weight(call) or not self.is_called():
+            if not _has_half_weight(call) or self._has_few_rows(call) or not self.is_called():
                 return call
             if right not in transposed:
                 array = np.ascontiguousarray(right.value.numpy().T)
@@ -55,6 +58,11 @@ class ReductionInnermost:
             why="tensor cores read a weight faster along its reduction axis",
             when=_has_half_weight,
         )
+
+    def _has_few_rows(self, call: relax.Call) -> bool:
+        """Return whether a matmul has so few rows that a stitch op takes it."""
+        shape = shape_of(call.args[0])
+        return shape is not None and is_static(shape[:-1]) and math.prod(map(int, shape[:-1])) <= self.few
 
 
 def _has_half_weight(call: relax.Call) -> bool:

@@ -29,9 +29,9 @@ def widened(words: Buffer, element: Expr) -> Expr:
 def hold_pairs(tiles: Iterable[Buffer]) -> None:
     """Keep the memory of tiles that are read as words until here.
 
-    TVM lets a tile that is stored in a loop take the memory of one that the loop reads for the last time. First it looks
-    whether each element is read before it is stored. But it does not see reads through a view of other elements. A second
-    result would be computed from elements of the first one. TVM removes these loads itself later.
+    TVM lets a tile that is stored in a loop take the memory of one that the loop reads for the last time. It looks
+    whether each element is read before it is stored, but it does not see reads through a view of other elements. So a
+    second result could be computed from elements of the first one. TVM removes these loads itself later.
     """
     for words in tiles:
         B.evaluate(B.fetch(words, 0))
