@@ -16,6 +16,7 @@ from ..evaluator import convert
 from .cross_row_reduction import total
 from .grid_barrier import grid_barrier
 from .launch_bounds import bound_registers
+from .matrix.stage import MatrixStageEmitter
 from .memory.retained import Retained
 from .stage import StageEmitter
 
@@ -41,7 +42,8 @@ class GridEmitter:
                         retained = self.retained
                         if retained is not None and stage not in retained.retention.stages:
                             retained = None
-                        StageEmitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
+                        emitter = StageEmitter if stage.row_mapping.matrix is None else MatrixStageEmitter
+                        emitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
 
     def _launch(self, stack: ExitStack) -> None:
         plan, grid = self.plan, self.plan.shared_grid

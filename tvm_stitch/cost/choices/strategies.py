@@ -144,6 +144,13 @@ class StrategyChoices:
     """Registers of weights that a thread has in flight."""
     weight_sums: int = 8
     """Accumulators of a thread, over all sums, from which on the latency of additions is hidden."""
+    matrix_words: int = 32
+    """Registers of weights that a thread has in flight for matrix units. Not measured."""
+    matrix_round_cost: float = 0.02
+    """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time: they wait
+    for each other, and for the next weights. Not measured."""
+    matrix_dense_rows: int = 2
+    """Fewest rows that matrix units multiply by weights that are not packed. Not measured."""
 
     # -- rows over several blocks (task splitting) ---------------------------------------------------------------------
     split_columns: int = 1024

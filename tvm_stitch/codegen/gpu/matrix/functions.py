@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the device functions that multiply on matrix units. Each call carries the functions' CUDA C."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from ....compat import Expr, T
+from ....plan.gpu.matrix_units import MatrixUnits
+
+_ELEMENT = {"float16": "half", "bfloat16": "__nv_bfloat16"}
+_PUT, _GET = "tvm_stitch::put_sum", "tvm_stitch::get_sum"
+
+_ADD = """
+__device__ __forceinline__ void {name}(float* c, const unsigned* low, const unsigned* high, const void* x, int x_apart,
+                                       int tile_apart) {{
+  tvm_stitch::add_products<{traits}>(c, low, high, x, x_apart, tile_apart);
+}}
+"""
+
+
+def add_products(units: MatrixUnits, *arguments: Expr) -> Expr:
+    """Return a call that adds the products of a lane's next weights of two rows.
+
+    Args:
+        units: the plan.
+        arguments: addresses of the fragments, of the words of both rows, and of the factors, and the elements from one
+            octet of factors to the next one and from one fragment's to the next one's.
+    """
+    packed = units.packed
+    traits = (
+        _ELEMENT[units.dtype], str(packed.bits), str(packed.signed).lower(), str(packed.zero), str(units.tiles)
+    )  # fmt: skip
+    words = ["tvm_stitch_add", units.dtype, *traits[1:]]
+    name = "_".join(words).replace("-", "less")
+    source = _source() + _ADD.format(name=name, traits=", ".join(traits))
+    return T.cuda.func_call(name, *arguments, source_code=source)
+
+
+def put_sum(sums: Expr, at: Expr, value: Expr) -> Expr:
+    """Return a call that stores a partial sum in shared memory. TVM places no barriers for it."""
+    return T.cuda.func_call(_PUT, sums, at, value, source_code=_source())
+
+
+def get_sum(sums: Expr, at: Expr) -> Expr:
+    """Return a call that loads a partial sum from shared memory."""
+    return T.cuda.func_call(_GET, sums, at, source_code=_source(), return_type="float32")
+
+
+@cache
+def _source() -> str:
+    return (Path(__file__).parent / "products.cuh").read_text()
