@@ -91,13 +91,24 @@ def _mapping(
     if weights[0].scale is not None:
         per_scale = _per_scale(columns // row_chunks, weights[0].group, chunks)
     units = MatrixUnits(
-        sums, factors, dtype, tuple(map(tuple, products)), results, lane_bytes, slices, chunks, steps, per_scale
+        sums,
+        factors,
+        dtype,
+        tuple(map(tuple, products)),
+        results,
+        lane_bytes,
+        slices,
+        chunks,
+        steps,
+        per_scale,
     )
     if units.shared_bytes(warps) > device.shared_per_block - OPT_IN_BYTES:
         raise Unknown(f"{len(factors)} rows of {columns} factors exceed shared memory")
     threads = device.warp * slices // units.tile_rows
     spaces = [(sums.columns, ColumnMapping(OCTET, 1, -(-columns // (OCTET * threads))))]
-    spaces += [(p.columns, ColumnMapping(1, -(-int(p.columns) // threads))) for p in sched.passes if p is not sums]
+    spaces += [
+        (p.columns, ColumnMapping(1, -(-int(p.columns) // threads))) for p in sched.passes if p is not sums
+    ]
     return RowMapping(threads, block // threads, ByExtent(spaces), matrix=units)
 
 
@@ -214,7 +225,9 @@ def _lane_bytes(weights: Sequence[PackedWeight], columns: int) -> int:
         even = words > 0 and all(n % words == 0 for w in weights for n in (w.words.base, w.words.stride))
         if whole and grouped and even:
             return size
-    raise Unknown(f"{columns} columns in groups of {first.group} are no whole vectors of {first.bits}-bit weights")
+    raise Unknown(
+        f"{columns} columns in groups of {first.group} are no whole vectors of {first.bits}-bit weights"
+    )
 
 
 def _shares(

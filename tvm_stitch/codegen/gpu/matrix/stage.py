@@ -86,7 +86,9 @@ class MatrixStageEmitter(StageEmitter):
             with B.loop("serial", -(-count * per_octet // threads), "zeros") as turn:
                 at = turn * B.i64(threads) + self.thread
                 with B.when(at < B.i64(count * per_octet)):
-                    apart = (at // B.i64(per_octet) * B.i64(u.stored_factors) + B.i64(number)) * B.i64(per_octet)
+                    apart = (at // B.i64(per_octet) * B.i64(u.stored_factors) + B.i64(number)) * B.i64(
+                        per_octet
+                    )
                     zero = compat.const(0.0, "float32")
                     B.store(self.held, convert(zero, u.dtype), [apart + at % B.i64(per_octet)])
 
@@ -242,15 +244,17 @@ class MatrixStageEmitter(StageEmitter):
                     )
                     x = tir.address_of(B.fetch(self.held, base + self.apart * B.i64(octet)))
                     apart, tile = tir.Cast("int32", self.apart), tir.Cast("int32", self.tile_apart)
-                    B.evaluate(
-                        add_products(u, tir.address_of(B.fetch(sums, 0)), low, high, x, apart, tile)
-                    )
+                    B.evaluate(add_products(u, tir.address_of(B.fetch(sums, 0)), low, high, x, apart, tile))
             if u.per_scale:
                 self._add_scaled(totals, sums, scales[number])
 
     def _inside(self, chunk: Expr) -> Expr | None:
         """Return the condition that a row has a chunk, or None if it certainly has."""
-        return None if self.units.covered_chunks == self.units.row_chunks else chunk < B.i64(self.units.row_chunks)
+        return (
+            None
+            if self.units.covered_chunks == self.units.row_chunks
+            else chunk < B.i64(self.units.row_chunks)
+        )
 
     def _load_words(self, of: _Rows, chunk: Expr, words: Buffer, start: int) -> None:
         u = self.units
@@ -348,7 +352,9 @@ class MatrixStageEmitter(StageEmitter):
         self._meet()  # the sums of the task before were read
         for tile in range(u.tiles):
             for half in range(2):
-                at = (self.warp * B.i64(TILE_ROWS) + self.across + B.i64(half * TILE_ROWS // 2)) * B.i64(count)
+                at = (self.warp * B.i64(TILE_ROWS) + self.across + B.i64(half * TILE_ROWS // 2)) * B.i64(
+                    count
+                )
                 for e in range(2 if u.groups == 1 else 1):
                     value, factor = totals[tile * 4 + half * 2 + e], B.i64(tile * each) + self.quarter
                     writes: Expr | None = None
@@ -380,7 +386,9 @@ class MatrixStageEmitter(StageEmitter):
         def part(op: Operator, index: Expr) -> Expr:
             row, factor = place[op]
             at = (tile * B.i64(u.slices) + index) * B.i64(TILE_ROWS) + inside + B.i64(row)
-            return B.cell(get_sum(self._results(), tir.Cast("int32", at * B.i64(count) + B.i64(factor))), "part")
+            return B.cell(
+                get_sum(self._results(), tir.Cast("int32", at * B.i64(count) + B.i64(factor))), "part"
+            )
 
         ops, threads = list(p.reduces), self.mapping.threads
         found = fold_partials(ops, u.slices, threads, self.lane, part, self.stage.partials_in_order)
