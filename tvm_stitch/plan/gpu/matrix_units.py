@@ -10,20 +10,12 @@ other groups' weights. The sums of groups stay apart, and each is multiplied by 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ...graph.ir import Operator
 from ..iteration.alignment import Key
 from ..iteration.loops import Leaf, RowLoop
 from ..rows.fields import PackedWeight
-
-TILE_ROWS = 16
-"""Rows of weights of an ``mma``."""
-TILE_COLUMNS = 8
-"""Columns of an ``mma``."""
-LANES_OF_ROW = 4
-"""Lanes of a warp that share a row of an ``mma``."""
-OCTET = 8
-"""Elements of a factor that a lane reads at once: the columns of two ``mma``."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +23,9 @@ class MatrixUnits:
     """The sums of a pass on matrix units.
 
     Attributes:
+        mma_rows, mma_columns: the rows and columns of an ``mma``'s result. The rows are those of weights.
+        row_lanes: the lanes of a warp that share a row.
+        octet: the elements of a factor that a lane reads at once, for two ``mma``.
         sums: the pass.
         factors: the rows that are multiplied by the weights, as values or inputs of a half type at their points.
         dtype: of the factors.
@@ -42,6 +37,11 @@ class MatrixUnits:
         steps: times that a warp loads so many.
         per_scale: chunks whose sums are multiplied by a scale at once, or 0 without scales.
     """
+
+    mma_rows: ClassVar[int] = 16
+    mma_columns: ClassVar[int] = 8
+    row_lanes: ClassVar[int] = 4
+    octet: ClassVar[int] = 8
 
     sums: RowLoop
     factors: tuple[Key | Leaf, ...]
@@ -72,7 +72,7 @@ class MatrixUnits:
     @property
     def tile_rows(self) -> int:
         """The rows of the domain of a warp."""
-        return TILE_ROWS // (self.width * len(self.weights))
+        return self.mma_rows // (self.width * len(self.weights))
 
     @property
     def lane_columns(self) -> int:
@@ -82,7 +82,7 @@ class MatrixUnits:
     @property
     def chunk_columns(self) -> int:
         """The columns of a chunk."""
-        return LANES_OF_ROW * self.lane_columns
+        return self.row_lanes * self.lane_columns
 
     @property
     def row_chunks(self) -> int:
@@ -102,22 +102,22 @@ class MatrixUnits:
     @property
     def tiles(self) -> int:
         """The ``mma`` by which a warp multiplies the same weights, for all factors and groups."""
-        return -(-len(self.factors) * self.groups // TILE_COLUMNS)
+        return -(-len(self.factors) * self.groups // self.mma_columns)
 
     @property
     def stored_factors(self) -> int:
         """The rows of factors in shared memory, with rows of zeros behind if there are several tiles."""
-        whole = TILE_COLUMNS // self.groups
+        whole = self.mma_columns // self.groups
         return len(self.factors) if self.tiles == 1 else self.tiles * whole
 
     @property
     def factor_elements(self) -> int:
         """The elements of all factors in shared memory, and an octet of zeros."""
-        return self.stored_factors * self.covered_chunks * self.chunk_columns + OCTET
+        return self.stored_factors * self.covered_chunks * self.chunk_columns + self.octet
 
     def result_elements(self, warps: int) -> int:
         """Return the elements of the partial sums of a block's warps."""
-        return warps * TILE_ROWS * len(self.factors)
+        return warps * self.mma_rows * len(self.factors)
 
     def shared_bytes(self, warps: int) -> int:
         """Return the bytes of a block's shared memory."""
@@ -129,7 +129,7 @@ class MatrixUnits:
         A word's fields are taken in pairs that are half a word apart, by one mask.
         """
         each = max(1, 32 // self.packed.bits)
-        if each < OCTET:
+        if each < self.octet:
             return column
         word, number = divmod(column, each)
         return word * each + 2 * (number % (each // 2)) + number // (each // 2)

@@ -102,16 +102,11 @@ def packed_weight(alignment: Alignment, weight: Key | Leaf, columns: int) -> Pac
     scale = _as_float32(others[0])
     for each in others[1:]:
         scale = scale * _as_float32(each)
-    places = tuple(reads.place(reads.tensors[compat.load_buffer(e)], e) for e in loads_of(scale))
+    places = tuple(reads.place(reads.tensors[compat.load_buffer(e)], e) for e in compat.loads_in(scale))
     if any(p.every == 1 for p in places):
         raise Unknown("every weight has a scale of its own")
     group = min([p.every for p in places], default=columns)
     return PackedWeight(words, bits, signed, zero, group, scale, places)
-
-
-def loads_of(value: Expr) -> list[Expr]:
-    """Return the loads of an expression, from left to right."""
-    return [e for e in compat.parts(value) if compat.is_load(e)]
 
 
 def alike(a: Expr, b: Expr) -> bool:
@@ -199,7 +194,7 @@ class _Reads:
 
     def fields(self, value: Expr) -> tuple[Place, int, bool]:
         """Return the words that an integer is a field of, its bits, and whether it is signed."""
-        loads = loads_of(value)
+        loads = compat.loads_in(value)
         if len(loads) != 1:
             raise Unknown(f"an integer of a weight is computed from {len(loads)} elements")
         (load,) = loads

@@ -17,7 +17,7 @@ from ...graph.dtype import HALF, item_bytes
 from ...graph.extent import ByExtent
 from ...graph.ir import Operator, Tensor
 from ..gpu.mapping import ColumnMapping, RowMapping
-from ..gpu.matrix_units import LANES_OF_ROW, OCTET, TILE_ROWS, MatrixUnits
+from ..gpu.matrix_units import MatrixUnits
 from ..gpu.occupancy import OPT_IN_BYTES
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Point
@@ -84,8 +84,8 @@ def _mapping(
         for factor in factors
     )
     lane_bytes = _lane_bytes(weights, columns)
-    tiles = -(-int(alignment.domain.rows) * width * len(products) // TILE_ROWS)
-    row_chunks = columns * weights[0].bits // (8 * LANES_OF_ROW * lane_bytes)
+    tiles = -(-int(alignment.domain.rows) * width * len(products) // MatrixUnits.mma_rows)
+    row_chunks = columns * weights[0].bits // (8 * MatrixUnits.row_lanes * lane_bytes)
     slices, chunks, steps = _shares(tiles, row_chunks, lane_bytes, warps, blocks, device)
     per_scale = 0
     if weights[0].scale is not None:
@@ -105,7 +105,9 @@ def _mapping(
     if units.shared_bytes(warps) > device.shared_per_block - OPT_IN_BYTES:
         raise Unknown(f"{len(factors)} rows of {columns} factors exceed shared memory")
     threads = device.warp * slices // units.tile_rows
-    spaces = [(sums.columns, ColumnMapping(OCTET, 1, -(-columns // (OCTET * threads))))]
+    spaces = [
+        (sums.columns, ColumnMapping(MatrixUnits.octet, 1, -(-columns // (MatrixUnits.octet * threads))))
+    ]
     spaces += [
         (p.columns, ColumnMapping(1, -(-int(p.columns) // threads))) for p in sched.passes if p is not sums
     ]
@@ -173,7 +175,7 @@ def _products(weights: Sequence[PackedWeight]) -> Iterator[list[PackedWeight]]:
     whole = list(weights)
     for found in ([whole], [whole[: len(whole) // 2], whole[len(whole) // 2 :]]):
         width = len(found[0])
-        if TILE_ROWS // 2 % width == 0 and all(_are_neighbours(each) for each in found if each):
+        if MatrixUnits.mma_rows // 2 % width == 0 and all(_are_neighbours(each) for each in found if each):
             firsts = [each[0] for each in found]
             if not _are_of_one_form(firsts):
                 raise Unknown("products of different weights")
@@ -218,9 +220,9 @@ def _lane_bytes(weights: Sequence[PackedWeight], columns: int) -> int:
     for size in (16, 8, 4):
         own = 8 * size // first.bits
         words = size // item_bytes(first.words.tensor.dtype)
-        whole = own % OCTET == 0 and columns % (LANES_OF_ROW * own) == 0
+        whole = own % MatrixUnits.octet == 0 and columns % (MatrixUnits.row_lanes * own) == 0
         grouped = first.scale is None or first.group % own == 0
-        chunk = LANES_OF_ROW * own
+        chunk = MatrixUnits.row_lanes * own
         grouped = grouped and (first.scale is None or chunk % first.group == 0 or first.group % chunk == 0)
         even = words > 0 and all(n % words == 0 for w in weights for n in (w.words.base, w.words.stride))
         if whole and grouped and even:

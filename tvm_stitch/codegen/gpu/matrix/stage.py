@@ -16,10 +16,10 @@ from ....compat import Buffer, Expr, tir
 from ....graph.extent import as_expr
 from ....graph.ir import Operator, Tensor
 from ....plan.gpu.mapping import ColumnMapping
-from ....plan.gpu.matrix_units import LANES_OF_ROW, OCTET, TILE_COLUMNS, TILE_ROWS, MatrixUnits
+from ....plan.gpu.matrix_units import MatrixUnits
 from ....plan.iteration.alignment import Key
 from ....plan.iteration.loops import Leaf, RowLoop
-from ....plan.rows.fields import PackedWeight, Place, loads_of
+from ....plan.rows.fields import PackedWeight, Place
 from ... import builder as B
 from ...evaluator import convert
 from ..reduce import WARP, fold_partials
@@ -55,7 +55,7 @@ class MatrixStageEmitter(StageEmitter):
         self.units: MatrixUnits = self.mapping.matrix
         self.warps = self.mapping.block // WARP
         self.held = B.dynamic(self.stage.layout.matrix)
-        self.quarter = self.thread & B.i64(LANES_OF_ROW - 1)
+        self.quarter = self.thread & B.i64(MatrixUnits.row_lanes - 1)
         self.across = (self.thread & B.i64(WARP - 1)) >> B.i64(2)
         self.warp = self.thread >> B.i64(5)
 
@@ -68,21 +68,21 @@ class MatrixStageEmitter(StageEmitter):
     def _store_factors(self) -> None:
         """Store the factors of all columns, and zeros for those past the row's end."""
         u, threads = self.units, self.mapping.block
-        octets = u.columns // OCTET
+        octets = u.columns // MatrixUnits.octet
         with B.loop("serial", -(-octets // threads), "octets") as turn:
             octet = turn * B.i64(threads) + self.thread
             with B.when(None if octets % threads == 0 else octet < B.i64(octets)):
                 for number, factor in enumerate(u.factors):
-                    self._store_octet(factor, number, octet * B.i64(OCTET))
-        zeros = [(u.factor_elements - OCTET, OCTET)]
+                    self._store_octet(factor, number, octet * B.i64(MatrixUnits.octet))
+        zeros = [(u.factor_elements - MatrixUnits.octet, MatrixUnits.octet)]
         if u.covered_chunks > u.row_chunks:
             start = u.row_chunks * u.chunk_columns * u.stored_factors
             zeros.append((start, u.covered_chunks * u.chunk_columns * u.stored_factors - start))
         for start, count in zeros:
             self._store_zeros(start, count, B.i64(1))
         for number in range(len(u.factors), u.stored_factors):
-            per_octet = LANES_OF_ROW * OCTET
-            count = u.row_chunks * u.lane_columns // OCTET
+            per_octet = MatrixUnits.row_lanes * MatrixUnits.octet
+            count = u.row_chunks * u.lane_columns // MatrixUnits.octet
             with B.loop("serial", -(-count * per_octet // threads), "zeros") as turn:
                 at = turn * B.i64(threads) + self.thread
                 with B.when(at < B.i64(count * per_octet)):
@@ -103,15 +103,15 @@ class MatrixStageEmitter(StageEmitter):
     def _store_octet(self, factor: Key | Leaf, number: int, column: Expr) -> None:
         """Store eight neighbouring elements of a factor."""
         u, (first, point) = self.units, factor
-        cm, before = ColumnMapping(OCTET, 1), dict(self.load_tiles)
+        cm, before = ColumnMapping(MatrixUnits.octet, 1), dict(self.load_tiles)
         for leaf in self._inputs(factor):
-            self.load_tiles[leaf] = self.input_tile(leaf, OCTET)
+            self.load_tiles[leaf] = self.input_tile(leaf, MatrixUnits.octet)
             self._read_vector(leaf, cm, column, B.i64(0))
-        own = column % B.i64(u.lane_columns) if u.lane_columns > OCTET else B.i64(0)
+        own = column % B.i64(u.lane_columns) if u.lane_columns > MatrixUnits.octet else B.i64(0)
         lane = column // B.i64(u.lane_columns)  # among the lanes of all chunks
-        each = max(OCTET, 32 // u.packed.bits)
-        word, part = own // B.i64(each), (own % B.i64(each)) if each > OCTET else B.i64(0)
-        for e in range(OCTET):
+        each = max(MatrixUnits.octet, 32 // u.packed.bits)
+        word, part = own // B.i64(each), (own % B.i64(each)) if each > MatrixUnits.octet else B.i64(0)
+        for e in range(MatrixUnits.octet):
             self.element = self.lane_element = B.i64(e)
             self.eval.at_column(column + B.i64(e))
             if isinstance(first, Operator):
@@ -119,13 +119,15 @@ class MatrixStageEmitter(StageEmitter):
             else:
                 value = B.fetch(self.load_tiles[(first, point)], e)
             place: Expr = B.i64(u.position(e))
-            if each > OCTET:  # two octets of a word: the second one's fields are the other elements of pairs
-                place = B.i64(2 * e) + part // B.i64(OCTET)
+            if (
+                each > MatrixUnits.octet
+            ):  # two octets of a word: the second one's fields are the other elements of pairs
+                place = B.i64(2 * e) + part // B.i64(MatrixUnits.octet)
             of_lane = word * B.i64(each) + place
-            octet, inside = of_lane // B.i64(OCTET), of_lane % B.i64(OCTET)
-            chunk = lane // B.i64(LANES_OF_ROW) * B.i64(u.lane_columns // OCTET) + octet
-            at = (chunk * B.i64(u.stored_factors) + B.i64(number)) * B.i64(LANES_OF_ROW)
-            at = (at + lane % B.i64(LANES_OF_ROW)) * B.i64(OCTET) + inside
+            octet, inside = of_lane // B.i64(MatrixUnits.octet), of_lane % B.i64(MatrixUnits.octet)
+            chunk = lane // B.i64(MatrixUnits.row_lanes) * B.i64(u.lane_columns // MatrixUnits.octet) + octet
+            at = (chunk * B.i64(u.stored_factors) + B.i64(number)) * B.i64(MatrixUnits.row_lanes)
+            at = (at + lane % B.i64(MatrixUnits.row_lanes)) * B.i64(MatrixUnits.octet) + inside
             B.store(self.held, convert(value, u.dtype), [at])
         self.load_tiles = before
         self.end_sweep()
@@ -182,7 +184,7 @@ class MatrixStageEmitter(StageEmitter):
         neighbour = self.across & B.i64(u.width - 1)
         row = self.first_row + tile * B.i64(u.tile_rows) + (self.across >> B.i64(u.width.bit_length() - 1))
         if half and not several:
-            row = row + B.i64(TILE_ROWS // 2 // u.width)
+            row = row + B.i64(MatrixUnits.mma_rows // 2 // u.width)
         row = B.cell(tir.min(row, as_expr(self.domain.rows) - B.i64(1)), "row")
         words = self._element(tuple(w.words for w in weights), row, neighbour)
         words = words + self.quarter * B.i64(u.lane_columns // weights[0].words.every)
@@ -207,13 +209,13 @@ class MatrixStageEmitter(StageEmitter):
         factor = self.across >> B.i64(u.groups.bit_length() - 1)
         group = self.quarter >> B.i64(2 - (u.groups.bit_length() - 1))
         own = tir.EQ(self.across & B.i64(u.groups - 1), group)
-        if u.tiles == 1 and len(u.factors) * u.groups < TILE_COLUMNS:
+        if u.tiles == 1 and len(u.factors) * u.groups < MatrixUnits.mma_columns:
             own = tir.And(own, factor < B.i64(len(u.factors)))
-        start = (factor * B.i64(LANES_OF_ROW) + self.quarter) * B.i64(OCTET)
-        per_octet = u.stored_factors * LANES_OF_ROW * OCTET
-        self.octet = B.cell(tir.Select(own, start, B.i64(u.factor_elements - OCTET)), "octet")
+        start = (factor * B.i64(MatrixUnits.row_lanes) + self.quarter) * B.i64(MatrixUnits.octet)
+        per_octet = u.stored_factors * MatrixUnits.row_lanes * MatrixUnits.octet
+        self.octet = B.cell(tir.Select(own, start, B.i64(u.factor_elements - MatrixUnits.octet)), "octet")
         self.apart = B.cell(tir.Select(own, B.i64(per_octet), B.i64(0)), "octets_apart")
-        of_tile = TILE_COLUMNS // u.groups * LANES_OF_ROW * OCTET
+        of_tile = MatrixUnits.mma_columns // u.groups * MatrixUnits.row_lanes * MatrixUnits.octet
         self.tile_apart = B.cell(tir.Select(own, B.i64(of_tile), B.i64(0)), "tiles_apart")
 
     def _step(self, rows: list[_Rows], chunk: Expr, totals: Buffer) -> None:
@@ -226,10 +228,10 @@ class MatrixStageEmitter(StageEmitter):
                 self._load_words(of, chunk + B.i64(c), words, (2 * c + half) * count)
         spans = range(0, u.chunks, u.per_scale or u.chunks)
         scales = [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in spans] if u.per_scale else []
-        octets = u.lane_columns // OCTET
+        octets = u.lane_columns // MatrixUnits.octet
         base = B.cell(self.octet + chunk * B.i64(octets) * self.apart, "octets")
         at_once = {2: 1, 4: 1, 8: 2, 16: 4}[u.packed.bits]  # words
-        of_call = 32 * at_once // (u.packed.bits * OCTET)
+        of_call = 32 * at_once // (u.packed.bits * MatrixUnits.octet)
         for number, start in enumerate(spans):
             sums = totals
             if u.per_scale:
@@ -267,7 +269,7 @@ class MatrixStageEmitter(StageEmitter):
             for v in range(count):
                 B.store(words, compat.const(0, "uint32"), [B.i64(start + v)])
         with B.when(inside), B.loop("vectorized", count, "v") as v:
-            at = of.words + chunk * B.i64(LANES_OF_ROW * count) + v
+            at = of.words + chunk * B.i64(MatrixUnits.row_lanes * count) + v
             B.store(words, compat.load(memory, [at]), [B.i64(start) + v])
 
     def _scales(self, of: _Rows, chunk: Expr) -> list[Expr]:
@@ -278,7 +280,7 @@ class MatrixStageEmitter(StageEmitter):
         loaded: dict[object, Buffer] = {}
         inside = self._inside(chunk)
         for load, place, first, all_places in zip(
-            loads_of(weight.scale), weight.places, of.scales, zip(*(w.places for w in of.weights))
+            compat.loads_in(weight.scale), weight.places, of.scales, zip(*(w.places for w in of.weights))
         ):
             held = B.local([lanes], place.tensor.dtype, "scale")
             memory = B.flat_view(self.buffers.of(place.tensor))
@@ -348,13 +350,15 @@ class MatrixStageEmitter(StageEmitter):
     def _hand_over(self, totals: list[Expr]) -> None:
         """Store the sums of the warp's rows of weights, for all factors."""
         u, count = self.units, len(self.units.factors)
-        each = TILE_COLUMNS // u.groups
+        each = MatrixUnits.mma_columns // u.groups
         self._meet()  # the sums of the task before were read
         for tile in range(u.tiles):
             for half in range(2):
-                at = (self.warp * B.i64(TILE_ROWS) + self.across + B.i64(half * TILE_ROWS // 2)) * B.i64(
-                    count
-                )
+                at = (
+                    self.warp * B.i64(MatrixUnits.mma_rows)
+                    + self.across
+                    + B.i64(half * MatrixUnits.mma_rows // 2)
+                ) * B.i64(count)
                 for e in range(2 if u.groups == 1 else 1):
                     value, factor = totals[tile * 4 + half * 2 + e], B.i64(tile * each) + self.quarter
                     writes: Expr | None = None
@@ -375,7 +379,7 @@ class MatrixStageEmitter(StageEmitter):
         """Set the sums of the thread's row of the domain."""
         u, count = self.units, len(self.units.factors)
         place = {
-            op: (product * TILE_ROWS // 2 + neighbour, factor)
+            op: (product * MatrixUnits.mma_rows // 2 + neighbour, factor)
             for factor, products in enumerate(u.results)
             for product, ops in enumerate(products)
             for neighbour, op in enumerate(ops)
@@ -385,7 +389,7 @@ class MatrixStageEmitter(StageEmitter):
 
         def part(op: Operator, index: Expr) -> Expr:
             row, factor = place[op]
-            at = (tile * B.i64(u.slices) + index) * B.i64(TILE_ROWS) + inside + B.i64(row)
+            at = (tile * B.i64(u.slices) + index) * B.i64(MatrixUnits.mma_rows) + inside + B.i64(row)
             return B.cell(
                 get_sum(self._results(), tir.Cast("int32", at * B.i64(count) + B.i64(factor))), "part"
             )
