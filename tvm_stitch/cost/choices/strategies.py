@@ -147,8 +147,8 @@ class StrategyChoices:
     matrix_words: int = 32
     """Registers of weights that a thread has in flight for matrix units. Not measured."""
     matrix_round_cost: float = 0.02
-    """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time: they wait
-    for each other, and for the next weights. Not measured."""
+    """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time. They wait
+    for each other, and then for the next weights. Not measured."""
     matrix_dense_rows: int = 2
     """Fewest rows that matrix units multiply by weights that are not packed. Not measured."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ...graph.extent import ByExtent, Extent, text_of
 from ..iteration.loops import Leaf
-from .matrix_units import MatrixUnits
+from ..rows.matrix_units import MatrixUnits
 
 
 class CrossBlockReduction(enum.Enum):
@@ -125,7 +125,7 @@ class RowMapping:
 
     @property
     def sums_taken(self) -> str:
-        """How the sums of a product of few rows are taken, for ``explain``. It is empty for other rows."""
+        """A short text about the sums of a product of few rows, for ``explain``. It is empty for other rows."""
         if self.matrix is not None:
             return f"by {self.matrix.describe()}"
         return f"by lanes: {self.by_lanes}" if self.by_lanes else ""

@@ -17,12 +17,12 @@ from ...graph.dtype import HALF, item_bytes
 from ...graph.extent import ByExtent
 from ...graph.ir import Operator, Tensor
 from ..gpu.mapping import ColumnMapping, RowMapping
-from ..gpu.matrix_units import MatrixUnits
 from ..gpu.occupancy import OPT_IN_BYTES
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Point
 from ..iteration.loops import Leaf, LoopNest, RowLoop
 from .fields import PackedWeight, Unknown, alike, packed_weight
+from .matrix_units import MatrixUnits
 from .weights import sums_of_products
 
 Factor = Key | Leaf

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from ....compat import Expr, T
-from ....plan.gpu.matrix_units import MatrixUnits
+from ....plan.rows.matrix_units import MatrixUnits
 
 _ELEMENT = {"float16": "half", "bfloat16": "__nv_bfloat16"}
 _PUT, _GET = "tvm_stitch::put_sum", "tvm_stitch::get_sum"
@@ -25,8 +25,8 @@ def add_products(units: MatrixUnits, *arguments: Expr) -> Expr:
 
     Args:
         units: the plan.
-        arguments: addresses of the fragments, of the words of both rows, and of the factors, and the elements from one
-            octet of factors to the next one and from one fragment's to the next one's.
+        arguments: the addresses of fragments, of each row's words and of factors. Then the elements from one octet of
+            factors to the next one, and to that of the next fragment.
     """
     packed = units.packed
     traits = (

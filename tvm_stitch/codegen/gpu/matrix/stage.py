@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a stage whose sums matrix units take (see ``plan.gpu.matrix_units``).
+"""Emit a stage whose sums matrix units take (see ``plan.rows.matrix_units``).
 
 A block stores the factors in shared memory once, in the order in which lanes multiply them. Then each warp multiplies
 its rows of weights, and hands its sums to the threads of those rows through shared memory.
@@ -16,10 +16,10 @@ from ....compat import Buffer, Expr, tir
 from ....graph.extent import as_expr
 from ....graph.ir import Operator, Tensor
 from ....plan.gpu.mapping import ColumnMapping
-from ....plan.gpu.matrix_units import MatrixUnits
 from ....plan.iteration.alignment import Key
 from ....plan.iteration.loops import Leaf, RowLoop
 from ....plan.rows.fields import PackedWeight, Place
+from ....plan.rows.matrix_units import MatrixUnits
 from ... import builder as B
 from ...evaluator import convert
 from ..reduce import WARP, fold_partials

@@ -15,7 +15,7 @@ from typing import ClassVar
 from ...graph.ir import Operator
 from ..iteration.alignment import Key
 from ..iteration.loops import Leaf, RowLoop
-from ..rows.fields import PackedWeight
+from .fields import PackedWeight
 
 
 @dataclass(frozen=True)
