@@ -90,6 +90,8 @@ def packed_weight(alignment: Alignment, weight: Key | Leaf, columns: int) -> Pac
     value = reads.inlined((first, point))
     factors = list(_factors(value))
     integers = [each for each in factors if _is_integer(each)]
+    if any(compat.kind(each) == "Cast" for each in factors if each not in integers):
+        raise Unknown("a weight is rounded before it is multiplied")
     if len(integers) != 1:
         raise Unknown(f"{len(integers)} factors of a weight are integers")
     found, zero = _difference(integers[0])
