@@ -44,7 +44,9 @@ class Form:
         """Return the integers of words <n, k / each> as float64 <n, k>."""
         fields = np.arange(self.each) if not self.order else np.asarray(self.order)
         wide = words.astype(f"uint{8 * words.itemsize}").astype("uint64")[:, :, None]
-        found = ((wide >> (fields * self.bits).astype("uint64")) & np.uint64(2**self.bits - 1)).astype("int64")
+        found = ((wide >> (fields * self.bits).astype("uint64")) & np.uint64(2**self.bits - 1)).astype(
+            "int64"
+        )
         found -= (found >> self.bits - 1 << self.bits) if self.signed else 0
         return found.reshape(len(words), -1).astype("float64") - self.zero
 

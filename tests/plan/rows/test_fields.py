@@ -12,7 +12,11 @@ from tvm_stitch import explain
 
 def sums(form: Form, dtype: str = "float16", scale: str = "", group: int = 32) -> str:
     """Return how the report says that the sums of a product are taken."""
-    text = explain(product(form, 1, 16, 256, group, dtype, scale), emulated_target()).verbose()
+    return sums_of_text(explain(product(form, 1, 16, 256, group, dtype, scale), emulated_target()).verbose())
+
+
+def sums_of_text(text: str) -> str:
+    """Return the line of a report on the sums of a product."""
     (line,) = [line for line in text.splitlines() if "sums by " in line]
     return line[line.index("sums by ") :]
 

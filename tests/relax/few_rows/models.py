@@ -12,9 +12,7 @@ GROUP = 4
 """Weights of one scale."""
 
 
-def dequantized(
-    words: te.Tensor, scales: te.Tensor, bits: int, dtype: str, group: int = GROUP
-) -> te.Tensor:
+def dequantized(words: te.Tensor, scales: te.Tensor, bits: int, dtype: str, group: int = GROUP) -> te.Tensor:
     """Return weights as mlc-llm writes them: unsigned integers in words of 32 bits, a scale for each group."""
     each, zero = 32 // bits, 2 ** (bits - 1) - 1
 
