@@ -244,7 +244,8 @@ def _shares(
         waits = choices.weight_warps_cost * (slices.bit_length() - 1)
         return busy + waits + (choices.matrix_round_cost * (rounds - 1) if slices > 1 else 0.0)
 
-    counts = [1 << n for n in range(warps.bit_length()) if 1 << n <= max(1, min(warps, row_chunks))]
+    powers = [1 << n for n in range(warps.bit_length())]
+    counts = [n for n in powers if warps % n == 0 and n <= max(1, row_chunks)]
     slices = min(counts, key=lambda n: (cost(n), n))
     own = -(-row_chunks // slices)
     at_once = max(1, min(own, choices.matrix_words * 4 // (2 * lane_bytes)))
