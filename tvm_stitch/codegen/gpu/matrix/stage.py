@@ -35,8 +35,8 @@ class _Rows:
         weights: of the rows' product.
         row: of the domain.
         neighbour: which of the product's neighbouring rows.
-        words: the lane's first word.
-        scales: of each place that the scale reads, the element of the row's first group.
+        words: the lane's first vector of words.
+        scales: of each place that the scale reads, the first vector of the row's elements.
     """
 
     weights: tuple[PackedWeight, ...]
@@ -187,14 +187,18 @@ class MatrixStageEmitter(StageEmitter):
             row = row + B.i64(MatrixUnits.mma_rows // 2 // u.width)
         row = B.cell(tir.min(row, as_expr(self.domain.rows) - B.i64(1)), "row")
         words = self._element(tuple(w.words for w in weights), row, neighbour)
-        words = words + self.quarter * B.i64(u.lane_columns // weights[0].words.every)
-        size = u.packed.bits * weights[0].words.every  # bits of an element
-        words = B.cell(words // B.i64(32 // size) if size < 32 else words, "words")
-        scales = [
-            B.cell(self._element(places, row, neighbour), "scales")
-            for places in zip(*(w.places for w in weights))
-        ]
-        return _Rows(weights, row, neighbour, words, tuple(scales))
+        # Numbers of vectors, times their length: TVM makes one access of a vector only if it sees a multiple.
+        vectors = B.cell(words // B.i64(u.lane_columns // weights[0].words.every) + self.quarter, "words")
+        scales = []
+        for places in zip(*(w.places for w in weights)):
+            first, length = self._element(places, row, neighbour), self._scales_together(places)
+            scales.append(B.cell(first // B.i64(length) if length > 1 else first, "scales"))
+        return _Rows(weights, row, neighbour, vectors, tuple(scales))
+
+    def _scales_together(self, places: tuple[Place, ...]) -> int:
+        """Return how many neighbouring elements a lane loads of a scale at once: those of its sums' groups."""
+        even = all(n % 2 == 0 for place in places for n in (place.base, place.stride))
+        return 2 if self.units.groups > 1 and places[0].every == self.units.packed.group and even else 1
 
     @staticmethod
     def _element(places: tuple[Place, ...], row: Expr, neighbour: Expr) -> Expr:
@@ -269,7 +273,7 @@ class MatrixStageEmitter(StageEmitter):
             for v in range(count):
                 B.store(words, compat.const(0, "uint32"), [B.i64(start + v)])
         with B.when(inside), B.loop("vectorized", count, "v") as v:
-            at = of.words + chunk * B.i64(MatrixUnits.row_lanes * count) + v
+            at = (of.words + chunk * B.i64(MatrixUnits.row_lanes)) * B.i64(count) + v
             B.store(words, compat.load(memory, [at]), [B.i64(start) + v])
 
     def _scales(self, of: _Rows, chunk: Expr) -> list[Expr]:
@@ -284,14 +288,16 @@ class MatrixStageEmitter(StageEmitter):
         ):
             held = B.local([lanes], place.tensor.dtype, "scale")
             memory = B.flat_view(self.buffers.of(place.tensor))
-            together = lanes == 2 and place.every == weight.group and _is_even(all_places)
+            together = self._scales_together(all_places)
             if inside is not None:
                 for e in range(lanes):
                     B.store(held, compat.const(0, place.tensor.dtype), [B.i64(e)])
             with B.when(inside):
-                if together:
-                    with B.loop("vectorized", 2, "v") as v:
-                        at = first + self._group(place, chunk, 0) + v
+                if together > 1:
+                    pairs = chunk * B.i64(u.groups // 2)
+                    pairs = pairs + (self.quarter & B.i64(1)) if u.groups == 4 else pairs
+                    with B.loop("vectorized", together, "v") as v:
+                        at = (first + pairs) * B.i64(together) + v
                         B.store(held, compat.load(memory, [at]), [v])
                 else:
                     for e in range(lanes):
@@ -397,8 +403,3 @@ class MatrixStageEmitter(StageEmitter):
         ops, threads = list(p.reduces), self.mapping.threads
         found = fold_partials(ops, u.slices, threads, self.lane, part, self.stage.partials_in_order)
         self._set_results(ops, found)
-
-
-def _is_even(places: tuple[Place, ...]) -> bool:
-    """Return whether pairs of elements of neighbouring rows lie at even offsets."""
-    return all(n % 2 == 0 for place in places for n in (place.base, place.stride))
