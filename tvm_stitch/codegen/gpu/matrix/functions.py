@@ -38,6 +38,16 @@ def add_products(units: MatrixUnits, *arguments: Expr) -> Expr:
     return T.cuda.func_call(name, *arguments, source_code=source)
 
 
+def load_early(size: int, to: Expr, at: Expr) -> Expr:
+    """Return a call that loads 2, 4, 8 or 16 bytes, before what follows it."""
+    return T.cuda.func_call(f"tvm_stitch::load_early<{size}>", to, at, source_code=_source())
+
+
+def fetch_line(at: Expr) -> Expr:
+    """Return a call that fetches a line of memory into the second-level cache."""
+    return T.cuda.func_call("tvm_stitch::fetch_line", at, source_code=_source())
+
+
 def put_sum(sums: Expr, at: Expr, value: Expr) -> Expr:
     """Return a call that stores a partial sum in shared memory. TVM places no barriers for it."""
     return T.cuda.func_call(_PUT, sums, at, value, source_code=_source())

@@ -116,6 +116,24 @@ __device__ __forceinline__ void add_products(float* c, const unsigned* low, cons
   }
 }
 
+// Loads that stay where they are written: compilers would move those of scales behind the first products.
+template <int kBytes>
+__device__ __forceinline__ void load_early(void* to, const void* from) {
+  unsigned* words = static_cast<unsigned*>(to);
+  if constexpr (kBytes == 2) {
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(*static_cast<unsigned short*>(to)) : "l"(from));
+  } else if constexpr (kBytes == 4) {
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(words[0]) : "l"(from));
+  } else if constexpr (kBytes == 8) {
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
+  } else {
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "l"(from));
+  }
+}
+
+__device__ __forceinline__ void fetch_line(const void* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
 __device__ __forceinline__ void put_sum(void* sums, int at, float value) { static_cast<float*>(sums)[at] = value; }
 __device__ __forceinline__ float get_sum(const void* sums, int at) { return static_cast<const float*>(sums)[at]; }
 }  // namespace tvm_stitch

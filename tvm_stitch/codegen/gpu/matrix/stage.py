@@ -13,6 +13,7 @@ from typing import Any
 
 from .... import compat
 from ....compat import Buffer, Expr, tir
+from ....graph.dtype import item_bytes
 from ....graph.extent import as_expr
 from ....graph.ir import Operator, Tensor
 from ....plan.gpu.mapping import ColumnMapping
@@ -24,7 +25,7 @@ from ... import builder as B
 from ...evaluator import convert
 from ..reduce import WARP, fold_partials
 from ..stage import StageEmitter
-from .functions import add_products, get_sum, put_sum
+from .functions import add_products, get_sum, load_early, put_sum
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,13 @@ class MatrixStageEmitter(StageEmitter):
         u = self.units
         count = u.lane_bytes // 4
         words = B.local([u.chunks * 2 * count], "uint32", "words")
+        spans = range(0, u.chunks, u.per_scale or u.chunks)
+        scales = [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in spans] if u.per_scale else []
         for c in range(u.chunks):
             for half, of in enumerate(rows):
                 self._load_words(of, chunk + B.i64(c), words, (2 * c + half) * count)
-        spans = range(0, u.chunks, u.per_scale or u.chunks)
-        scales = [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in spans] if u.per_scale else []
+        # Compilers move loads to their first use, which is that of a scale after the products: one latency more.
+        B.evaluate(tir.call_extern("int32", "__syncwarp"))
         octets = u.lane_columns // MatrixUnits.octet
         base = B.cell(self.octet + chunk * B.i64(octets) * self.apart, "octets")
         at_once = {2: 1, 4: 1, 8: 2, 16: 4}[u.packed.bits]  # words
@@ -272,9 +275,10 @@ class MatrixStageEmitter(StageEmitter):
         if inside is not None:
             for v in range(count):
                 B.store(words, compat.const(0, "uint32"), [B.i64(start + v)])
-        with B.when(inside), B.loop("vectorized", count, "v") as v:
-            at = (of.words + chunk * B.i64(MatrixUnits.row_lanes)) * B.i64(count) + v
-            B.store(words, compat.load(memory, [at]), [B.i64(start) + v])
+        at = (of.words + chunk * B.i64(MatrixUnits.row_lanes)) * B.i64(count)
+        with B.when(inside):
+            to, source = tir.address_of(B.fetch(words, start)), tir.address_of(B.fetch(memory, at))
+            B.evaluate(load_early(u.lane_bytes, to, source))
 
     def _scales(self, of: _Rows, chunk: Expr) -> list[Expr]:
         """Load a row's scales at a chunk: those of the groups that the lane has sums of."""
@@ -293,16 +297,11 @@ class MatrixStageEmitter(StageEmitter):
                 for e in range(lanes):
                     B.store(held, compat.const(0, place.tensor.dtype), [B.i64(e)])
             with B.when(inside):
-                if together > 1:
-                    pairs = chunk * B.i64(u.groups // 2)
-                    pairs = pairs + (self.quarter & B.i64(1)) if u.groups == 4 else pairs
-                    with B.loop("vectorized", together, "v") as v:
-                        at = (first + pairs) * B.i64(together) + v
-                        B.store(held, compat.load(memory, [at]), [v])
-                else:
-                    for e in range(lanes):
-                        at = first + self._group(place, chunk, e)
-                        B.store(held, compat.load(memory, [at]), [B.i64(e)])
+                size = together * item_bytes(place.tensor.dtype)
+                for e in range(0, lanes, together):
+                    at = first * B.i64(together) + self._group(place, chunk, e)
+                    to, source = tir.address_of(B.fetch(held, e)), tir.address_of(B.fetch(memory, at))
+                    B.evaluate(load_early(size, to, source))
             loaded[compat.expression_key(load)] = held
         return [self._scale(weight.scale, loaded, e) for e in range(lanes)]
 
