@@ -38,12 +38,21 @@ class GridEmitter:
                     if number != phases[0]:
                         grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
+                    if number + 1 in phases:
+                        self._fetch_ahead(number + 1)
                     for stage in plan.phases[number]:
                         retained = self.retained
                         if retained is not None and stage not in retained.retention.stages:
                             retained = None
                         emitter = StageEmitter if stage.row_mapping.matrix is None else MatrixStageEmitter
                         emitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
+
+    def _fetch_ahead(self, number: int) -> None:
+        """Begin to read the weights of the next phase, which depend on no other phase."""
+        for stage in self.plan.phases[number]:
+            units = stage.row_mapping.matrix
+            if units is not None and units.ahead:
+                MatrixStageEmitter(stage, self.plan, self.buffer, self.block, self.thread).fetch_first()
 
     def _launch(self, stack: ExitStack) -> None:
         plan, grid = self.plan, self.plan.shared_grid

@@ -90,6 +90,8 @@ def _mapping(
     per_scale = 0
     if weights[0].scale is not None:
         per_scale = _per_scale(columns // row_chunks, weights[0].group, chunks)
+    in_cache = int(device.choices.matrix_ahead_share * device.l2_bytes)
+    ahead = in_cache // (blocks * warps * MatrixUnits.mma_rows * MatrixUnits.row_lanes * lane_bytes)
     units = MatrixUnits(
         sums,
         factors,
@@ -101,6 +103,8 @@ def _mapping(
         chunks,
         steps,
         per_scale,
+        device.choices.matrix_fetches,
+        ahead,
     )
     if units.shared_bytes(warps) > device.shared_per_block - OPT_IN_BYTES:
         raise Unknown(f"{len(factors)} rows of {columns} factors exceed shared memory")

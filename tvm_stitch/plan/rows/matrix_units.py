@@ -36,6 +36,8 @@ class MatrixUnits:
         chunks: chunks that a warp has in flight.
         steps: times that a warp loads so many.
         per_scale: chunks whose sums are multiplied by a scale at once, or 0 without scales.
+        fetches: whether a warp fetches the weights of its next step and task into the second-level cache.
+        ahead: the chunks of each warp that are fetched before the barrier that the stage is behind.
     """
 
     mma_rows: ClassVar[int] = 16
@@ -53,6 +55,8 @@ class MatrixUnits:
     chunks: int
     steps: int
     per_scale: int
+    fetches: bool = False
+    ahead: int = 0
 
     @property
     def columns(self) -> int:

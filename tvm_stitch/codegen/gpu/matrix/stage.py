@@ -8,7 +8,7 @@ its rows of weights, and hands its sums to the threads of those rows through sha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .... import compat
@@ -25,7 +25,7 @@ from ... import builder as B
 from ...evaluator import convert
 from ..reduce import WARP, fold_partials
 from ..stage import StageEmitter
-from .functions import add_products, get_sum, load_early, put_sum
+from .functions import add_products, fetch_line, get_sum, load_early, put_sum
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,45 @@ class MatrixStageEmitter(StageEmitter):
         assert self.mapping.matrix is not None and self.stage.layout.matrix is not None
         self.units: MatrixUnits = self.mapping.matrix
         self.warps = self.mapping.block // WARP
-        self.held = B.dynamic(self.stage.layout.matrix)
         self.quarter = self.thread & B.i64(MatrixUnits.row_lanes - 1)
         self.across = (self.thread & B.i64(WARP - 1)) >> B.i64(2)
         self.warp = self.thread >> B.i64(5)
 
+    # -- weights ahead of their use ------------------------------------------------------------------------------------
+    def fetch_first(self) -> None:
+        """Fetch the first weights into the second-level cache, before the barrier that the stage is behind."""
+        u, stage, blocks = self.units, self.stage, self.grid.blocks
+        worker = tir.floormod(self.grid_block + B.i64(blocks - stage.offset), B.i64(blocks))
+        with B.loop("serial", tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)), "ahead"):
+            self.first_row = worker * B.i64(self.mapping.rows_per_block)
+            rows, chunk = self._lane_rows()
+            with B.when(worker < B.i64(stage.stride)):
+                self._fetch(rows, chunk, min(u.ahead, u.steps * u.chunks))
+
+    def _fetch(self, rows: list[_Rows], chunk: Expr, chunks: int, inside: Expr | None = None) -> None:
+        """Fetch the lines of weights of some chunks from one on."""
+        u, line = self.units, 128
+        lines = -(-chunks * MatrixUnits.row_lanes * u.lane_bytes // line)
+        for of in rows:
+            memory = self._words(of)
+            for first in range(0, lines, MatrixUnits.row_lanes):
+                number = self.quarter + B.i64(first)
+                few = number < B.i64(lines) if first + MatrixUnits.row_lanes > lines else None
+                if u.covered_chunks > u.row_chunks:  # some have none, and lines there are not the row's
+                    chunk_lines = MatrixUnits.row_lanes * u.lane_bytes
+                    few = B.both(
+                        few, chunk + number * B.i64(line) // B.i64(chunk_lines) < B.i64(u.row_chunks)
+                    )
+                vector = of.words - self.quarter + chunk * B.i64(MatrixUnits.row_lanes)
+                at = vector * B.i64(u.lane_bytes // 4) + number * B.i64(line // 4)
+                with B.when(B.both(inside, few)):
+                    B.evaluate(fetch_line(tir.address_of(B.fetch(memory, at))))
+
     # -- factors -------------------------------------------------------------------------------------------------------
     def _hoist(self, once: Expr) -> None:
         super()._hoist(once)
+        assert self.stage.layout.matrix is not None
+        self.held = B.dynamic(self.stage.layout.matrix)
         self._store_factors()
         B.block_barrier()
 
@@ -165,18 +196,40 @@ class MatrixStageEmitter(StageEmitter):
     def _products(self) -> list[Expr]:
         """Multiply a warp's rows of weights by all factors. Return the lane's sums, fragment by fragment."""
         u = self.units
-        part = B.cell(self.warp & B.i64(u.slices - 1), "part")
-        tile = B.cell(self.warp >> B.i64(u.slices.bit_length() - 1), "tile")
-        first_chunk = B.cell(part * B.i64(u.steps * u.chunks), "first_chunk")
-        rows = [self._rows_of(half, tile) for half in range(2)]
+        rows, first_chunk = self._lane_rows()
+        if u.fetches and self.stage.tasks > self.stage.stride:
+            self._fetch(self._next_task(rows), first_chunk, u.chunks)
         self._place_factors()
         totals = B.local([u.tiles * 4], "float32", "totals")
         for i in range(u.tiles * 4):
             B.store(totals, compat.float_const(0.0, "float32"), [B.i64(i)])
         with B.loop("serial", u.steps, "step") as step:
             chunk = B.cell(first_chunk + step * B.i64(u.chunks), "chunk")
+            if u.fetches and u.steps > 1:
+                self._fetch(rows, chunk + B.i64(u.chunks), u.chunks, step < B.i64(u.steps - 1))
             self._step(rows, chunk, totals)
         return [B.fetch(totals, i) for i in range(u.tiles * 4)]
+
+    def _lane_rows(self) -> tuple[list[_Rows], Expr]:
+        """Return the rows of weights of a lane, and the first chunk of its warp."""
+        u = self.units
+        part = B.cell(self.warp & B.i64(u.slices - 1), "part")
+        tile = B.cell(self.warp >> B.i64(u.slices.bit_length() - 1), "tile")
+        first_chunk = B.cell(part * B.i64(u.steps * u.chunks), "first_chunk")
+        return [self._rows_of(half, tile) for half in range(2)], first_chunk
+
+    def _next_task(self, rows: list[_Rows]) -> list[_Rows]:
+        """Return the rows of the block's next task, or of this one if it is the last."""
+        further = self.stage.stride * self.mapping.rows_per_block
+        found = []
+        for of in rows:
+            place = of.weights[0].words
+            vectors = (
+                further * place.stride * place.every * self.units.packed.bits // (8 * self.units.lane_bytes)
+            )
+            exists = of.row + B.i64(further) < as_expr(self.domain.rows)
+            found.append(replace(of, words=tir.Select(exists, of.words + B.i64(vectors), of.words)))
+        return found
 
     def _rows_of(self, half: int, tile: Expr) -> _Rows:
         u = self.units
@@ -265,12 +318,15 @@ class MatrixStageEmitter(StageEmitter):
             else chunk < B.i64(self.units.row_chunks)
         )
 
+    def _words(self, of: _Rows) -> Buffer:
+        """Return the memory of a product's weights, as words."""
+        tensor = of.weights[0].words.tensor
+        memory = B.flat_view(self.buffers.of(tensor))
+        return memory if tensor.dtype == "uint32" else B.words_of(memory)
+
     def _load_words(self, of: _Rows, chunk: Expr, words: Buffer, start: int) -> None:
         u = self.units
-        tensor, count = of.weights[0].words.tensor, u.lane_bytes // 4
-        memory = B.flat_view(self.buffers.of(tensor))
-        if tensor.dtype != "uint32":
-            memory = B.words_of(memory)
+        memory, count = self._words(of), u.lane_bytes // 4
         inside = self._inside(chunk)
         if inside is not None:
             for v in range(count):
