@@ -40,3 +40,8 @@ def test_a_warp_has_so_many_words_in_flight(row_chunks: int) -> None:
 def test_factors_that_exceed_shared_memory_are_left_to_lanes() -> None:
     text = explain(product(FORMS["4 bits of 32"], 16, 16, 8192, 32, "float16"), emulated_target()).verbose()
     assert sums_of_text(text) == "sums by lanes: 16 rows of 8192 factors exceed shared memory"
+
+
+def test_warps_share_the_warps_of_a_block() -> None:
+    """A block of 12 warps has whole tiles, though more slices would leave fewer blocks idle."""
+    assert all(12 % _shares(tiles, 16, 16, 12, 132, H200)[0] == 0 for tiles in range(1, 2000, 7))
