@@ -35,11 +35,11 @@ class GridEmitter:
             with ExitStack() as stack:
                 self._launch(stack)
                 for number in phases:
+                    # Behind the loads of the phase before, which would wait for these otherwise.
+                    self._fetch_ahead(number)
                     if number != phases[0]:
                         grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
-                    if number + 1 in phases:
-                        self._fetch_ahead(number + 1)
                     for stage in plan.phases[number]:
                         retained = self.retained
                         if retained is not None and stage not in retained.retention.stages:
@@ -48,7 +48,7 @@ class GridEmitter:
                         emitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
 
     def _fetch_ahead(self, number: int) -> None:
-        """Begin to read the weights of the next phase, which depend on no other phase."""
+        """Begin to read the weights of a phase before its barrier, and before the factors of its products."""
         for stage in self.plan.phases[number]:
             units = stage.row_mapping.matrix
             if units is not None and units.ahead:

@@ -14,7 +14,7 @@ from typing import Any
 from .... import compat
 from ....compat import Buffer, Expr, tir
 from ....graph.dtype import item_bytes
-from ....graph.extent import as_expr
+from ....graph.extent import as_expr, is_number
 from ....graph.ir import Operator, Tensor
 from ....plan.gpu.mapping import ColumnMapping
 from ....plan.iteration.alignment import Key
@@ -139,30 +139,38 @@ class MatrixStageEmitter(StageEmitter):
         for leaf in self._inputs(factor):
             self.load_tiles[leaf] = self.input_tile(leaf, MatrixUnits.octet)
             self._read_vector(leaf, cm, column, B.i64(0))
-        own = column % B.i64(u.lane_columns) if u.lane_columns > MatrixUnits.octet else B.i64(0)
-        lane = column // B.i64(u.lane_columns)  # among the lanes of all chunks
-        each = max(MatrixUnits.octet, 32 // u.packed.bits)
-        word, part = own // B.i64(each), (own % B.i64(each)) if each > MatrixUnits.octet else B.i64(0)
-        for e in range(MatrixUnits.octet):
+        eight = MatrixUnits.octet
+        octet = B.local([eight], u.dtype, "factors")
+        several = (
+            32 // u.packed.bits > eight
+        )  # octets of a word: fields of one are elements of pairs in all of them
+        for e in range(eight):
             self.element = self.lane_element = B.i64(e)
             self.eval.at_column(column + B.i64(e))
             if isinstance(first, Operator):
                 value = self.eval.value((first, point))
             else:
                 value = B.fetch(self.load_tiles[(first, point)], e)
-            place: Expr = B.i64(u.position(e))
-            if (
-                each > MatrixUnits.octet
-            ):  # two octets of a word: the second one's fields are the other elements of pairs
-                place = B.i64(2 * e) + part // B.i64(MatrixUnits.octet)
-            of_lane = word * B.i64(each) + place
-            octet, inside = of_lane // B.i64(MatrixUnits.octet), of_lane % B.i64(MatrixUnits.octet)
-            chunk = lane // B.i64(MatrixUnits.row_lanes) * B.i64(u.lane_columns // MatrixUnits.octet) + octet
-            at = (chunk * B.i64(u.stored_factors) + B.i64(number)) * B.i64(MatrixUnits.row_lanes)
-            at = (at + lane % B.i64(MatrixUnits.row_lanes)) * B.i64(MatrixUnits.octet) + inside
-            B.store(self.held, convert(value, u.dtype), [at])
+            B.store(octet, convert(value, u.dtype), [B.i64(e if several else u.position(e))])
         self.load_tiles = before
         self.end_sweep()
+        lane = B.cell(column // B.i64(u.lane_columns), "lane")  # among the lanes of all chunks
+        own = B.cell(column % B.i64(u.lane_columns) // B.i64(eight), "own")
+        if not several:
+            at = self._octet_at(lane, own, number)
+            with B.loop("vectorized", eight, "v") as v:
+                B.store(self.held, compat.load(octet, [v]), [at * B.i64(eight) + v])
+            return
+        word, part = own // B.i64(2), own % B.i64(2)
+        for e in range(eight):
+            at = self._octet_at(lane, word * B.i64(2) + B.i64(2 * e // eight), number)
+            B.store(self.held, B.fetch(octet, e), [at * B.i64(eight) + B.i64(2 * e % eight) + part])
+
+    def _octet_at(self, lane: Expr, octet: Expr, number: int) -> Expr:
+        """Return the position of a lane's octet of a factor among all octets."""
+        u, lanes = self.units, B.i64(MatrixUnits.row_lanes)
+        row = (lane // lanes) * B.i64(u.lane_columns // MatrixUnits.octet) + octet
+        return (row * B.i64(u.stored_factors) + B.i64(number)) * lanes + lane % lanes
 
     def _inputs(self, factor: Key | Leaf) -> Iterator[Leaf]:
         """Yield the inputs of which a factor reads an element for each column."""
@@ -190,8 +198,17 @@ class MatrixStageEmitter(StageEmitter):
             return
         for key in p.row_values:
             self.eval.bind_row(key)
+        self._load_behind()
         self._hand_over(self._products())
         self._take(p)
+
+    def _load_behind(self) -> None:
+        """Load what the passes behind the sums read of each row, such as a residual, before the sums."""
+        for p in self.stage.schedule.passes:
+            cm = self.mapping.of(p.columns)
+            if p is not self.units.sums and is_number(cm.steps, 1):
+                for leaf in filter(self._is_fresh, p.loads):
+                    self._load_tile(leaf, p, cm, B.i64(0))
 
     def _products(self) -> list[Expr]:
         """Multiply a warp's rows of weights by all factors. Return the lane's sums, fragment by fragment."""
