@@ -26,6 +26,7 @@ class Form:
         zero: what is subtracted, from the converted integer.
         signed: whether integers are signed.
         order: the field of each column of a word, in order.
+        zeros: the type of the elements that hold a zero point for each group, in fields of the same bits, if any.
     """
 
     bits: int
@@ -34,15 +35,21 @@ class Form:
     zero: int = 0
     signed: bool = False
     order: tuple[int, ...] = ()
+    zeros: str = ""
 
     @property
     def each(self) -> int:
         """The integers of an element."""
         return 8 * np.dtype(self.dtype).itemsize // self.bits
 
+    @property
+    def zeros_each(self) -> int:
+        """The zero points of an element."""
+        return 8 * np.dtype(self.zeros).itemsize // self.bits
+
     def unpacked(self, words: np.ndarray) -> np.ndarray:
         """Return the integers of words <n, k / each> as float64 <n, k>."""
-        fields = np.arange(self.each) if not self.order else np.asarray(self.order)
+        fields = np.arange(8 * words.itemsize // self.bits) if not self.order else np.asarray(self.order)
         wide = words.astype(f"uint{8 * words.itemsize}").astype("uint64")[:, :, None]
         found = ((wide >> (fields * self.bits).astype("uint64")) & np.uint64(2**self.bits - 1)).astype(
             "int64"
@@ -84,6 +91,8 @@ FORMS = {
     "4 bits of 8": Form(4, "uint8", _word("uint8", 4), 8),
     "4 signed bits of 32": Form(4, "uint32", _moved_up, signed=True),
     "bytes": Form(8, "uint8", lambda words, n, k: words[n, k], 128),
+    "4 bits of 32 with zeros": Form(4, "uint32", _word("uint32", 4), zeros="uint32"),
+    "bytes with zeros": Form(8, "uint8", lambda words, n, k: words[n, k], zeros="uint8"),
     "signed bytes": Form(8, "int8", lambda words, n, k: words[n, k], signed=True),
 }
 """Forms that are recognised."""
@@ -104,10 +113,15 @@ def product(
         relax.Var("words", relax.TensorType((columns, inner // form.each), form.dtype)),
         relax.Var("scales", relax.TensorType((columns, inner // group), scale or dtype)),
     ]
+    if form.zeros:
+        shape = columns, inner // group // form.zeros_each
+        params.append(relax.Var("zeros", relax.TensorType(shape, form.zeros)))
 
-    def dequantized(words: te.Tensor, scales: te.Tensor) -> te.Tensor:
+    def dequantized(words: te.Tensor, scales: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
         def weight(n: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
             value = form.integer(words, n, k).astype(scales.dtype)
+            if zeros:
+                value = value - form.integer(zeros[0], n, k // group).astype(scales.dtype)
             if form.zero:
                 value = value - tirx.const(form.zero, scales.dtype)
             return (value * scales[n, k // group]).astype(dtype)
@@ -131,5 +145,10 @@ def drawn(
     info = np.iinfo(form.dtype)
     words = rng.integers(info.min, int(info.max) + 1, (columns, inner // form.each), dtype=form.dtype)
     scales = (rng.random((columns, inner // group)) * 0.05).astype(np.dtype(scale or dtype))
-    weight = form.unpacked(words) * np.repeat(scales.astype("float64"), group, 1)
-    return [x, words, scales], x.astype("float64") @ weight.T
+    integers, inputs = form.unpacked(words), [x, words, scales]
+    if form.zeros:
+        info, shape = np.iinfo(form.zeros), (columns, inner // group // form.zeros_each)
+        inputs.append(rng.integers(info.min, int(info.max) + 1, shape, dtype=form.zeros))
+        integers = integers - np.repeat(form.unpacked(inputs[-1]), group, 1)
+    weight = integers * np.repeat(scales.astype("float64"), group, 1)
+    return inputs, x.astype("float64") @ weight.T

@@ -150,7 +150,7 @@ class StrategyChoices:
     """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time. They wait
     for each other, and then for the next weights. Not measured."""
     matrix_fetches: bool = True
-    """Whether warps fetch the weights of their next step into the second-level cache. Not measured."""
+    """Warps fetch the weights of their next step into the second-level cache. Not measured."""
     matrix_ahead_share: float = 0.4
     """Share of the second-level cache that weights may take before the barrier that their product is behind. Not
     measured."""

@@ -9,7 +9,7 @@ of a single bit decide.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ... import compat
 from ...compat import Analyzer, Expr
@@ -58,6 +58,9 @@ class PackedWeight:
         group: the neighbouring columns that share all factors of the scale.
         scale: the product of the other factors in the variables of the domain, or None if there are none.
         places: the elements that the scale reads, in order.
+        own_zero: an integer that is subtracted from fields as well, and differs between groups, or None.
+        zero_places: the elements that it reads, in order.
+        zero_group: the neighbouring columns that share it.
     """
 
     words: Place
@@ -67,6 +70,9 @@ class PackedWeight:
     group: int = 0
     scale: Expr | None = field(default=None, repr=False)
     places: tuple[Place, ...] = ()
+    own_zero: Expr | None = field(default=None, repr=False)
+    zero_places: tuple[Place, ...] = ()
+    zero_group: int = 0
 
 
 def packed_weight(alignment: Alignment, weight: Key | Leaf, columns: int) -> PackedWeight:
@@ -90,25 +96,33 @@ def packed_weight(alignment: Alignment, weight: Key | Leaf, columns: int) -> Pac
     value = reads.inlined((first, point))
     factors = list(_factors(value))
     integers = [each for each in factors if _is_integer(each)]
-    if any(compat.kind(each) == "Cast" for each in factors if each not in integers):
+    rounded = [each for each in factors if compat.kind(each) == "Cast" and not _is_integer(each)]
+    if any(_is_integer(each) for cast in rounded for each in _factors(cast.value)):
         raise Unknown("a weight is rounded before it is multiplied")
     if len(integers) != 1:
         raise Unknown(f"{len(integers)} factors of a weight are integers")
-    found, zero = _difference(integers[0])
+    found, zero, own_zero = _difference(integers[0])
     words, bits, signed = reads.fields(found)
     if not -LARGEST <= -zero - (signed << (bits - 1)) <= (1 << bits) - 1 - zero <= LARGEST:
         raise Unknown(f"{bits}-bit integers less {zero} exceed {LARGEST}")
+    made = PackedWeight(words, bits, signed, zero, columns)
+    if own_zero is not None:
+        if zero:
+            raise Unknown("two zero points")
+        made = reads.with_zero(made, own_zero)
     others = [each for each in factors if each is not integers[0]]
     if not others:
-        return PackedWeight(words, bits, signed, zero, columns)
+        return made
     scale = _as_float32(others[0])
     for each in others[1:]:
         scale = scale * _as_float32(each)
     places = tuple(reads.place(reads.tensors[compat.load_buffer(e)], e) for e in compat.loads_in(scale))
     if any(p.every == 1 for p in places):
         raise Unknown("every weight has a scale of its own")
+    if reads.depends_on_position(scale):
+        raise Unknown("a scale depends on more than elements of its group")
     group = min([p.every for p in places], default=columns)
-    return PackedWeight(words, bits, signed, zero, group, scale, places)
+    return replace(made, group=group, scale=scale, places=places)
 
 
 def alike(a: Expr, b: Expr) -> bool:
@@ -193,6 +207,28 @@ class _Reads:
     def place(self, tensor: Tensor, load: Expr) -> Place:
         """Return where rows and columns read a load."""
         return place_of(self.al.domain, tensor, compat.elements(load.indices), self.columns)
+
+    def depends_on_position(self, value: Expr) -> bool:
+        """Return whether row or column occur in an expression other than in indices."""
+        if compat.is_load(value):
+            return False
+        if compat.kind(value) in ("Var", "SizeVar"):
+            return True
+        return any(map(self.depends_on_position, compat.operands(value)))
+
+    def with_zero(self, weight: PackedWeight, zero: Expr) -> PackedWeight:
+        """Return the weight with a zero point that differs between groups."""
+        places = tuple(self.place(self.tensors[compat.load_buffer(e)], e) for e in compat.loads_in(zero))
+        if not _is_small(zero):
+            raise Unknown("zero points of more than 8 bits")
+        shared = [p.every for p in places]
+        for part in _without_loads(zero):
+            if self.al.domain.row in compat.free_vars(part):
+                raise Unknown("the field of a zero point depends on its row")
+            most = self.columns & -self.columns
+            index = [compat.tir.Cast("int64", part)]
+            shared.append(repeated(self.al.domain, index, [1 << 31], self.columns, most))
+        return replace(weight, own_zero=zero, zero_places=places, zero_group=min(shared))
 
     def fields(self, value: Expr) -> tuple[Place, int, bool]:
         """Return the words that an integer is a field of, its bits, and whether it is signed."""
@@ -311,24 +347,50 @@ def _is_integer(value: Expr) -> bool:
     return False
 
 
-def _difference(value: Expr) -> tuple[Expr, int]:
-    """Return the field of an integer factor, and the number that is subtracted from it."""
+def _is_small(value: Expr) -> bool:
+    """Return whether an integer has at most 8 bits: those of its type, or of a mask."""
+    while compat.kind(value) == "Cast":
+        value = value.value
+    if item_bytes(compat.dtype_of(value)) == 1:
+        return True
+    masks = (
+        [compat.int_value(e) for e in compat.operands(value)] if compat.kind(value) == "BitwiseAnd" else []
+    )
+    return any(mask is not None and 0 <= mask < LARGEST for mask in masks)
+
+
+def _without_loads(value: Expr) -> Iterator[Expr]:
+    """Yield the largest parts of an expression that have variables, and no loads."""
+    if compat.is_load(value):
+        return
+    if not compat.has_load(value):
+        if compat.free_vars(value):
+            yield value
+        return
+    for part in compat.operands(value):
+        yield from _without_loads(part)
+
+
+def _difference(value: Expr) -> tuple[Expr, int, Expr | None]:
+    """Return the field of an integer factor, and the number and the integer that are subtracted from it."""
     name, dtype = compat.kind(value), compat.dtype_of(value)
     if name == "Cast" and _is_float(dtype):
         return _difference(value.value)
     if name == "Cast" and compat.kind(value.value) == "Sub" and item_bytes(dtype) >= 2:
         return _difference(value.value)
     if name != "Sub":
-        return value, 0
+        return value, 0, None
     if dtype.startswith("uint") or (dtype.startswith("int") and item_bytes(dtype) < 2):
         raise Unknown(f"zero points are subtracted in {dtype}")
-    field_of, zero = _difference(value.a)
+    found, zero, own = _difference(value.a)
     subtracted = value.b
     while compat.kind(subtracted) == "Cast":
         subtracted = subtracted.value
     if compat.kind(subtracted) not in ("FloatImm", "IntImm"):
-        raise Unknown("zero points differ")
+        if own is not None or _is_float(compat.dtype_of(subtracted)):
+            raise Unknown("zero points that are no integers")
+        return found, zero, subtracted
     number = float(subtracted.value)
     if not number.is_integer():
         raise Unknown(f"a zero point of {number}")
-    return field_of, zero + int(number)
+    return found, zero + int(number), own

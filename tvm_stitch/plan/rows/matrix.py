@@ -192,7 +192,7 @@ def _are_neighbours(weights: Sequence[PackedWeight]) -> bool:
     """Return whether weights are of one form, and lie evenly one after the other."""
     if not _are_of_one_form(weights):
         return False
-    for places in zip(*((w.words, *w.places) for w in weights)):
+    for places in zip(*((w.words, *w.places, *w.zero_places) for w in weights)):
         apart = places[1].base - places[0].base if len(places) > 1 else 0
         first = places[0]
         for i, place in enumerate(places):
@@ -207,15 +207,17 @@ def _are_of_one_form(weights: Sequence[PackedWeight]) -> bool:
     for w in weights:
         if _form(w) != _form(first):
             return False
-        if (w.scale is None) != (first.scale is None):
+        if (w.scale is None, w.own_zero is None) != (first.scale is None, first.own_zero is None):
             return False
-        if w.scale is not None and not alike(w.scale, first.scale) and w.words.tensor is first.words.tensor:
-            return False
+        if w.words.tensor is first.words.tensor:
+            pairs = ((w.scale, first.scale), (w.own_zero, first.own_zero))
+            if not all(alike(a, b) for a, b in pairs if a is not None and b is not None):
+                return False
     return True
 
 
 def _form(w: PackedWeight) -> tuple[object, ...]:
-    return w.bits, w.signed, w.zero, w.words.every, w.group, len(w.places)
+    return w.bits, w.signed, w.zero, w.words.every, w.group, len(w.places), w.zero_group, len(w.zero_places)
 
 
 def _lane_bytes(weights: Sequence[PackedWeight], columns: int) -> int:
@@ -227,6 +229,7 @@ def _lane_bytes(weights: Sequence[PackedWeight], columns: int) -> int:
         whole = own % MatrixUnits.octet == 0 and columns % (MatrixUnits.row_lanes * own) == 0
         grouped = first.scale is None or first.group % own == 0
         chunk = MatrixUnits.row_lanes * own
+        grouped = grouped and (first.own_zero is None or first.zero_group % own == 0)
         grouped = grouped and (first.scale is None or chunk % first.group == 0 or first.group % chunk == 0)
         even = words > 0 and all(n % words == 0 for w in weights for n in (w.words.base, w.words.stride))
         if whole and grouped and even:

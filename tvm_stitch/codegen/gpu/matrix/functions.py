@@ -13,9 +13,9 @@ _ELEMENT = {"float16": "half", "bfloat16": "__nv_bfloat16"}
 _PUT, _GET = "tvm_stitch::put_sum", "tvm_stitch::get_sum"
 
 _ADD = """
-__device__ __forceinline__ void {name}(float* c, const unsigned* low, const unsigned* high, const void* x, int x_apart,
-                                       int tile_apart) {{
-  tvm_stitch::add_products<{traits}>(c, low, high, x, x_apart, tile_apart);
+__device__ __forceinline__ void {name}(float* c, const unsigned* low, const unsigned* high, int low_zero, int high_zero,
+                                       const void* x, int x_apart, int tile_apart) {{
+  tvm_stitch::add_products<{traits}>(c, low, high, low_zero, high_zero, x, x_apart, tile_apart);
 }}
 """
 
@@ -25,12 +25,14 @@ def add_products(units: MatrixUnits, *arguments: Expr) -> Expr:
 
     Args:
         units: the plan.
-        arguments: the addresses of fragments, of each row's words and of factors. Then the elements from one octet of
+        arguments: the addresses of fragments and of each row's words, its zero points, and the address of factors. Then
+            the elements from one octet of
             factors to the next one, and to that of the next fragment.
     """
     packed = units.packed
     traits = (
-        _ELEMENT[units.dtype], str(packed.bits), str(packed.signed).lower(), str(packed.zero), str(units.tiles)
+        _ELEMENT[units.dtype], str(packed.bits), str(packed.signed).lower(), str(packed.zero),
+        str(packed.own_zero is not None).lower(), str(units.tiles)
     )  # fmt: skip
     words = ["tvm_stitch_add", units.dtype, *traits[1:]]
     name = "_".join(words).replace("-", "less")

@@ -90,13 +90,20 @@ struct Pairs<Element, 16, kSigned, kZero> {
   __device__ static __forceinline__ unsigned of(const unsigned* words, int j) { return words[j]; }
 };
 
+// The pairs of a lane's words less its zero points: constant ones, and the group's own.
+template <class Of, bool kOwnZero, class Element>
+__device__ __forceinline__ unsigned pair_of(const unsigned* words, int j, int zero) {
+  const unsigned pair = Of::of(words, j);
+  return kOwnZero ? less(pair, zero, Element()) : pair;
+}
+
 // Adds to c the products of a lane's next weights of two rows, in the words low and high, by the factors at x.
 //   c: kTiles fragments of sums.
 //   x: an octet of factors, in the order of the pairs. The next octet is x_apart elements further, the octet of the next
 //     fragment tile_apart.
-template <class Element, int kBits, bool kSigned, int kZero, int kTiles>
-__device__ __forceinline__ void add_products(float* c, const unsigned* low, const unsigned* high, const void* x, int x_apart,
-                                             int tile_apart) {
+template <class Element, int kBits, bool kSigned, int kZero, bool kOwnZero, int kTiles>
+__device__ __forceinline__ void add_products(float* c, const unsigned* low, const unsigned* high, int low_zero,
+                                             int high_zero, const void* x, int x_apart, int tile_apart) {
   using Of = Pairs<Element, kBits, kSigned, kZero>;
   constexpr int kOctets = kBits == 2 ? 2 : 1;
 #pragma unroll
@@ -104,8 +111,8 @@ __device__ __forceinline__ void add_products(float* c, const unsigned* low, cons
     unsigned a[2][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      a[i / 2][i % 2 * 2] = Of::of(low, 4 * octet + i);
-      a[i / 2][i % 2 * 2 + 1] = Of::of(high, 4 * octet + i);
+      a[i / 2][i % 2 * 2] = pair_of<Of, kOwnZero, Element>(low, 4 * octet + i, low_zero);
+      a[i / 2][i % 2 * 2 + 1] = pair_of<Of, kOwnZero, Element>(high, 4 * octet + i, high_zero);
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
