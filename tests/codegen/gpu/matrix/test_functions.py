@@ -22,5 +22,10 @@ def test_products_of_a_kernel_share_their_functions() -> None:
 
 
 def test_zero_points_are_part_of_the_function() -> None:
-    for name, text in (("4 bits of 32", "4_false_7_false_1"), ("4 bits of 32 with zeros", "4_false_0_true_1")):
-        assert f"tvm_stitch_add_float16_{text}" in cuda_source(product(FORMS[name], 1, 64, 1024, 64, "float16"))
+    for name, text in (
+        ("4 bits of 32", "4_false_7_false_1"),
+        ("4 bits of 32 with zeros", "4_false_0_true_1"),
+    ):
+        assert f"tvm_stitch_add_float16_{text}" in cuda_source(
+            product(FORMS[name], 1, 64, 1024, 64, "float16")
+        )
