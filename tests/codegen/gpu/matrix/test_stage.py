@@ -24,7 +24,7 @@ def test_a_layer_with_its_norm_and_activation(rows: int, gated: bool) -> None:
     assert len(report.kernels) == 1 and "by matrix units" in report.verbose()
 
 
-@pytest.mark.parametrize(("columns", "slices"), [(72_000, 1), (9_000, 2)])
+@pytest.mark.parametrize(("columns", "slices"), [(72_000, 1), (17_000, 4)])
 def test_blocks_of_several_tasks(columns: int, slices: int) -> None:
     """Each block of the grid computes the norm, and then several groups of rows of weights."""
     case = 1, columns, 128 * slices, 4, "float16"
