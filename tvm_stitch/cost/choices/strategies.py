@@ -146,9 +146,14 @@ class StrategyChoices:
     """Accumulators of a thread, over all sums, from which on the latency of additions is hidden."""
     matrix_words: int = 32
     """Registers of weights that a thread has in flight for matrix units. Not measured."""
-    matrix_round_cost: float = 0.02
+    matrix_busy_share: float = 0.6
+    """Share of the time in which warps compute, if all multiprocessors read weights of 4 bits at the memory's speed. So
+    a few idle ones cost nothing. Counted in machine code, not measured."""
+    matrix_round_cost: float = 0.15
     """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time. They wait
     for each other, and then for the next weights. Not measured."""
+    matrix_factors: int = 4
+    """Octets of factors that a thread loads at once, for shared memory. Not measured."""
     matrix_fetches: bool = True
     """Warps fetch the weights of their next step into the second-level cache. Not measured."""
     matrix_ahead_share: float = 0.4

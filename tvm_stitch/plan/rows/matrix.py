@@ -103,6 +103,7 @@ def _mapping(
         chunks,
         steps,
         per_scale,
+        device.choices.matrix_factors,
         device.choices.matrix_fetches,
         ahead,
     )
@@ -246,10 +247,12 @@ def _shares(
     choices = device.choices
 
     def cost(slices: int) -> float:
+        """Return the time, relative to that of the memory."""
         rounds = -(-tiles * slices // (warps * blocks))
         busy = rounds * -(-row_chunks // slices) * warps * blocks / (tiles * row_chunks)
         waits = choices.weight_warps_cost * (slices.bit_length() - 1)
-        return busy + waits + (choices.matrix_round_cost * (rounds - 1) if slices > 1 else 0.0)
+        waits += choices.matrix_round_cost * (rounds - 1) if slices > 1 else 0.0
+        return max(1.0, busy * choices.matrix_busy_share) + waits
 
     powers = [1 << n for n in range(warps.bit_length())]
     counts = [n for n in powers if warps % n == 0 and n <= max(1, row_chunks)]

@@ -25,8 +25,9 @@ def test_a_layer_with_its_norm_and_activation(rows: int, gated: bool) -> None:
 
 
 @pytest.mark.parametrize(("columns", "slices"), [(72_000, 1), (17_000, 4)])
-def test_blocks_of_several_tasks(columns: int, slices: int) -> None:
+def test_blocks_of_several_tasks(columns: int, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block of the grid computes the norm, and then several groups of rows of weights."""
+    monkeypatch.setattr("tvm_stitch.plan.rows.matrix._shares", lambda *sizes: (slices, 1, 1))
     case = 1, columns, 128 * slices, 4, "float16"
     mod = models.layer(*case, group=32)
     arrays, wanted = models.drawn(*case, group=32)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .... import compat
-from ....compat import Expr, tir
+from ....compat import Buffer, Expr, tir
 from ....graph.ir import Operator, Tensor
 from ....plan.gpu.mapping import ColumnMapping
 from ....plan.iteration.alignment import Key
@@ -46,11 +46,18 @@ class FactorEmitter(StageEmitter):
         """Store the factors of all columns, and zeros for those past the row's end."""
         u, threads = self.units, self.mapping.block
         octets = u.columns // MatrixUnits.octet
-        with B.loop("serial", -(-octets // threads), "octets") as turn:
-            octet = turn * B.i64(threads) + self.thread
-            with B.when(None if octets % threads == 0 else octet < B.i64(octets)):
-                for number, factor in enumerate(u.factors):
-                    self._store_octet(factor, number, octet * B.i64(MatrixUnits.octet))
+        turns = -(-octets // threads)
+        together = max(1, min(turns, u.factors_in_flight // len(u.factors)))
+        with B.loop("serial", -(-turns // together), "turn") as turn:
+            numbers = [
+                (turn * B.i64(together) + B.i64(k)) * B.i64(threads) + self.thread for k in range(together)
+            ]
+            exact = octets % (threads * together) == 0
+            held = [self._load_octets(n, None if exact else n < B.i64(octets)) for n in numbers]
+            for number, tiles in zip(numbers, held):
+                with B.when(None if exact else number < B.i64(octets)):
+                    for i, factor in enumerate(u.factors):
+                        self._store_octet(factor, i, number * B.i64(MatrixUnits.octet), tiles)
         zeros = [(u.factor_elements - MatrixUnits.octet, MatrixUnits.octet)]
         if u.covered_chunks > u.row_chunks:
             start = u.row_chunks * u.chunk_columns * u.stored_factors
@@ -77,13 +84,21 @@ class FactorEmitter(StageEmitter):
                 zero = convert(compat.const(0.0, "float32"), self.units.dtype)
                 B.store(self.held, zero, [B.i64(start) + at * apart])
 
-    def _store_octet(self, factor: Key | Leaf, number: int, column: Expr) -> None:
+    def _load_octets(self, number: Expr, inside: Expr | None) -> dict[Leaf, Buffer]:
+        """Load what eight neighbouring elements of all factors are computed from."""
+        cm, before, tiles = ColumnMapping(MatrixUnits.octet, 1), self.load_tiles, {}
+        for leaf in dict.fromkeys(leaf for factor in self.units.factors for leaf in self._inputs(factor)):
+            self.load_tiles = {leaf: self.input_tile(leaf, MatrixUnits.octet)}
+            with B.when(inside):
+                self._read_vector(leaf, cm, number * B.i64(MatrixUnits.octet), B.i64(0))
+            tiles.update(self.load_tiles)
+        self.load_tiles = before
+        return tiles
+
+    def _store_octet(self, factor: Key | Leaf, number: int, column: Expr, tiles: dict[Leaf, Buffer]) -> None:
         """Store eight neighbouring elements of a factor."""
-        u, (first, point) = self.units, factor
-        cm, before = ColumnMapping(MatrixUnits.octet, 1), dict(self.load_tiles)
-        for leaf in self._inputs(factor):
-            self.load_tiles[leaf] = self.input_tile(leaf, MatrixUnits.octet)
-            self._read_vector(leaf, cm, column, B.i64(0))
+        u, (first, point), before = self.units, factor, self.load_tiles
+        self.load_tiles = {**before, **tiles}
         eight = MatrixUnits.octet
         octet = B.local([eight], u.dtype, "factors")
         several = (
