@@ -25,6 +25,10 @@ LARGEST = 256
 """Integers up to which bfloat16 holds all of them."""
 
 
+MOST_VISITS = 64
+"""Visits of operators that a weight is computed by: a bound of time. Dequantizing takes ten."""
+
+
 class Unknown(Exception):
     """A weight of another form than :class:`PackedWeight`. The text says which."""
 
@@ -177,10 +181,14 @@ class _Reads:
         self.al, self.columns = alignment, columns
         self.own = set(alignment.graph.operators)
         self.tensors: dict[object, Tensor] = {}
+        self.visits = 0
 
     def inlined(self, key: Key) -> Expr:
         """Return a value as one expression of loads, in the domain's variables and the model's types."""
         op, point = key
+        self.visits += 1  # an operator that is read twice is visited twice
+        if self.visits > MOST_VISITS:
+            raise Unknown("a weight is computed by many operators")
         if op.is_reduce:
             raise Unknown(f"a weight depends on the reduction {op.name}")
         cursor = iter(self.al.children(key))

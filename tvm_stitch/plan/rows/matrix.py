@@ -142,19 +142,24 @@ def _sides(alignment: Alignment, op: Operator, columns: int) -> tuple[Factor, Fa
 
 def _depends_on_row(alignment: Alignment, side: Factor) -> bool:
     """Return whether a value may differ between rows."""
-    first, point = side
-    if _of_row(alignment, point):
-        return True
-    if isinstance(first, Tensor) or first.is_reduce:
-        return False
     own = set(alignment.graph.operators)
-    for access, at in alignment.children((first, point)):
-        if at is None:
+    waiting, seen = [side], set()
+    while waiting:
+        first, point = waiting.pop()
+        if (first, point) in seen:
+            continue
+        seen.add((first, point))
+        if _of_row(alignment, point):
             return True
-        producer = access.tensor.producer
-        below: Factor = (producer, at) if producer is not None and producer in own else (access.tensor, at)
-        if _depends_on_row(alignment, below):
-            return True
+        if isinstance(first, Tensor) or first.is_reduce:
+            continue
+        for access, at in alignment.children((first, point)):
+            if at is None:
+                return True
+            producer = access.tensor.producer
+            waiting.append(
+                (producer, at) if producer is not None and producer in own else (access.tensor, at)
+            )
     return False
 
 
