@@ -144,6 +144,8 @@ class StrategyChoices:
     """Registers of weights that a thread has in flight."""
     weight_sums: int = 8
     """Accumulators of a thread, over all sums, from which on the latency of additions is hidden."""
+    matrix_lane_bytes: int = 16
+    """Most bytes of a row of weights that neighbouring loads of a lane take. Not measured."""
     matrix_words: int = 32
     """Registers of weights that a thread has in flight for matrix units. Not measured."""
     matrix_busy_share: float = 0.6

@@ -26,6 +26,8 @@ from .matrix_units import MatrixUnits
 from .weights import sums_of_products
 
 Factor = Key | Leaf
+_VECTOR_BYTES = 16
+"""Bytes of a vector load."""
 
 
 def matrix_mapping(
@@ -83,13 +85,13 @@ def _mapping(
         )
         for factor in factors
     )
-    lane_bytes = _lane_bytes(weights, columns)
+    lane_bytes = _lane_bytes(weights, columns, warps, device.choices.matrix_lane_bytes)
     tiles = -(-int(alignment.domain.rows) * width * len(products) // MatrixUnits.mma_rows)
     row_chunks = columns * weights[0].bits // (8 * MatrixUnits.row_lanes * lane_bytes)
     slices, chunks, steps = _shares(tiles, row_chunks, lane_bytes, warps, blocks, device)
     per_scale = 0
     if weights[0].scale is not None:
-        per_scale = _per_scale(columns // row_chunks, weights[0].group, chunks)
+        per_scale = math.gcd(chunks, max(1, weights[0].group * row_chunks // columns))
     in_cache = int(device.choices.matrix_ahead_share * device.l2_bytes)
     ahead = in_cache // (blocks * warps * MatrixUnits.mma_rows * MatrixUnits.row_lanes * lane_bytes)
     units = MatrixUnits(
@@ -226,16 +228,23 @@ def _form(w: PackedWeight) -> tuple[object, ...]:
     return w.bits, w.signed, w.zero, w.words.every, w.group, len(w.places), w.zero_group, len(w.zero_places)
 
 
-def _lane_bytes(weights: Sequence[PackedWeight], columns: int) -> int:
-    """Return the bytes of a row that a lane loads at once: up to 16, aligned, of one group, and of whole octets."""
+def _lane_bytes(weights: Sequence[PackedWeight], columns: int, warps: int, most: int) -> int:
+    """Return the bytes of a row that a lane loads at once: aligned, of whole octets, and of one group or of two.
+
+    Several warps are to be able to share a row, so that few rows keep all of a block busy.
+    """
     first = weights[0]
-    for size in (16, 8, 4):
+    for size in (32, 16, 8, 4):
         own = 8 * size // first.bits
-        words = size // item_bytes(first.words.tensor.dtype)
-        whole = own % MatrixUnits.octet == 0 and columns % (MatrixUnits.row_lanes * own) == 0
-        grouped = first.scale is None or first.group % own == 0
         chunk = MatrixUnits.row_lanes * own
-        grouped = grouped and (first.own_zero is None or first.zero_group % own == 0)
+        words = size // item_bytes(first.words.tensor.dtype)
+        if size > most or (size > _VECTOR_BYTES and columns < chunk * warps):
+            continue
+        whole = own % MatrixUnits.octet == 0 and columns % chunk == 0
+        grouped = (
+            first.scale is None or first.group % own == 0 or (first.group * 2 == own and size > _VECTOR_BYTES)
+        )
+        grouped = grouped and (first.own_zero is None or first.zero_group % min(own, first.group) == 0)
         grouped = grouped and (first.scale is None or chunk % first.group == 0 or first.group % chunk == 0)
         even = words > 0 and all(n % words == 0 for w in weights for n in (w.words.base, w.words.stride))
         if whole and grouped and even:
@@ -266,8 +275,3 @@ def _shares(
     at_once = max(1, min(own, choices.matrix_words * 4 // (2 * lane_bytes)))
     steps = -(-own // at_once)
     return slices, -(-own // steps), steps
-
-
-def _per_scale(chunk_columns: int, group: int, chunks: int) -> int:
-    """Return how many of a warp's chunks certainly share their scales."""
-    return math.gcd(chunks, max(1, group // chunk_columns))

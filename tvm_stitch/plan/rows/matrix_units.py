@@ -102,8 +102,15 @@ class MatrixUnits:
 
     @property
     def groups(self) -> int:
-        """The groups of a chunk that have scales of their own."""
-        return max(1, self.chunk_columns // self.packed.group) if self.packed.scale is not None else 1
+        """The groups of a chunk that lanes multiply at the same time, each with a scale of its own."""
+        if self.packed.scale is None:
+            return 1
+        return min(self.row_lanes, max(1, self.chunk_columns // self.packed.group))
+
+    @property
+    def parts(self) -> int:
+        """The groups of a lane's columns of a chunk, which it multiplies one after the other."""
+        return max(1, self.lane_columns // self.packed.group) if self.packed.scale is not None else 1
 
     @property
     def tiles(self) -> int:
@@ -145,5 +152,5 @@ class MatrixUnits:
         kind = f"{self.packed.bits}-bit weights" if self.packed.bits < 16 else f"{self.dtype} weights"
         return (
             f"matrix units, {kind}, {self.slices} warps a tile, {self.chunks} x {self.steps} chunks of "
-            f"{self.chunk_columns} columns in {self.groups} groups"
+            f"{self.chunk_columns} columns in {self.groups * self.parts} groups"
         )

@@ -64,7 +64,10 @@ class MatrixStageEmitter(WeightEmitter):
         words = B.local([u.chunks * 2 * count], "uint32", "words")
         spans = range(0, u.chunks, u.per_scale or u.chunks)
         scales = [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in spans] if u.per_scale else []
-        zeros = [[self._own_zero(of, chunk + B.i64(c)) for of in rows] for c in range(u.chunks)]
+        zeros = [
+            [[self._own_zero(of, chunk + B.i64(c), part) for of in rows] for part in range(u.parts)]
+            for c in range(u.chunks)
+        ]
         for c in range(u.chunks):
             for half, of in enumerate(rows):
                 self._load_words(of, chunk + B.i64(c), words, (2 * c + half) * count)
@@ -74,24 +77,27 @@ class MatrixStageEmitter(WeightEmitter):
         base = B.cell(self.octet + chunk * B.i64(octets) * self.apart, "octets")
         at_once = {2: 1, 4: 1, 8: 2, 16: 4}[u.packed.bits]  # words
         of_call = 32 * at_once // (u.packed.bits * MatrixUnits.octet)
+        of_part = count // u.parts
         for number, start in enumerate(spans):
-            sums = totals
-            if u.per_scale:
-                sums = B.local([u.tiles * 4], "float32", "sums")
-                for i in range(u.tiles * 4):
-                    B.store(sums, compat.float_const(0.0, "float32"), [B.i64(i)])
-            for c in range(start, start + (u.per_scale or u.chunks)):
-                for w in range(0, count, at_once):
-                    octet = c * octets + w // at_once * of_call
-                    low, high = (
-                        tir.address_of(B.fetch(words, (2 * c + half) * count + w)) for half in range(2)
-                    )
-                    x = tir.address_of(B.fetch(self.held, base + self.apart * B.i64(octet)))
-                    apart, tile = tir.Cast("int32", self.apart), tir.Cast("int32", self.tile_apart)
-                    into = tir.address_of(B.fetch(sums, 0))
-                    B.evaluate(add_products(u, into, low, high, *zeros[c], x, apart, tile))
-            if u.per_scale:
-                self._add_scaled(totals, sums, scales[number])
+            for part in range(u.parts):
+                sums = totals
+                if u.per_scale:
+                    sums = B.local([u.tiles * 4], "float32", "sums")
+                    for i in range(u.tiles * 4):
+                        B.store(sums, compat.float_const(0.0, "float32"), [B.i64(i)])
+                into = tir.address_of(B.fetch(sums, 0))
+                for c in range(start, start + (u.per_scale or u.chunks)):
+                    for w in range(part * of_part, (part + 1) * of_part, at_once):
+                        octet = c * octets + w // at_once * of_call
+                        low, high = (
+                            tir.address_of(B.fetch(words, (2 * c + half) * count + w)) for half in range(2)
+                        )
+                        x = tir.address_of(B.fetch(self.held, base + self.apart * B.i64(octet)))
+                        apart, tile = tir.Cast("int32", self.apart), tir.Cast("int32", self.tile_apart)
+                        B.evaluate(add_products(u, into, low, high, *zeros[c][part], x, apart, tile))
+                if u.per_scale:
+                    own = [scale[part :: u.parts] for scale in scales[number]]
+                    self._add_scaled(totals, sums, own)
 
     def _add_scaled(self, totals: Buffer, sums: Buffer, scales: list[list[Expr]]) -> None:
         """Add the sums of groups, times their scales, to the totals."""

@@ -115,8 +115,14 @@ class WeightEmitter(FactorEmitter):
 
     def _scales_together(self, places: tuple[Place, ...]) -> int:
         """Return how many neighbouring elements a lane loads of a scale at once: those of its sums' groups."""
-        even = all(n % 2 == 0 for place in places for n in (place.base, place.stride))
-        return 2 if self.units.groups > 1 and places[0].every == self.units.packed.group and even else 1
+        u, count = self.units, self._lane_scales()
+        even = all(n % count == 0 for place in places for n in (place.base, place.stride))
+        few = count * item_bytes(places[0].tensor.dtype) <= 16
+        return count if places[0].every == u.packed.group and even and few else 1
+
+    def _lane_scales(self) -> int:
+        """Return how many scales of a row's chunk a lane multiplies sums by."""
+        return self.units.parts * (1 if self.units.groups == 1 else 2)
 
     @staticmethod
     def _element(places: tuple[Place, ...], row: Expr, neighbour: Expr) -> Expr:
@@ -147,15 +153,17 @@ class WeightEmitter(FactorEmitter):
             for v in range(count):
                 B.store(words, compat.const(0, "uint32"), [B.i64(start + v)])
         at = (of.words + chunk * B.i64(MatrixUnits.row_lanes)) * B.i64(count)
+        vector = min(16, u.lane_bytes)
         with B.when(inside):
-            to, source = tir.address_of(B.fetch(words, start)), tir.address_of(B.fetch(memory, at))
-            B.evaluate(load_early(u.lane_bytes, to, source))
+            for v in range(0, count, vector // 4):
+                to = tir.address_of(B.fetch(words, start + v))
+                B.evaluate(load_early(vector, to, tir.address_of(B.fetch(memory, at + B.i64(v)))))
 
     def _scales(self, of: LaneRows, chunk: Expr) -> list[Expr]:
-        """Load a row's scales at a chunk: those of the groups that the lane has sums of."""
-        u, weight = self.units, of.weights[0]
+        """Load a row's scales at a chunk: for each group that the lane has sums of, those of its parts."""
+        weight = of.weights[0]
         assert weight.scale is not None
-        lanes = 1 if u.groups == 1 else 2
+        lanes = self._lane_scales()
         loaded: dict[object, Buffer] = {}
         inside = self._inside(chunk)
         for load, place, first, all_places in zip(
@@ -176,14 +184,15 @@ class WeightEmitter(FactorEmitter):
             loaded[compat.expression_key(load)] = held
         return [self._scale(weight.scale, loaded, e) for e in range(lanes)]
 
-    def _own_zero(self, of: LaneRows, chunk: Expr) -> Expr:
-        """Return the zero point of a lane's columns of a chunk, 0 if there is none but a constant."""
+    def _own_zero(self, of: LaneRows, chunk: Expr, part: int) -> Expr:
+        """Return the zero point of a part of a lane's columns of a chunk, 0 if there is none but a constant."""
         u, weight = self.units, of.weights[0]
         if weight.own_zero is None:
             return compat.const(0, "int32")
         if u.covered_chunks > u.row_chunks:
             chunk = tir.min(chunk, B.i64(u.row_chunks - 1))
         column = chunk * B.i64(u.chunk_columns) + self.quarter * B.i64(u.lane_columns)
+        column = column + B.i64(part * u.lane_columns // u.parts)
         loaded: dict[object, Expr] = {}
         for load, place, first in zip(compat.loads_in(weight.own_zero), weight.zero_places, of.zeros):
             memory = B.flat_view(self.buffers.of(place.tensor))
@@ -206,7 +215,7 @@ class WeightEmitter(FactorEmitter):
             return B.i64(0)
         group: Expr = B.i64(e)
         if u.groups == 4:
-            group = (self.quarter & B.i64(1)) * B.i64(2) + B.i64(e)
+            group = (self.quarter & B.i64(1)) * B.i64(2 * u.parts) + B.i64(e)
         if place.every <= u.chunk_columns:
             per_chunk, each = u.chunk_columns // place.every, place.every // u.packed.group
             inside = group if each == 1 else group // B.i64(each)
