@@ -27,7 +27,8 @@ class DeviceModel:
     largest cluster that every kernel may request (1: no clusters). A cluster takes its SMs from one graphics
     processing cluster, of which ``gpc_sms`` SMs are certain. ``cooperative``: kernels may have grid barriers.
     ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
-    ``cache_policies``: loads may say how long the second-level cache keeps their data. ``bfloat16_lanes`` is the
+    ``cache_policies``: loads may say how long the second-level cache keeps their data.
+    ``matrix_units``: warps multiply matrices of float16 and bfloat16. ``bfloat16_lanes`` is the
     most elements of bfloat16 that TVM moves as one vector. A CPU has ``vector_registers`` of ``vector_lanes`` elements
     of float32. ``choices`` are the constants of choice
     of plans for the device.
@@ -52,6 +53,7 @@ class DeviceModel:
     cooperative: bool = False
     background_copies: bool = False
     cache_policies: bool = False
+    matrix_units: bool = False
     bfloat16_lanes: int = 8
     vector_lanes: int = 8
     vector_registers: int = 16
@@ -133,6 +135,7 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
         cache_policies=capability >= 90,  # 8.0 has them too, but nothing was measured there
         # Older ones lack it: TVM converts through vectors of as many 32-bit integers, and cannot write eight of
         # those.
+        matrix_units=capability >= 80,  # bfloat16
         bfloat16_lanes=8 if capability >= 80 else 4,
     )
 

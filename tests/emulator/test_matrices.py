@@ -45,6 +45,33 @@ extern "C" __global__ void kernel(float* out, const TYPE* a, const TYPE* b) {
 """
 
 
+WORDS = """
+extern "C" __global__ void kernel(unsigned* out, const unsigned* in) {
+  const unsigned a = in[3 * threadIdx.x], b = in[3 * threadIdx.x + 1], c = in[3 * threadIdx.x + 2];
+  unsigned found;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
+  out[2 * threadIdx.x] = found;
+  out[2 * threadIdx.x + 1] = __byte_perm(a, b, 0xd260);
+}
+"""
+
+
+def test_operations_on_three_words_and_on_bytes() -> None:
+    """The table 0x6a is (a & b) ^ c. Selectors pick bytes of two words, or with 8 added the sign of one."""
+    words = np.random.default_rng().integers(0, 2**32, (32, 3), dtype=np.uint32)
+    run = run_kernel(
+        HEAD + WORDS, "kernel", [np.empty((32, 2), "uint32"), words], grid=1, block=32, written=[0]
+    )
+    run.check()
+    a, b, c = words.T
+    np.testing.assert_array_equal(run.outputs[0][:, 0], (a & b) ^ c)
+    picked = run.outputs[0][:, 1].copy().view("uint8").reshape(32, 4)
+    bytes_of_a, bytes_of_b = (each.copy().view("uint8").reshape(32, 4) for each in (a, b))
+    sign = np.where(bytes_of_b[:, 1] & 128, 255, 0)
+    wanted = np.stack([bytes_of_a[:, 0], bytes_of_b[:, 2], bytes_of_a[:, 2], sign], 1)
+    np.testing.assert_array_equal(picked, wanted)
+
+
 @pytest.mark.parametrize(("kind", "name"), [("f16", "half"), ("bf16", "__nv_bfloat16")])
 def test_a_product_of_fragments(kind: str, name: str) -> None:
     """<16, 16> by <16, 8>, the right side read transposed, onto 1 to 4 by place."""

@@ -157,6 +157,7 @@ class StageLayout:
         staged: values, and inputs that cp.async does not stage, which stay in shared memory between passes.
         slots: the slots in which the blocks of a cluster exchange partial results.
         column_sums: the buffers in which the rows of a block add up reductions across rows, one for each reduction.
+        matrix: the factors of a product on matrix units, and the partial sums of warps, in elements of the factors.
     """
 
     loaded_patches: Mapping[Leaf, LoadedPatch] = field(default_factory=dict)
@@ -166,6 +167,7 @@ class StageLayout:
     staged: Mapping[Key | Leaf, SharedBuffer] = field(default_factory=dict)
     slots: ClusterSlots | None = None
     column_sums: Mapping[Operator, SharedBuffer] = field(default_factory=dict)
+    matrix: SharedBuffer | None = None
 
     @property
     def buffers(self) -> list[SharedBuffer]:
@@ -177,4 +179,5 @@ class StageLayout:
             *self.copies.values(),
             *self.staged.values(),
             *self.column_sums.values(),
+            *([] if self.matrix is None else [self.matrix]),
         ]

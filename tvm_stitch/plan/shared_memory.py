@@ -57,7 +57,8 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
             static, partial_bytes(stage.schedule, m, stage.rescaled), m.block // 32 * _words(scalars)
         )
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
-        dynamic = max(dynamic, staged, _slots_bytes(stage), patch_bytes_at_once(stage.schedule, m))
+        matrix = 0 if m.matrix is None else m.matrix.shared_bytes(m.block // plan.device.warp)
+        dynamic = max(dynamic, staged, _slots_bytes(stage), patch_bytes_at_once(stage.schedule, m), matrix)
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
@@ -96,7 +97,10 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
         if plan.grid is None:
             return replace(stage, layout=_of_stage(stage, shared.padding))
         unused = shared.padding if plan.retention is None else 0
-        return replace(stage, layout=StageLayout(column_sums=_column_sums(stage, name, unused)))
+        made = StageLayout(
+            column_sums=_column_sums(stage, name, unused), matrix=_matrix(stage, plan.device, name, unused)
+        )
+        return replace(stage, layout=made)
 
     new = {
         stage: laid_out(stage, f"{f}_{k}")
@@ -263,6 +267,15 @@ def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedB
             dtype = exchanged_dtype(op.output.dtype)
             found[op] = SharedBuffer(f"slots_{name}_{extent}_{i}", elements, dtype, 0 if i else unused)
     return found
+
+
+def _matrix(stage: Stage, device: DeviceModel, name: str, unused: int) -> SharedBuffer | None:
+    """Return the buffer of a stage whose sums matrix units take, None for others."""
+    m = stage.row_mapping
+    if m.matrix is None:
+        return None
+    elements = m.matrix.shared_bytes(m.block // device.warp) // item_bytes(m.matrix.dtype)
+    return SharedBuffer(f"factors_{name}", elements, m.matrix.dtype, unused)
 
 
 def _retained(plan: KernelPlan, retention: InterPhaseReuse, unused: int) -> Iterator[SharedBuffer]:

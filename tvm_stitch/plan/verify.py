@@ -17,6 +17,7 @@ from ..graph.ir import Operator, Tensor
 from .checks.groups import group_problems
 from .checks.launch import launch_problems
 from .checks.layout import layout_problems
+from .checks.matrix import matrix_problems
 from .gpu.mapping import CrossBlockReduction
 from .gpu.reuse import loaded_tile
 from .iteration.alignment import Key
@@ -42,7 +43,8 @@ def verified(plan: KernelPlan) -> KernelPlan:
 def problems(plan: KernelPlan) -> list[str]:
     """Return everything that is wrong with a plan, one line each."""
     checks = (
-        _order, _outputs, _loops, group_problems, _scratch, _partials, launch_problems, _retention, layout_problems
+        _order, _outputs, _loops, group_problems, _scratch, _partials, launch_problems, _retention, layout_problems,
+        matrix_problems,
     )  # fmt: skip
     return list(dict.fromkeys(line for check in checks for line in check(plan)))
 

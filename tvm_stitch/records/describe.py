@@ -187,6 +187,7 @@ def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
             "tasks at once": stage.unroll,
             "from the last task": stage.backwards,
             "in registers for all tasks": [leaf[0].name for leaf in stage.resident],
+            **({"sums": taken} if (taken := stage.row_mapping.sums_taken) else {}),
         },
         "bytes_read": moved.read,
         "bytes_written": moved.written,

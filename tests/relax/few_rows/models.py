@@ -12,20 +12,26 @@ GROUP = 4
 """Weights of one scale."""
 
 
-def dequantized(words: te.Tensor, scales: te.Tensor, bits: int, dtype: str) -> te.Tensor:
+def dequantized(words: te.Tensor, scales: te.Tensor, bits: int, dtype: str, group: int = GROUP) -> te.Tensor:
     """Return weights as mlc-llm writes them: unsigned integers in words of 32 bits, a scale for each group."""
     each, zero = 32 // bits, 2 ** (bits - 1) - 1
 
     def weight(n: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
         shift = (k % each).astype("uint32") * tirx.const(bits, "uint32")
         integer = (words[n, k // each] >> shift) & tirx.const(2**bits - 1, "uint32")
-        return (integer.astype(dtype) - tirx.const(zero, dtype)) * scales[n, k // GROUP]
+        return (integer.astype(dtype) - tirx.const(zero, dtype)) * scales[n, k // group]
 
     return te.compute((words.shape[0], words.shape[1] * each), weight, "dequantize")
 
 
 def layer(
-    rows: int, columns: int, inner: int, bits: int = 0, dtype: str = "float32", gated: bool = False
+    rows: int,
+    columns: int,
+    inner: int,
+    bits: int = 0,
+    dtype: str = "float32",
+    gated: bool = False,
+    group: int = GROUP,
 ) -> tvm.IRModule:
     """Return ``silu(norm(x) @ w.T) + residual``, or ``silu(gate) * up`` of the halves of the product.
 
@@ -41,7 +47,7 @@ def layer(
     if bits:
         params += [
             relax.Var("words", relax.TensorType((columns, inner * bits // 32), "uint32")),
-            relax.Var("scales", relax.TensorType((columns, inner // GROUP), dtype)),
+            relax.Var("scales", relax.TensorType((columns, inner // group), dtype)),
         ]
     else:
         params.append(relax.Var("weight", relax.TensorType((columns, inner), dtype)))
@@ -50,7 +56,7 @@ def layer(
             x, gain, residual, weight = params[:4]
             if bits:
                 weight = builder.emit_te(
-                    dequantized, *params[3:], bits, dtype, primfunc_name_hint="dequantize"
+                    dequantized, *params[3:], bits, dtype, group, primfunc_name_hint="dequantize"
                 )
             normed = builder.emit(op.nn.rms_norm(x, gain, axes=[-1], epsilon=1e-5))
             product = builder.emit(op.matmul(normed, op.permute_dims(weight)))
@@ -72,6 +78,7 @@ def drawn(
     dtype: str = "float32",
     gated: bool = False,
     seed: int = 0,
+    group: int = GROUP,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Return random inputs of :func:`layer`, and its result in float64."""
     rng = np.random.default_rng(seed)
@@ -82,10 +89,10 @@ def drawn(
     )
     if bits:
         words = rng.integers(0, 2**32, (columns, inner * bits // 32), dtype=np.uint32)
-        scales = (rng.random((columns, inner // GROUP)) * 0.05).astype(kind)
+        scales = (rng.random((columns, inner // group)) * 0.05).astype(kind)
         shifts = np.arange(32 // bits, dtype=np.uint32) * bits
         integers = (words[:, :, None] >> shifts & (2**bits - 1)).reshape(columns, inner).astype("float64")
-        weight = (integers - (2 ** (bits - 1) - 1)) * np.repeat(scales.astype("float64"), GROUP, 1)
+        weight = (integers - (2 ** (bits - 1) - 1)) * np.repeat(scales.astype("float64"), group, 1)
         stored = [words, scales]
     else:
         stored = [(rng.standard_normal((columns, inner)) * inner**-0.5).astype(kind)]

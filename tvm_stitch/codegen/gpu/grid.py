@@ -16,6 +16,7 @@ from ..evaluator import convert
 from .cross_row_reduction import total
 from .grid_barrier import grid_barrier
 from .launch_bounds import bound_registers
+from .matrix.stage import MatrixStageEmitter
 from .memory.retained import Retained
 from .stage import StageEmitter
 
@@ -34,6 +35,8 @@ class GridEmitter:
             with ExitStack() as stack:
                 self._launch(stack)
                 for number in phases:
+                    # Behind the loads of the phase before, which would wait for these otherwise.
+                    self._fetch_ahead(number)
                     if number != phases[0]:
                         grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
@@ -41,7 +44,15 @@ class GridEmitter:
                         retained = self.retained
                         if retained is not None and stage not in retained.retention.stages:
                             retained = None
-                        StageEmitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
+                        emitter = StageEmitter if stage.row_mapping.matrix is None else MatrixStageEmitter
+                        emitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
+
+    def _fetch_ahead(self, number: int) -> None:
+        """Begin to read the weights of a phase before its barrier, and before the factors of its products."""
+        for stage in self.plan.phases[number]:
+            units = stage.row_mapping.matrix
+            if units is not None and units.ahead:
+                MatrixStageEmitter(stage, self.plan, self.buffer, self.block, self.thread).fetch_first()
 
     def _launch(self, stack: ExitStack) -> None:
         plan, grid = self.plan, self.plan.shared_grid

@@ -144,6 +144,25 @@ class StrategyChoices:
     """Registers of weights that a thread has in flight."""
     weight_sums: int = 8
     """Accumulators of a thread, over all sums, from which on the latency of additions is hidden."""
+    matrix_lane_bytes: int = 16
+    """Most bytes of a row of weights that neighbouring loads of a lane take. Not measured."""
+    matrix_words: int = 32
+    """Registers of weights that a thread has in flight for matrix units. Not measured."""
+    matrix_busy_share: float = 0.6
+    """Share of the time in which warps compute, if all multiprocessors read weights of 4 bits at the memory's speed. So
+    a few idle ones cost nothing. Counted in machine code, not measured."""
+    matrix_round_cost: float = 0.15
+    """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time. They wait
+    for each other, and then for the next weights. Not measured."""
+    matrix_factors: int = 4
+    """Octets of factors that a thread loads at once, for shared memory. Not measured."""
+    matrix_fetches: bool = True
+    """Warps fetch the weights of their next step into the second-level cache. Not measured."""
+    matrix_ahead_share: float = 0.4
+    """Share of the second-level cache that weights may take before the barrier that their product is behind. Not
+    measured."""
+    matrix_dense_rows: int = 2
+    """Fewest rows that matrix units multiply by weights that are not packed. Not measured."""
 
     # -- rows over several blocks (task splitting) ---------------------------------------------------------------------
     split_columns: int = 1024

@@ -22,6 +22,7 @@ from ..finalise import finalised
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
+from ..rows.matrix import matrix_mapping
 from ..rows.weights import weights_mapping
 from ..shared_memory import own_bytes, with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
@@ -257,6 +258,12 @@ class _Mapper:
         rows = int(al.domain.rows)
         weights = weights_mapping(al, sched, self.device, self.threads, self.blocks)
         if weights is not None and not piece.replicated:
+            plain = schedule(al)  # all values of a factor are computed once
+            matrix = matrix_mapping(al, plain, self.device, self.threads, self.blocks)
+            if isinstance(matrix, RowMapping):
+                weights, sched = matrix, plain
+            else:
+                weights = replace(weights, by_lanes=matrix)
             tasks = -(-rows // weights.rows_per_block)
             self.most_tasks = max(self.most_tasks, tasks)
             idle = -(-tasks // self.blocks) * self.blocks / tasks - 1.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ...graph.extent import ByExtent, Extent, text_of
 from ..iteration.loops import Leaf
+from ..rows.matrix_units import MatrixUnits
 
 
 class CrossBlockReduction(enum.Enum):
@@ -69,7 +70,8 @@ class RowMapping:
 
     ``weights`` are the inputs that the rows of a product read, each with the neighbouring columns that read the same
     element: 8 of a word that packs 8 integers. ``sums`` are a thread's accumulators of a reduction. With 0 it has one
-    for each element of a vector.
+    for each element of a vector. ``matrix`` says how matrix units take the sums, if they do. Else ``by_lanes`` is the
+    reason why lanes multiply.
     """
 
     threads: int
@@ -86,6 +88,8 @@ class RowMapping:
     workers: int = 0
     weights: Mapping[Leaf, int] = field(default_factory=dict)
     sums: int = 0
+    matrix: MatrixUnits | None = None
+    by_lanes: str = ""
 
     @property
     def keep(self) -> bool:
@@ -120,6 +124,13 @@ class RowMapping:
         return self.tasks if self.workers else 1
 
     @property
+    def sums_taken(self) -> str:
+        """A short text about the sums of a product of few rows, for ``explain``. It is empty for other rows."""
+        if self.matrix is not None:
+            return f"by {self.matrix.describe()}"
+        return f"by lanes: {self.by_lanes}" if self.by_lanes else ""
+
+    @property
     def shares_rows(self) -> bool:
         """True if several warps share a row's slice and wait for each other at reductions."""
         return self.threads > 32 or self.exchange is not CrossBlockReduction.NONE
@@ -140,6 +151,7 @@ class RowMapping:
             **({"loads": "copied in the background"} if self.async_copies else {}),
             **({"transposed in shared memory": transposed} if transposed else {}),
             **({"persistent workers": self.workers} if self.workers else {}),
+            **({"sums": self.sums_taken} if self.sums_taken else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:

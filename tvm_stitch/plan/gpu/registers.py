@@ -39,6 +39,8 @@ def with_resident(stage: Stage, words: int) -> Stage:
     one pass: other stages have tiles that come and go.
     """
     few = stage.tasks < 2 * stage.stride
+    if stage.row_mapping.matrix is not None:
+        return stage
     if len(stage.schedule.passes) != 1 or stage.row_mapping.split or few or stage.slice.replicated:
         return stage
     (p,) = stage.schedule.passes

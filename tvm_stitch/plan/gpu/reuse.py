@@ -37,7 +37,7 @@ def loaded_tile(stage: Stage, tensor: Tensor) -> Leaf | None:
     (p,) = stage.schedule.passes
     found = [leaf for leaf in p.loads if leaf[0] is copy and leaf[1].at is At.FULL]
     mapping = stage.row_mapping
-    if not found or not mapping.keep or mapping.of(p.columns).steps != 1:
+    if not found or mapping.matrix is not None or not mapping.keep or mapping.of(p.columns).steps != 1:
         return None
     return found[0] if mapping.split or mapping.covered(p.columns) == p.columns else None
 

@@ -39,8 +39,8 @@ _FENCE = re.compile(
 _VECTOR = {count: r"\{" + ", ?".join([r"%(\d+)"] * count) + r"\}" for count in (2, 4)}
 # A load of one, two or four registers under a cache policy.
 _CACHED_LOAD = re.compile(
-    r"ld\.global\.L2::cache_hint(?:\.v(?P<count>[24]))?\.(?P<type>b32|f32) (?P<into>\{[^}]*\}|%\d+),"
-    r" \[%(?P<address>\d+)\], %\d+"
+    r"ld\.global(?:\.L2::cache_hint)?(?:\.v(?P<count>[24]))?\.(?P<type>b32|f32|u16) (?P<into>\{[^}]*\}|%\d+),"
+    r" \[%(?P<address>\d+)\](?:, %\d+)?"
 )
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
@@ -169,6 +169,9 @@ def _translate(statement: str) -> str:
         return f"{operand('0')} = emu_to_shared((const void*){operand('1')})"
     if re.fullmatch(r"bar(?:rier)?\.(?:cta\.)?sync(?:\.aligned)? 0", text):
         return "emu_block_barrier(__LINE__, 0, 0)"
+    if m := re.fullmatch(r"lop3\.b32 %(\d+), %(\d+), %(\d+), %(\d+), (0x[0-9a-f]+|\d+)", text):
+        result, *three = (operand(index) for index in m.groups()[:4])
+        return f"{result} = emu::logic({', '.join(three)}, {int(m[5], 0)})"
     if m := re.fullmatch(r"not\.b32 %(\d+), %(\d+)", text):
         return f"{operand(m[1])} = ~{operand(m[2])}"
     if m := re.fullmatch(r"(max|min)\.NaN\.f32 %(\d+), %(\d+), %(\d+)", text):

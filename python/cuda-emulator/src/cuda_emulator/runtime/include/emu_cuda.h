@@ -309,6 +309,16 @@ EMU_VALUE int __ffs(int x) { return __builtin_ffs(x); }
 EMU_VALUE int __mul24(int a, int b) { return a * b; }
 EMU_VALUE int __mulhi(int a, int b) { return int((long(a) * long(b)) >> 32); }
 EMU_VALUE unsigned __umulhi(unsigned a, unsigned b) { return unsigned((uint64_t(a) * uint64_t(b)) >> 32); }
+EMU_VALUE unsigned __byte_perm(unsigned a, unsigned b, unsigned selectors) {
+  const uint64_t bytes = uint64_t(b) << 32 | a;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned byte = unsigned(bytes >> (8 * (selectors >> (4 * i) & 7))) & 255;
+    const bool sign = selectors >> (4 * i) & 8;  // all bits become the byte's sign
+    result |= (sign ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
+  }
+  return result;
+}
 EMU_VALUE int __dp4a(int a, int b, int c) {
   for (int i = 0; i < 4; ++i) c += int(int8_t(unsigned(a) >> (8 * i))) * int(int8_t(unsigned(b) >> (8 * i)));
   return c;

@@ -13,6 +13,14 @@ EMU_VALUE unsigned from_lane(int line, unsigned value, unsigned lane) {
   return unsigned(emu_shuffle(line, 0xffffffffu, value, 0, int(lane), 32));
 }
 
+// The bits of a table of eight at the bits of three words.
+EMU_VALUE unsigned logic(unsigned a, unsigned b, unsigned c, unsigned table) {
+  unsigned result = 0;
+  for (unsigned row = 0; row < 8; ++row)
+    if (table >> row & 1) result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
+  return result;
+}
+
 // Four matrices of 8 x 8 16-bit elements. Lane i names the row i % 8 of matrix i / 8, and gets of each matrix two elements
 // that are neighbours in a row, or in a column if they are transposed.
 template <bool kTransposed>
