@@ -7,6 +7,7 @@ The code runs this table. ``tvm-stitch explain --passes`` prints it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
@@ -202,7 +203,8 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
 ))
 
 LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libraries and of hand-written kernels", (
-    Row("ReductionInnermost", lambda c: ReductionInnermost(has_cublaslt(c.config), dense_rows(c.device, c.config)),
+    Row("ReductionInnermost",
+        lambda c: ReductionInnermost(has_cublaslt(c.config), partial(dense_rows, c.device, c.config)),
         "Store constant weights of half types with the reduction dimension innermost.", CUDA),
     Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config), "Let cuBLASLt compute matmuls.",
         CUDA,

@@ -46,7 +46,7 @@ def test_a_weight_is_a_transposition(dtype: str, out: str | None) -> None:
 
 def test_a_weight_of_few_rows_is_left_to_stitch_ops() -> None:
     mod = build(lambda emit, x: [R.matmul(x, relax.const(draw(8, 5), "float16"))], ((1, 1, 8), "float16"))
-    tvm.ir.assert_structural_equal(ReductionInnermost(lambda: True, few=1)(mod), mod)
+    tvm.ir.assert_structural_equal(ReductionInnermost(lambda: True, lambda dtype, depth: 1)(mod), mod)
     assert "permute_dims" in str(turned(mod))
 
 

@@ -72,7 +72,7 @@ class ProductCalls:
             turned = not along and turning is None and weights.is_turned(stored)
             if turned:
                 order = product.order_along()
-            if weights.serves(product.row_count, args[position], along or turned, packed):
+            if weights.serves(product.row_count, product.depth, args[position], along or turned, packed):
                 operands = tuple(stored if i == position else arg for i, arg in enumerate(args))
                 return ProductCall(
                     value.args[0], graph, product, tuple(args), position, operands, turning, order, turned

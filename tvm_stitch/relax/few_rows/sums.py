@@ -48,6 +48,11 @@ class FewRows:
         return math.prod(int(a.extent) for a in self.rows)
 
     @property
+    def depth(self) -> int:
+        """The number of products that a sum adds up."""
+        return math.prod(int(a.extent) for a in self.operator.reduce)
+
+    @property
     def column_position(self) -> int:
         """The dimension of the result that holds its columns."""
         return self.operator.spatial.index(self.column)

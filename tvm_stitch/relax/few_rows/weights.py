@@ -6,10 +6,10 @@ kernel that multiplies reads the narrow tensor, and computes each element where 
 4-bit weights cost 4.6 bytes a parameter and token in place of 0.56. One row by 14,336 x 4,096 such weights, with a
 norm, SiLU and a residual, took 112 us on an H200. In one kernel it takes 26 us.
 
-Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a single row, so
-that norms, activations and residuals are computed in the same kernel. Constants are stored as such a kernel reads them.
-On a CPU a scope takes products of up to eight rows by weights of half types, unless they are constants, which templates
-pack.
+Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a row or two,
+and of half types those of up to sixteen rows, which matrix units multiply. So norms, activations and residuals are
+computed in the same kernel. Constants are stored as such a kernel reads them. On a CPU a scope takes products of up to
+eight rows by weights of half types, unless they are constants, which templates pack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm import relax
 from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.classify import is_heavy
-from ...graph.dtype import HALF
+from ...graph.dtype import HALF, item_bytes
 from ...graph.extent import is_static
 from ...graph.ir import StitchGraph
 from ...graph.reader import Unreadable, read
@@ -41,11 +41,24 @@ POINTWISE = BROADCASTING | {f"relax.{name}" for name in f"{_MOVES} {_UNARY} {_BI
 """Operators that a kernel evaluates at the element that it needs, at little cost."""
 
 
-def dense_rows(device: DeviceModel, config: StitchConfig) -> int:
-    """Return the most rows of a product whose weight is not narrow, if a scope is to take it."""
-    if config.compute_of("matmul") != "auto":
+def dense_rows(device: DeviceModel, config: StitchConfig, dtype: str, depth: int) -> int:
+    """Return the most rows of a product whose weight is not narrow, if a scope is to take it.
+
+    Args:
+        device: the device.
+        config: the options.
+        dtype: of the weight and of the rows.
+        depth: the elements of a row.
+    """
+    choices = device.choices
+    if config.compute_of("matmul") != "auto" or dtype not in (FLOATS if device.is_gpu else HALF):
         return 0
-    return device.choices.few_dense_rows if device.is_gpu else device.choices.cpu_dense_rows
+    if not device.is_gpu:
+        return choices.cpu_dense_rows
+    if not device.matrix_units or dtype not in HALF:
+        return choices.few_dense_rows
+    kept = int(choices.matrix_factor_share * device.shared_per_block) // max(1, depth * item_bytes(dtype))
+    return max(choices.few_dense_rows, min(choices.matrix_rows, kept))
 
 
 class Graphs:
@@ -76,11 +89,9 @@ class Weights:
     """
 
     def __init__(self, graphs: Graphs, func: relax.Function, device: DeviceModel, config: StitchConfig):
-        self.graphs, self.choices = graphs, device.choices
+        self.graphs, self.choices, self.device, self.config = graphs, device.choices, device, config
         self.turns_constants = device.is_gpu
-        self.dense_types = FLOATS if device.is_gpu else HALF
         self.dense_bytes = 0 if device.is_gpu else device.choices.cpu_dense_bytes
-        self.dense_rows = dense_rows(device, config)
         self.values: Mapping[relax.Var, relax.Expr] = relax.analysis.get_var2val(func)
         self._sources: dict[relax.Var, float] = {}
 
@@ -93,23 +104,24 @@ class Weights:
             return False
         weight = call.args[1]
         along = self._is_transposed(weight) or self.is_turned(weight)
-        return self.serves(math.prod(left[:-1]), weight, along)
+        return self.serves(math.prod(left[:-1]), left[-1], weight, along)
 
     def is_turned(self, weight: relax.Expr) -> bool:
         """Return whether a weight is a constant that is stored with the elements of a sum next to each other."""
         return self.turns_constants and isinstance(weight, tvm.ir.GenericConst)
 
-    def serves(self, rows: int, weight: relax.Expr, along: bool, packed: bool = False) -> bool:
+    def serves(self, rows: int, depth: int, weight: relax.Expr, along: bool, packed: bool = False) -> bool:
         """Return whether a scope is to take a product.
 
         Args:
             rows: the number of its rows.
+            depth: the number of products that a sum adds up.
             weight: its weight.
             along: whether neighbouring elements of the weight in memory are added up.
             packed: whether a template would pack one of the operands.
         """
-        is_dense = along and not packed and str(weight.ty.dtype) in self.dense_types
-        if rows <= self.dense_rows and is_dense and bytes_of(weight) >= self.dense_bytes:
+        most = dense_rows(self.device, self.config, str(weight.ty.dtype), depth)
+        if along and not packed and rows <= most and bytes_of(weight) >= self.dense_bytes:
             return True
         return rows <= self.choices.few_rows and self.is_narrow(weight)
 

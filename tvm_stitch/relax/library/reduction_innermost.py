@@ -32,10 +32,13 @@ class ReductionInnermost:
 
     Args:
         is_called: returns whether the library is installed. Only such matmuls ask.
-        few: most rows of a matmul that is left to a stitch op, which stores the weight itself.
+        few: takes the type and the elements of a row. It returns the most rows of a matmul that a stitch op takes,
+            with a weight that is stored for it.
     """
 
-    def __init__(self, is_called: Callable[[], bool], few: int = 0):
+    def __init__(
+        self, is_called: Callable[[], bool], few: Callable[[str, int], int] = lambda dtype, depth: 0
+    ):
         self.is_called, self.few = is_called, few
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -62,7 +65,10 @@ class ReductionInnermost:
     def _has_few_rows(self, call: relax.Call) -> bool:
         """Return whether a matmul has so few rows that a stitch op takes it."""
         shape = shape_of(call.args[0])
-        return shape is not None and is_static(shape[:-1]) and math.prod(map(int, shape[:-1])) <= self.few
+        if shape is None or not is_static(shape):
+            return False
+        *rows, depth = map(int, shape)
+        return math.prod(rows) <= self.few(str(call.args[0].ty.dtype), depth)
 
 
 def _has_half_weight(call: relax.Call) -> bool:
