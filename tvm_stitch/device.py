@@ -200,6 +200,7 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
         max_cluster=device.max_cluster if compat.LAUNCHES_CLUSTERS else 1,
         background_copies=device.background_copies and compat.COPIES_IN_BACKGROUND,
         cache_policies=device.cache_policies and compat.HINTS_CACHES,
+        matrix_units=device.matrix_units and compat.DECLARES_DEVICE_FUNCTIONS,
         cooperative=device.cooperative and (compat.LAUNCHES_COOPERATIVELY or plain),
     )
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
 
 from ... import compat
 from ...compat import Analyzer, Expr
@@ -79,6 +82,7 @@ class PackedWeight:
     zero_group: int = 0
 
 
+@lru_cache(maxsize=64)  # each mapping that is tried asks again
 def packed_weight(alignment: Alignment, weight: Key | Leaf, columns: int) -> PackedWeight:
     """Return the form of a weight.
 
@@ -267,35 +271,29 @@ class _Reads:
                 raise Unknown("the shift of an integer depends on more than its column")
             return found
 
-        known: dict[object, int] = {}
-
-        def number_of(e: Expr, word: int) -> int:
-            """Return an integer of a word, in the range of the expression's type."""
+        def numbers_of(e: Expr, words: np.ndarray) -> np.ndarray:
+            """Return an integer of each of some words <words> as int64, in the range of the expression's type."""
             name, dtype = compat.kind(e), compat.dtype_of(e)
             if compat.is_load(e):
-                return _in_type(word, dtype)
+                return _in_type(words, dtype)
             if not compat.has_load(e):
-                key = compat.expression_key(e)
-                if key not in known:
-                    known[key] = constant(e)
-                return known[key]
+                return np.full_like(words, constant(e))
             name = compat.call_name(e) if name == "Call" else name
             below = compat.operands(e)
             if name == "Cast" and dtype.startswith(("int", "uint")):
-                return _in_type(number_of(below[0], word), dtype)
+                return _in_type(numbers_of(below[0], words), dtype)
             if name not in _LINEAR or (name not in _COMMUTES and not compat.has_load(below[0])):
                 raise Unknown(f"an integer of a weight is computed by {name}")
-            a, b = (number_of(each, word) for each in below)
-            if name in ("FloorDiv", "FloorMod") and (b <= 0 or b & (b - 1)):
-                raise Unknown(f"an integer of a weight is divided by {b}")
+            a, b = (numbers_of(each, words) for each in below)
+            if name in ("FloorDiv", "FloorMod") and (b[0] <= 0 or b[0] & (b[0] - 1)):
+                raise Unknown(f"an integer of a weight is divided by {b[0]}")
             return _in_type(_LINEAR[name](a, b), dtype)
 
-        for word in (0, *(1 << bit for bit in range(size))):
-            expected = word >> bits * number & (1 << bits) - 1
-            expected -= (1 << bits) * (signed and expected >> bits - 1)
-            if number_of(value, word) != expected:
-                return False
-        return True
+        words = np.concatenate([[0], 1 << np.arange(size, dtype="int64")])
+        expected = words >> bits * number & (1 << bits) - 1
+        if signed:
+            expected -= expected >> bits - 1 << bits
+        return bool((numbers_of(value, words) == expected).all())
 
 
 _LINEAR = {
@@ -312,11 +310,13 @@ _LINEAR = {
 _COMMUTES = ("bitwise_and", "BitwiseAnd")
 
 
-def _in_type(value: int, dtype: str) -> int:
-    """Return an integer wrapped to a type."""
+def _in_type(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Return integers wrapped to a type of at most 64 bits."""
     size = 8 * item_bytes(dtype)
-    value &= (1 << size) - 1
-    return value - (1 << size) * (not dtype.startswith("uint") and value >> size - 1)
+    if size == 64:
+        return values
+    values = values & (1 << size) - 1
+    return values if dtype.startswith("uint") else values - (values >> size - 1 << size)
 
 
 def _as_float32(value: Expr) -> Expr:

@@ -273,5 +273,7 @@ def _shares(
     slices = min(counts, key=lambda n: (cost(n), n))
     own = -(-row_chunks // slices)
     at_once = max(1, min(own, choices.matrix_words * 4 // (2 * lane_bytes)))
+    # Without a rest, no load has a condition.
+    at_once = next((n for n in range(at_once, at_once // 2, -1) if own % n == 0), at_once)
     steps = -(-own // at_once)
     return slices, -(-own // steps), steps

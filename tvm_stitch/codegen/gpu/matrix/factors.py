@@ -88,7 +88,8 @@ class FactorEmitter(StageEmitter):
         """Load what eight neighbouring elements of all factors are computed from."""
         cm, before, tiles = ColumnMapping(MatrixUnits.octet, 1), self.load_tiles, {}
         for leaf in dict.fromkeys(leaf for factor in self.units.factors for leaf in self._inputs(factor)):
-            self.load_tiles = {leaf: self.input_tile(leaf, MatrixUnits.octet)}
+            tile = B.local([MatrixUnits.octet], self.buffers.dtype(leaf[0]), f"{leaf[0].name}_in")
+            self.load_tiles = {leaf: tile}
             with B.when(inside):
                 self._read_vector(leaf, cm, number * B.i64(MatrixUnits.octet), B.i64(0))
             tiles.update(self.load_tiles)
