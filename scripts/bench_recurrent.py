@@ -90,20 +90,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def model_of(kind: str, hidden: int, direction: str = "forward") -> onnx.ModelProto:
-    """Return a model of one recurrent layer with random weights, and symbolic numbers of steps and rows."""
+def model_of(
+    kind: str, hidden: int, direction: str = "forward", dtype: str = "float32", linear: bool = False
+) -> onnx.ModelProto:
+    """Return a model of one recurrent layer with random weights, and symbolic numbers of steps and rows.
+
+    Args:
+        kind: one of ``GATES``.
+        hidden: hidden units, and input features.
+        direction: as ONNX names it.
+        dtype: type of weights and states, ``float32`` or ``float16``.
+        linear: whether a GRU applies the reset gate to the product.
+    """
     directions, gates = 2 if direction == "bidirectional" else 1, GATES[kind]
     draw = np.random.default_rng(1)
     scale = 1 / np.sqrt(hidden)
     shapes = {"W": (gates * hidden, hidden), "R": (gates * hidden, hidden), "B": (2 * gates * hidden,)}
     weights = [
-        numpy_helper.from_array((draw.uniform(-scale, scale, (directions, *shape))).astype("float32"), name)
+        numpy_helper.from_array((draw.uniform(-scale, scale, (directions, *shape))).astype(dtype), name)
         for name, shape in shapes.items()
     ]
     results = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
-    node = helper.make_node(kind, ["X", "W", "R", "B"], results, hidden_size=hidden, direction=direction)
-    x = helper.make_tensor_value_info("X", TensorProto.FLOAT, ["steps", "batch", hidden])
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
+    more = {"linear_before_reset": 1} if linear else {}
+    node = helper.make_node(
+        kind, ["X", "W", "R", "B"], results, hidden_size=hidden, direction=direction, **more
+    )
+    element = TensorProto.FLOAT16 if dtype == "float16" else TensorProto.FLOAT
+    x = helper.make_tensor_value_info("X", element, ["steps", "batch", hidden])
+    outputs = [helper.make_tensor_value_info(name, element, None) for name in results]
     graph = helper.make_graph([node], "layer", [x], outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 

@@ -338,7 +338,11 @@ _NO_CHOICE = {
     "compute/cpu/attention.py": {"_LOWEST": "the lowest float32"},
     "compute/cpu/dot_instruction.py": {"LLVM_VERSION": "the first LLVM with the intrinsics"},
     "compute/cpu/tiles.py": {"CACHE_LINE": "hardware"},
-    "compute/recurrent/cuda_kernel.py": {"LANES": "threads of a warp"},
+    "compute/recurrent/cuda_plan.py": {
+        "WARP": "hardware",
+        "VECTOR": "of the kernel's CUDA source: the most floats that an instruction loads",
+        "BARRIERS": "of the kernel's CUDA source: its memory before the states",
+    },
     "compute/cuda/attention_few.py": {
         "LARGEST_HEAD": "of the kernel's CUDA source, in which a lane has at most two vectors of a row",
         "CLUSTERS": "the sizes of clusters that every device with clusters has",

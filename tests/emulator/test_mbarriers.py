@@ -131,3 +131,38 @@ def test_phases_follow_each_other(seed: int) -> None:
     first = f"{MAKE} {EXPECT} {SEND} {AWAIT} float v = s[t ^ 32]; release(); wait();"
     assert not kinds(f"{first} {again} out[at] = 0.0f * v + s[t ^ 32];", seed)
     assert "race" in kinds(f"{first.replace('release(); wait();', '')} {again} {READ}", seed)
+
+
+ROUND = """
+  if (t == 0) { expect(&bar[0], 256); expect(&bar[1], 256); }
+  send(there(&s[t], other), x[at], there(&bar[0], other));
+  await(&bar[0], 0);
+  float v = s[t ^ 32];
+  SYNC
+  send(there(&q[t], other), x[at], there(&bar[1], other));
+  await(&bar[1], 0);
+  if (t == 0) expect(&bar[0], 256);
+  send(there(&s[t], other), x[at], there(&bar[0], other));
+  await(&bar[0], 1);
+  out[at] = 0.0f * (v + q[t]) + s[t ^ 32];
+"""
+
+
+@SEEDS
+def test_a_store_releases_what_its_thread_knows(seed: int) -> None:
+    """A slot may be sent to again by who waits for stores that all of its readers sent afterwards."""
+    body = f"__shared__ float q[64]; {MAKE} {ROUND}"
+    assert not kinds(body.replace("SYNC", "__syncthreads();"), seed)
+    # Each thread tells of its own reads, and of no other's: all of them have sent.
+    assert not kinds(body.replace("SYNC", ""), seed)
+    late = body.replace("float v = s[t ^ 32];", "").replace(
+        "await(&bar[1], 0);", "float v = s[t ^ 32]; await(&bar[1], 0);"
+    )
+    assert "race" in kinds(late.replace("SYNC", ""), seed)
+    half = body.replace("SYNC", "").replace("256); expect(&bar[1], 256)", "256); expect(&bar[1], 128)")
+    some = half.replace("send(there(&q[t], other)", "if (t < 32) send(there(&q[t], other)").replace(
+        "+ q[t]", ""
+    )
+    assert "race" in kinds(some, seed)  # the other warp has read too
+    assert not kinds(some.replace("float v = s[t ^ 32];", "float v = s[t ^ 32]; __syncthreads();"), seed)
+    assert "race" in kinds(body.replace("SYNC", "").replace("await(&bar[1], 0);", "", 1), seed)

@@ -25,6 +25,7 @@ COMMANDS = [
     "bench_decode",
     "bench_grid",
     "bench_models --models lstm --target cuda",
+    "bench_recurrent_gpu",
     "bench_rows",
     "bench_suite --target cuda",
     "bench_training --target cuda",

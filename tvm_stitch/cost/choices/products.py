@@ -87,12 +87,38 @@ class ProductChoices:
     recurrent_cluster: int = 8
     """Most blocks of a cluster that computes a recurrent layer on a GPU: so many every device with clusters has."""
     recurrent_warps: int = 8
-    """Warps of such a block. Each computes a hidden unit at a time. Not measured."""
-    recurrent_gpu_rows: int = 4
-    """Most rows of the batch of a cluster, whose products with four gates a lane adds up. Not measured."""
-    recurrent_streamed_bytes: int = 512 * 1024
-    """Most bytes of weights that a block reads in each step, since its shared memory does not hold them. A block
-    reads them in about 5 us. Not measured."""
+    """Warps of such a block. A thread may have 255 registers, and a state that a lane loads is multiplied by more
+    weights than with 16 warps. On an H200 26 steps of an LSTM of 256 units take 22 us for one row, and 25 us with 16
+    warps."""
+    recurrent_register_weights: int = 128
+    """Most weights that a thread of such a block has in registers: half of its registers."""
+    recurrent_ahead_registers: int = 64
+    """Registers of a thread for weights that are loaded ahead of their turn. Not measured."""
+    recurrent_gpu_rows: int = 24
+    """Most rows of the batch of a cluster. Not measured."""
+    recurrent_cells: int = 3
+    """Most cells of a lane, whose states stay in registers. Not measured."""
+    recurrent_rows_together: int = 2
+    """Rows that are multiplied at once by weights in registers. More have no registers for their sums."""
+    recurrent_rows_at_once: int = 4
+    """Rows that are multiplied at once by other weights. Weights that are loaded ahead wait for the next rows. Not
+    measured."""
+    recurrent_batches: tuple[int, ...] = (1, 4, 16, 64)
+    """Batches for which a layer with a batch of symbolic size is divided."""
+    recurrent_step_cycles: int = 1500
+    """Cycles of a step without its products: an exchange of states, sums over lanes and a cell. An H200 takes 1.0 us
+    for a step of an LSTM of 256 units and one row, whose products take 256 cycles."""
+    recurrent_rate: int = 64
+    """Products per cycle of a multiprocessor: half of its peak. On an H200, four more rows of an LSTM of 256 units take
+    1.7 us more. At the peak they would take 0.6 us."""
+    recurrent_shared_rate: int = 128
+    """Bytes of weights per cycle that a multiprocessor reads from its shared memory: the hardware's."""
+    recurrent_streamed_rate: int = 32
+    """Bytes of weights per cycle that a multiprocessor reads from the second-level cache. On an H200 with an LSTM of
+    512 units it is 40 with one cluster, and 26 with 13 of them."""
+    recurrent_streamed_bytes: int = 1024 * 1024
+    """Most bytes of weights that a block reads in each step. At the rate above they take 18 us, and a step of a loop
+    has five launches. Not measured."""
     unrolled_steps: int = 8
     """Most steps of a loop that is written step by step. On a Xeon, 8 steps of one small kernel take 5 us, and 47 us in
     a loop of the host. They take 0.2 s more to compile."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax import op as R
@@ -18,12 +19,14 @@ from ... import compat
 from ...compute.cpu.tiles import lanes_of
 from ...compute.recurrent.cell import Cell, Layer
 from ...compute.recurrent.cpu_kernel import Tiling, recurrent_kernel, scratch_rows
-from ...compute.recurrent.cuda_kernel import cuda_recurrent, division_of
+from ...compute.recurrent.cuda_kernel import cuda_recurrent
+from ...compute.recurrent.cuda_plan import division_of
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass
+from ..rewriting.operators import operator_name
 from ..rewriting.rules import CALL, Match, Rule, apply_rules
-from .arrays import Arrays, array_of
+from .arrays import Arrays, Lookup, array_of
 from .recurrent import ATTRIBUTE, looped
 
 
@@ -70,6 +73,8 @@ class _Layers:
             return relax.Tuple(_kernel_call(match, layer, tiling, operands))
         refused = ""
         if self.owner.target.kind.name == "cuda":
+            if match.var in match.notes:  # computed with the other direction
+                return relax.Tuple(match.notes[match.var])
             try:
                 return relax.Tuple(self._on_gpu(match, layer, operands))
             except Refusal as err:
@@ -82,21 +87,108 @@ class _Layers:
     def _on_gpu(self, match: Match, layer: Layer, operands: dict[str, Any]) -> list[relax.Expr]:
         """Emit the call of a kernel for a GPU, and return the layer's results.
 
+        If the other direction can be computed too, the kernel does so. Its results then are notes of its variable.
+
         Raises:
             Refusal: if there is no such kernel for the layer.
         """
         cell, emit, x = layer.cell, match.emit, operands["x"]
         steps, batch, _ = x.ty.shape.values
         dtype = str(x.ty.dtype.dtype)
-        division = division_of(cell, dtype, compat.int_value(batch), self.owner.device)
-        self.owner.computed[f"recurrent layer {match.var.name}"] = (
-            f"our kernel: {cell.kind} of {cell.hidden} units, {division.blocks} blocks of a cluster divide the units"
-        )
-        projected = emit(R.matmul(x, emit(R.permute_dims(operands["w"])), out_dtype="float32"))
-        projected = emit(R.add(projected, emit(R.astype(operands["bias"], "float32"))))
-        args = [projected, operands["r"], *(operands[name] for name in layer.operands[4:])]
-        kernel = cuda_recurrent(layer, division, *_own_extents(steps, batch), dtype)
-        return _called(match, cell, kernel, args, [steps, batch], dtype)
+        pairs = [(match.var, layer, operands), *self._other(match, layer)]
+        division = division_of(cell, dtype, compat.int_value(batch), self.owner.device, len(pairs))
+        w, bias = (_joined(match, [own[name] for _, _, own in pairs]) for name in ("w", "bias"))
+        projected = emit(R.matmul(x, emit(R.permute_dims(w)), out_dtype="float32"))
+        args, zeros = [emit(R.add(projected, emit(R.astype(bias, "float32"))))], []
+        for var, each, own in pairs:
+            self.owner.computed[f"recurrent layer {var.name}"] = (
+                f"our kernel: {cell.kind} of {cell.hidden} units, {division.blocks} blocks of a cluster divide the "
+                f"units{', both directions together' if len(pairs) > 1 else ''}"
+            )
+            zeros.append(
+                [
+                    name
+                    for name in ("h", "c")
+                    if name in own and _is_zero(own[name], match.builder.lookup_binding)
+                ]
+            )
+            args += [own["r"], *(own[name] for name in each.operands[4:] if name not in zeros[-1])]
+        layers = [each for _, each, _ in pairs]
+        kernel = cuda_recurrent(layers, division, *_own_extents(steps, batch), dtype, zeros)
+        results = _called(match, cell, kernel, args, [steps, batch], dtype, count=len(pairs))
+        own_results = len(results) // len(pairs)
+        for number, (var, _, _) in enumerate(pairs[1:], 1):
+            match.notes[var] = results[number * own_results :]
+        return results[:own_results]
+
+    def _other(self, match: Match, layer: Layer) -> list[tuple[relax.Var, Layer, dict[str, Any]]]:
+        """Return the other direction of a layer with its operands, if it can be computed at the layer's position."""
+        later: dict[relax.Var, relax.Expr] = {}
+        for binding in reversed(match.block.bindings):
+            if binding.var.same_as(match.var):
+                break
+            later[binding.var] = binding.value
+        for var, call in reversed(later.items()):
+            other = self.layers.get(call.op) if isinstance(call, relax.Call) else None
+            if other is None or other.backwards == layer.backwards or not _alike(layer, other):
+                continue
+            operands = dict(zip(other.operands, call.args, strict=True))
+            if not operands["x"].same_as(match.before.args[0]):
+                continue
+            for name, value in operands.items():
+                if value in later:
+                    zero = name in ("h", "c") and _is_zero(value, later.get)
+                    operands[name] = relax.op.zeros(value.ty.shape, value.ty.dtype.dtype) if zero else None
+            if None not in operands.values():
+                return [(var, other, {name: match.now(value) for name, value in operands.items()})]
+        return []
+
+
+def _joined(match: Match, parts: list[relax.Expr]) -> relax.Expr:
+    """Return tensors one behind the other, as a constant if they are constants."""
+    if len(parts) == 1:
+        return parts[0]
+    known = [array_of(part, match.builder.lookup_binding) for part in parts]
+    arrays = [array for array in known if array is not None]
+    if len(arrays) < len(parts):
+        return match.emit(R.concat(parts, 0))
+    return relax.const(np.concatenate(arrays), str(arrays[0].dtype))
+
+
+def _alike(layer: Layer, other: Layer) -> bool:
+    """Return whether two layers can be directions of one kernel."""
+    cells = layer.cell, other.cell
+    shapes = [(cell.kind, cell.hidden, cell.two_products, cell.projection) for cell in cells]
+    return shapes[0] == shapes[1] and layer.operands == other.operands
+
+
+def _is_zero(value: relax.Expr, lookup: Lookup) -> bool:
+    """Return whether all elements of a tensor are known to be 0."""
+    while True:
+        if isinstance(value, relax.Var):
+            bound = lookup(value)
+        else:
+            bound = (
+                value.args[0]
+                if isinstance(value, relax.Call) and operator_name(value) in _OF_ELEMENTS
+                else None
+            )
+        if bound is None:
+            break
+        value = bound
+    if isinstance(value, relax.Call) and operator_name(value) == "relax.zeros":
+        return True
+    if isinstance(value, relax.Call) and operator_name(value) == "relax.full":
+        value = value.args[1]
+    array = array_of(value, lookup)
+    return array is not None and not array.any()
+
+
+_OF_ELEMENTS = frozenset(
+    f"relax.{name}"
+    for name in ("astype", "broadcast_to", "expand_dims", "reshape", "squeeze", "strided_slice")
+)
+"""Operators whose results have elements of their first operand."""
 
 
 def _note(layer: Layer, tiling: Tiling) -> str:
@@ -143,12 +235,14 @@ def _called(
     extents: list[Any],
     dtype: str,
     scratch: Sequence[relax.TensorType] = (),
+    count: int = 1,
 ) -> list[relax.Expr]:
-    """Emit the call of a layer's kernel, whose last results are scratch memory, and return the layer's results."""
+    """Emit the call of the kernel of some layers, whose last results are scratch memory. Return the layers' results."""
     function = match.builder.add_func(kernel.without_attr("global_symbol"), f"{cell.kind}_kernel")
     states = relax.TensorType([extents[1], cell.hidden], dtype)
     results = [relax.TensorType([*extents, cell.hidden], dtype), states]
     results += [states] if cell.has_cell_state else []
+    results *= count
     done = match.emit(relax.call_tir(function, relax.Tuple(args), [*results, *scratch]))
     return [match.emit(relax.TupleGetItem(done, i)) for i in range(len(results))]
 

@@ -31,10 +31,7 @@ __forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
 """
 
 # Up to 0.3 the sixth term of the series, which is left out, is less than half a last place.
-_TANH = """
-__forceinline__ __device__ float tvm_stitch_tanh(float x) {
-  float a = fabsf(x), z = x * x;
-  float e = expf(-2.0f * a);
+_TANH_OF_EXPONENTIAL = """  float a = fabsf(x), z = x * x;
   float large = (1.0f - e) / (1.0f + e);
   float series = fmaf(z, fmaf(z, fmaf(z, 2.18694885e-2f, -5.39682540e-2f), 1.33333333e-1f), -3.33333333e-1f);
   float small = fmaf(a * z, series, a);
@@ -42,6 +39,16 @@ __forceinline__ __device__ float tvm_stitch_tanh(float x) {
   return __float_as_int(x) < 0 ? -found : found;
 }
 """
+
+_TANH = f"""
+__forceinline__ __device__ float tvm_stitch_tanh(float x) {{
+  float e = expf(-2.0f * fabsf(x));
+{_TANH_OF_EXPONENTIAL}"""
+
+# The same with the exponential given, so that a kernel can compute several exponentials at once.
+_TANH_WITH = f"""
+__forceinline__ __device__ float tvm_stitch_tanh_with(float x, float e) {{
+{_TANH_OF_EXPONENTIAL}"""
 
 # Up to 2^16 quarters of a circle, pi/2 is a sum of three float32 numbers. Beyond that, the reduction is that of Payne
 # and Hanek. There x is an integer of 24 bits times a power of 2. 96 bits of 2/pi decide over the quarter and its rest.
@@ -129,6 +136,7 @@ _LOGARITHMS = {
 FUNCTIONS = {
     "pow": _POWER,
     "tanh": _TANH,
+    "tanh_with": _TANH_WITH,
     "sin": _SIN,
     "cos": _COS,
     "tan": _TAN,

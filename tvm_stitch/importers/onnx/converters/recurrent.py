@@ -37,7 +37,7 @@ def _recurrent(kind: str, node: Node) -> tuple[Any, ...]:
     batch = x.ty.shape.values[1]
     functions = _activations(node, kind, count)
     lengths = node.optional(4)
-    results = []
+    directions = []
     for number, reverse in enumerate(backwards):
         cell = Cell(
             kind,
@@ -59,7 +59,9 @@ def _recurrent(kind: str, node: Node) -> tuple[Any, ...]:
             operands["product_bias"] = product_bias
         if lengths is not None:
             operands["lengths"] = lengths
-        results.append(recurrent(node.bb, layer, operands))
+        directions.append((layer, operands))
+    # A kernel computes both directions where the operands of both are there.
+    results = [recurrent(node.bb, layer, operands) for layer, operands in directions]
     return tuple(
         _joined(node, [result[i] for result in results], i == 0, batch_first) for i in range(len(results[0]))
     )

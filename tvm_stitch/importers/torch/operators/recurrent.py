@@ -68,12 +68,19 @@ def _layers(kind: str, functions: Any, node: Any, importer: Any) -> relax.Tuple:
     each = len(weights) // (layers * directions)
     last: list[list[Any]] = [[] for _ in states]
     for layer in range(layers):
-        outputs = []
+        outputs, made = [], []
         for direction in range(directions):
             number = layer * directions + direction
             own = [importer.env[w] for w in weights[number * each : (number + 1) * each]]
             first = [_element(emit, state, number) for state in states]
-            y, *after = _direction(builder, kind, functions, bool(direction), x, own, bool(has_biases), first)
+            made.append(
+                _direction(builder, kind, functions, bool(direction), x, own, bool(has_biases), first)
+            )
+        for (
+            own_layer,
+            operands,
+        ) in made:  # a kernel computes both directions where the operands of both are there
+            y, *after = recurrent(builder, own_layer, operands)
             outputs.append(y)
             for results, state in zip(last, after, strict=True):
                 results.append(emit(R.expand_dims(state, 0)))
@@ -93,8 +100,8 @@ def _direction(
     weights: Sequence[Any],
     has_biases: bool,
     first: Sequence[Any],
-) -> list[Any]:
-    """Emit one direction of a layer."""
+) -> tuple[Layer, dict[str, Any]]:
+    """Return one direction of a layer, and its operands."""
     emit = builder.emit
     gates = GATES[kind]
     hidden = int(weights[0].ty.shape.values[0]) // gates
@@ -133,7 +140,7 @@ def _direction(
         operands["product_bias"] = inside
     if cell.projection is not None:
         operands["projection"] = weights[-1]
-    return recurrent(builder, Layer(cell, backwards), operands)
+    return Layer(cell, backwards), operands
 
 
 def _element(emit: Any, x: Any, number: int) -> Any:

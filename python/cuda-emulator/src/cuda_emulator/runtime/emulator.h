@@ -3,7 +3,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace emu {
@@ -127,6 +130,14 @@ struct AsyncStore {
   uint32_t bytes;
 };
 
+// What the stores of an mbarrier's phase release to those who wait for it: what their threads did, and knew of their warps
+// and blocks, before. What they know by other mbarriers are the phases that they waited for, and not what those released.
+struct Message {
+  std::vector<Stamp> threads;     // of the cluster: their accesses before these stamps
+  std::vector<Stamp> blocks;      // of the cluster: the accesses of all of their threads before these stamps
+  std::vector<uint32_t> awaited;  // phases of mbarriers
+};
+
 // A barrier in shared memory: a phase is complete once `count` threads have arrived and the bytes they expect are there.
 struct Mbarrier {
   const void* at;
@@ -139,7 +150,11 @@ struct Mbarrier {
   uint32_t sent, awaited;    // phases up to the last that stores came for, and up to the last that was waited for
   uint32_t fenced;           // cluster barriers that it had arrived at when it told the cluster of that by a fence
   std::vector<AsyncStore> stores;
+  std::shared_ptr<Message> message;        // of the running phase
+  std::shared_ptr<const Message> last[2];  // those of the last two that are complete
 };
+
+constexpr size_t kMessages = 8;  // that a thread remembers: to forget one may show a race that is none
 
 struct Thread {
   void* sp = nullptr;
@@ -172,6 +187,7 @@ struct Thread {
   std::vector<AsyncCopy> copies;  // that it has not waited for
   uint32_t copy_groups = 0;       // that are complete: what comes is in the next one
   std::vector<uint32_t> awaited;  // phases of mbarriers that it waited for
+  std::deque<std::shared_ptr<const Message>> messages;  // of the last of them
 };
 
 struct Block {
@@ -191,6 +207,8 @@ struct Block {
   uint8_t visits_level = 0;
   std::vector<Mbarrier> mbarriers;
   std::vector<uint32_t> awaited;  // phases of mbarriers that all of its threads know of: since a barrier
+  // Of 8 bytes of its shared memory, once it has an mbarrier: the last read of each of its threads.
+  std::unordered_map<uint64_t, std::vector<Stamp>> readers;
   std::vector<uint32_t> told;     // those of which its threads tell the cluster at the next barrier
   std::vector<Thread> threads;
   uint32_t shared_ready[kSharedPerBlock / 32] = {};
@@ -237,6 +255,9 @@ bool cluster_ordered(const Access& a, uint8_t level, const Thread* t);  // by cl
 
 // mbarrier.cc
 bool awaited(const Thread& t, uint32_t id);
+// What messages tell a thread: a phase, by a thread that waited for it; reads of a place, by all threads that read it.
+bool told_of_phase(const Thread& t, uint32_t id);
+bool told_of_reads(const Thread& t, const Block& owner, uint64_t address);
 bool resolve_mbarriers(Block& b);          // lets threads go on whose phase is complete
 void mbarriers_ended(const Block& b);      // called on the fiber of its last thread
 // shadow.cc

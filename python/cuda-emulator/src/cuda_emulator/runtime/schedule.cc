@@ -207,6 +207,7 @@ void start_block(Block& b, uint32_t linear, uint32_t resident) {
   b.visits = Access{};
   b.mbarriers.clear();
   b.awaited.clear();
+  b.readers.clear();
   b.told.clear();
   b.visits_level = kThread;
   memset(b.shared_ready, 0, sizeof b.shared_ready);

@@ -231,6 +231,11 @@ void check(Slot& s, uint64_t address, unsigned bytes, bool aligned) {
       conflict(s, where, w, c->write_atomic ? "an atomic" : "a write",
                kAtomic ? "an atomic" : kWrite ? "a write" : "a read");
     if (!kWrite) {
+      if (s.shared && !t->block->mbarriers.empty() && s.resident == int32_t(t->block->resident)) {
+        std::vector<Stamp>& readers = t->block->readers[where >> 3];
+        readers.resize(g_launch.threads);
+        readers[t->who & 1023] = t->stamp;
+      }
       Access& r = c->read;
       if (r.who == t->who && r.stamp == t->stamp && r.phase == t->phase && c->read_level == kThread) continue;
       if (r.stamp >= g_launch.grid_stamp && r.stamp >= s.floor &&
@@ -319,10 +324,13 @@ bool async_access_begins(void* at, unsigned bytes, bool write, uint32_t id) {
   if ((where & mask) || (bytes & mask)) set_granule(*s, uint8_t(__builtin_ctzll((where | bytes) | 8)));
   Cell* c = s->cells + (where >> s->granule);
   for (Cell* const end = c + (bytes >> s->granule); c < end; ++c) {
-    if (c->write.stamp && !ordered(c->write, c->write_level, t, s->floor))
+    if (c->write.stamp && !ordered(c->write, c->write_level, t, s->floor) &&
+        !(c->write_level == kAsync && told_of_phase(*t, c->write.lanes)))
       conflict(*s, address, c->write, "a write", write ? "a store on its way" : "an arrival at an mbarrier");
     if (!write) continue;
-    if (c->read.stamp && !ordered(c->read, c->read_level, t, s->floor))
+    const bool by_owner = c->read_level <= kBlock && c->read.who >> 10 == owner->linear;
+    if (c->read.stamp && !ordered(c->read, c->read_level, t, s->floor) &&
+        !(by_owner && told_of_reads(*t, *owner, address)))
       conflict(*s, address, c->read, "a read", "a store on its way");
     c->read = Access{};
     c->read_level = kThread;
