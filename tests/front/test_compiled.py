@@ -123,3 +123,37 @@ def test_an_input_that_is_given_twice() -> None:
     name = compiled.inputs[0].name
     with pytest.raises(TypeError, match=f"the input '{name}' is given twice"):
         compiled(torch.ones(2), **{name: torch.ones(2)})
+
+
+def test_the_report_is_that_of_explain() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)), torch.randn(2, 4)
+    compiled = tvm_stitch.compile(model, "llvm", example_inputs=x)
+    assert str(compiled.report) == str(tvm_stitch.explain(model, "llvm", example_inputs=x))
+    assert compiled.report.model is not None
+    assert [str(spec) for spec in compiled.outputs] == ["softmax: float32[2, 3]"]
+
+
+def test_the_report_of_a_model_that_is_gone_has_its_kernels() -> None:
+    """The compiled model does not keep the weights of the model a second time."""
+    compiled = tvm_stitch.compile(torch.nn.Softmax(-1), "llvm", example_inputs=torch.randn(2, 4))
+    assert [kernel.name for kernel in compiled.report.kernels] == ["stitch_softmax"]
+    assert compiled.report.model is None
+
+
+def test_the_executable_is_that_of_tvm() -> None:
+    compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(2))
+    assert type(compiled.executable) is relax.VMExecutable
+    (found,) = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](
+        tvm.runtime.tensor(np.array([-1, 1], "float32"))
+    )
+    assert found.numpy().tolist() == [0.0, 1.0]
+
+
+def test_a_device_that_is_not_here() -> None:
+    if tvm.cuda(0).exist:
+        pytest.skip("needs a machine without a CUDA device")
+    compiled = tvm_stitch.compile(
+        torch.nn.ReLU(), {"kind": "cuda", "arch": "sm_90"}, example_inputs=torch.randn(2)
+    )
+    with pytest.raises(RuntimeError, match="no cuda device here, for which the model was compiled"):
+        compiled(torch.ones(2))
