@@ -59,11 +59,13 @@ def backend(
     tensors = [each for each in example_inputs if isinstance(each, torch.Tensor)]
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         from torch._dynamo.backends.common import aot_autograd
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
         def part(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Compiled:
             return _boxed(_Graph(module, made, constants=False))
 
-        compiled: Compiled = aot_autograd(fw_compiler=part, bw_compiler=part)(graph, example_inputs)
+        with sdpa_kernel(SDPBackend.MATH):  # the gradients of its products, not of an opaque kernel
+            compiled: Compiled = aot_autograd(fw_compiler=part, bw_compiler=part)(graph, example_inputs)
         return compiled
     return _Graph(graph, made, constants=made.constants)
 
