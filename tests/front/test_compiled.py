@@ -110,12 +110,44 @@ def test_it_is_an_executable_of_tvm() -> None:
         ((torch.ones(2, 3),), {"other": 1}, TypeError, "the model has no input 'other'"),
         ((torch.ones(2, 3, dtype=torch.float64),), {}, TypeError, "was given a tensor of float64"),
         ((torch.ones(3, 2),), {}, ValueError, r"was given a tensor of shape \[3, 2\]"),
+        ((torch.ones(6),), {}, ValueError, r"was given a tensor of shape \[6\]"),
+        (
+            (torch.ones(2, 3, device="meta"),),
+            {},
+            ValueError,
+            "a tensor of the device meta, which has no data",
+        ),
+        (
+            (torch.ones(2, 3).to_sparse(),),
+            {},
+            TypeError,
+            r"a tensor of layout torch.sparse_coo; call to_dense\(\)",
+        ),
     ],
 )
 def test_errors_name_the_input(args: Any, named: Any, kind: type[Exception], text: str) -> None:
     compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(2, 3))
     with pytest.raises(kind, match=text):
         compiled(*args, **named)
+
+
+def test_a_symbolic_dimension_has_one_size() -> None:
+    class Joined(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a * 2 + b
+
+    rows = torch.export.Dim("rows")
+    compiled = tvm_stitch.compile(
+        Joined(),
+        "llvm",
+        example_inputs=(torch.ones(4, 2), torch.ones(4, 1)),
+        dynamic_shapes=({0: rows}, {0: rows}),
+    )
+    assert compiled(torch.ones(3, 2), torch.ones(3, 1)).shape == (3, 2)
+    with pytest.raises(
+        ValueError, match=r"\w+ is 3 in the input a: float32\[\w+, 2\], and 5 in the input b: float32"
+    ):
+        compiled(torch.ones(3, 2), torch.ones(5, 1))
 
 
 def test_an_input_that_is_given_twice() -> None:

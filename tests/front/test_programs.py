@@ -66,6 +66,22 @@ def test_files_of_programs(tmp_path: Path) -> None:
     assert [spec.dtype for spec in (*source.signature.inputs, *source.signature.outputs)] == ["float16"] * 2
 
 
+def test_a_program_that_holds_its_types_is_refused() -> None:
+    class Turned(torch.nn.Module):
+        def forward(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            turned = q * positions.float().cos().to(q.dtype)
+            return torch.nn.functional.scaled_dot_product_attention(turned, turned, q)
+
+    given = torch.randn(1, 1, 4, 8), torch.arange(8)
+    compiled = tvm_stitch.compile(Turned(), "llvm", example_inputs=given, dtype="bfloat16")
+    assert [spec.dtype for spec in compiled.outputs] == ["bfloat16"]
+    program = torch.export.export(Turned(), given)
+    with pytest.raises(
+        ValueError, match="in bfloat16: .*same dtype.*; give the module itself, or export it in this"
+    ):
+        tvm_stitch.compile(program, "llvm", dtype="bfloat16")
+
+
 def test_types_and_models_that_are_refused(tmp_path: Path) -> None:
     linear: dict[str, Any] = {"example_inputs": torch.randn(4, 3)}
     with pytest.raises(ValueError, match="dtype must be one of 'float16', 'bfloat16', 'float32', not 'int8'"):

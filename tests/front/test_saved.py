@@ -61,12 +61,15 @@ def compiled(program: torch.export.ExportedProgram) -> Compiled:
     return tvm_stitch.compile(program, "llvm")
 
 
-def test_a_loaded_model_is_called_like_the_saved_one(compiled: Compiled, tmp_path: Path) -> None:
+def test_a_loaded_model_is_called_like_the_saved_one(
+    compiled: Compiled, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     args, named = arguments()
     compiled(*args, **named)  # the state is no longer that of the program
     compiled.save(tmp_path / "one")
     loaded = tvm_stitch.load(tmp_path / "one")
     same(loaded, compiled)
+    assert capfd.readouterr().err == ""
     loaded.save(tmp_path / "two")
     shutil.rmtree(tmp_path / "one")
     same(tvm_stitch.load(str(tmp_path / "two")), loaded)

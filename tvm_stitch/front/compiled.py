@@ -26,7 +26,7 @@ from ..support.written_whole import written_whole
 from .saved import facts_of, load_library, read_state, write, write_manifest
 from .signature import Signature
 from .sources import source_of
-from .tensors import device_of, given_back, kind_of, overwrite, taken
+from .tensors import check_sizes, device_of, given_back, kind_of, overwrite, taken
 
 if TYPE_CHECKING:
     from ..report.report import Report
@@ -150,13 +150,14 @@ class Compiled(tvm.relax.VMExecutable):
 
         Raises:
             TypeError: if an argument is missing, is given twice or is unknown, or is of another type.
-            ValueError: if the shape of an argument does not fit.
+            ValueError: if the shape of an argument does not fit, or if a symbolic dimension has two sizes.
             RuntimeError: if there is no device of the target's kind.
         """
         signature = self._main()
         values = self._ordered(signature.placed(args, named))
         machine, state = self.machine, self._state
         tensors = [taken(value, spec, self.device) for value, spec in zip(values, self.inputs, strict=True)]
+        check_sizes(self.inputs, tensors)
         returned = machine["main"](*tensors, *state.values())
         results = [returned] if isinstance(returned, tvm.runtime.Tensor) else list(returned)
         own = len(results) - len(signature.changed)

@@ -74,7 +74,12 @@ def converted(program: torch.export.ExportedProgram, dtype: Any) -> torch.export
     _drop_types(module)
     if dynamic is not None:
         dynamic = {**dict(zip(_positional(module), dynamic[0])), **dynamic[1]}
-    return _exported(module, args, named, dynamic, dtype)
+    try:
+        return _exported(module, args, named, dynamic, dtype)
+    except ValueError as error:
+        if error.__cause__ is None:  # of another type than DTYPES
+            raise
+        raise ValueError(f"{error}; give the module itself, or export it in this type") from error.__cause__
 
 
 def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state: State) -> Signature:

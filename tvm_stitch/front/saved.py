@@ -119,7 +119,7 @@ def load_library(path: Path) -> tvm.relax.VMExecutable:
         NotCompiled: if it does not have a model.
     """
     try:
-        with without_native_stderr():  # TVM warns there of every scope of memory
+        with without_native_stderr():
             module = tvm_ffi.load_module(_own_spelling(path.absolute()))  # TVM's would undo it
         return tvm.relax.VMExecutable(module)
     except (AttributeError, RuntimeError) as error:
@@ -155,12 +155,13 @@ def _export(executable: Any, path: Path, target: tvm.target.Target, tell: Callab
     """Write a model's library, with compiled CUDA kernels if possible. Return whether they are compiled."""
     if target.kind.name == "cuda" and export.kernel_compiler() is not None:
         try:
-            export.export_library(executable, path, target)
+            with without_native_stderr():
+                export.export_library(executable, path, target)
             return True
         except Exception as error:  # the toolkit may be older than the architecture
             reraise_fatal(error)
             reason = f"{type(error).__name__}: {error_text(error)}".splitlines()[-1]
             tell(f"kernels are compiled when they are first launched: {reason}")
-    with linking(path):
+    with linking(path), without_native_stderr():  # TVM warns there of every scope of memory
         executable.export_library(str(path))
     return False
