@@ -107,8 +107,29 @@ def test_what_the_command_line_wrote_is_loaded(
 
 def test_half_types_are_kept(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
     compiled = tvm_stitch.compile(program, "llvm", dtype="bfloat16")
+    compiled.save(tmp_path / "one")
+    tvm_stitch.load(tmp_path / "one").save(tmp_path / "two")
+    for folder in ("one", "two"):
+        same(
+            tvm_stitch.load(tmp_path / folder),
+            tvm_stitch.compile(program, "llvm", dtype="bfloat16"),
+            torch.bfloat16,
+        )
+
+
+def test_a_state_of_any_layout_is_kept(tmp_path: Path) -> None:
+    class Moved(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sums", torch.arange(6.0).reshape(2, 3).T)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.sums += x
+            return self.sums * 1
+
+    compiled = tvm_stitch.compile(Moved(), "llvm", example_inputs=torch.ones(3, 2))
     compiled.save(tmp_path)
-    same(tvm_stitch.load(tmp_path), compiled, torch.bfloat16)
+    assert tvm_stitch.load(tmp_path)(torch.ones(3, 2)).tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
 
 
 def test_a_folder_that_is_written_again_is_loaded_anew(tmp_path: Path) -> None:

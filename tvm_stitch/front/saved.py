@@ -26,6 +26,7 @@ from ..relax.lowering.needs import needs, without_python
 from ..support.failures import error_text, reraise_fatal
 from ..support.quiet import without_native_stderr
 from .signature import Signature
+from .tensors import aligned, kind_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,11 +145,10 @@ _LOADED: dict[str, list[tuple[int, int]]] = {}
 
 
 def _array(value: Any) -> np.ndarray:
-    """Return a tensor of PyTorch or TVM as an array."""
-    found: np.ndarray = (
-        value.numpy() if isinstance(value, tvm.runtime.Tensor) else tvm.runtime.from_dlpack(value).numpy()
-    )
-    return found
+    """Return a tensor of NumPy, PyTorch or TVM as an array."""
+    if kind_of(value) == "torch":
+        value = tvm.runtime.from_dlpack(aligned(value))
+    return value if isinstance(value, np.ndarray) else np.asarray(value.numpy())
 
 
 def _export(executable: Any, path: Path, target: tvm.target.Target, tell: Callable[[str], None]) -> bool:
