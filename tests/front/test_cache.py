@@ -174,6 +174,17 @@ def test_the_cache_is_turned_off(
     assert "not kept: TVM_STITCH_GRAPH_CACHE=many is no number of bytes" in caplog.text
 
 
+def test_constants_that_do_not_fit_are_not_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(cache.LIMIT, "50")  # bytes: the weight has 48, and the bias 12
+    monkeypatch.setattr(cache, "write", lambda *_: 1 / 0)
+    used(Model(), constants=True)
+    assert list(folder.iterdir()) == [] and "is not kept" not in caplog.text
+    used(Model())
+    assert "a compiled graph is not kept: " in caplog.text  # weights are arguments
+
+
 def test_a_folder_that_others_write_is_not_used(
     folder: Path, builds: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

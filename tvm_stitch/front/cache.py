@@ -78,6 +78,15 @@ class GraphCache:
             _LOG.warning("compiled graphs are not kept: %s", error)
             return None
 
+    def key_of(
+        self, program: torch.export.ExportedProgram, target: tvm.target.Target, config: StitchConfig
+    ) -> str | None:
+        """Return the name of a program's entry, or None if its constants do not fit or have no bytes."""
+        constants = [x for x in program.state_dict.values() if isinstance(x, torch.Tensor)]
+        if sum(x.nbytes for x in constants) > self.limit:
+            return None
+        return key_of(program, target, config)
+
     def get(self, key: str) -> tuple[tvm.relax.VMExecutable, Signature] | None:
         """Return a compiled graph and its signature, or None if it is not there. A damaged entry is removed."""
         entry = self.folder / key

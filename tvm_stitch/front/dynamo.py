@@ -27,7 +27,7 @@ from ..importers.torch import from_exported_program
 from ..relax.build import build
 from ..support.failures import error_text, reraise_fatal
 from ..target import resolve_target
-from .cache import GraphCache, key_of
+from .cache import GraphCache
 from .programs import changed_names
 from .signature import Signature
 from .tensors import aligned, device_of, given_back
@@ -161,7 +161,7 @@ class _Graph:
             program = torch.export.export(bound, tuple(args[i].detach() for i in given), strict=False)
         target = self.options.target_of([each for each in args if isinstance(each, torch.Tensor)])
         kept, config = self.options.cache, self.options.config
-        key = None if kept is None else key_of(program, target, config)
+        key = None if kept is None else kept.key_of(program, target, config)
         found = None if kept is None or key is None else kept.get(key)
         if found is None:
             mod = from_exported_program(program)
