@@ -83,7 +83,7 @@ class Built:
             model = model.eval().requires_grad_(False)
             _vary(model)
             given = [architecture.inputs(size) for size in architecture.sizes[: 1 + dynamic]]
-            self.cases = [_of_torch(model, each) for each in given]
+            self.cases = [of_torch(model, each) for each in given]
             self.program = torch.export.export(
                 model, given[0], dynamic_shapes=_shapes(model, architecture, dynamic)
             )
@@ -114,7 +114,7 @@ def _parameters(model: Any) -> list[Any]:
     return list(inspect.signature(model.forward).parameters.values())[:1]
 
 
-def _of_torch(model: Any, given: Sequence[torch.Tensor]) -> Case:
+def of_torch(model: Any, given: Sequence[torch.Tensor]) -> Case:
     """Return the results of PyTorch."""
     narrow = [x.numpy() for x in tensors(copy.deepcopy(model)(*given))]
     wide = None

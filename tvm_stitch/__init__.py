@@ -29,7 +29,7 @@ with contextlib.suppress(ValueError):  # the command line says what is wrong
     use_all_cores()
 
 __version__ = "0.1.0"
-__all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]
+__all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library", "load"]
 
 
 def compile(
@@ -39,6 +39,7 @@ def compile(
     *,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
+    dtype: Any = None,
     **options: Any,
 ) -> Compiled:
     """Compile a model with stitching.
@@ -50,6 +51,8 @@ def compile(
         config: stitching options.
         example_inputs: for a module of PyTorch, a tuple of its arguments, or a mapping of arguments by name.
         dynamic_shapes: for a module of PyTorch, its symbolic dimensions, as ``torch.export.export`` takes them.
+        dtype: for a module or program of PyTorch, the type that its floating parameters, buffers and inputs get before
+            it is imported: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
         options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
     Returns:
@@ -57,19 +60,18 @@ def compile(
         ``relax.VirtualMachine`` too.
 
     Raises:
-        TypeError: if ``model`` is of another kind, or if example inputs are missing.
+        TypeError: if ``model`` is of another kind, if example inputs are missing, or if ``dtype`` is given for a model
+            that is not PyTorch's.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has, or for a model that is
             not exported.
         StitchError: under ``StitchConfig(strict=True)``, if an operator is left to TVM.
         KeyboardInterrupt: on an interrupt, or the exception of the program's handler.
     """
-    from .front.compiled import Compiled
-    from .front.sources import source_of
-    from .relax.build import build
+    from .front.compiled import compiled
     from .target import resolve_target
 
-    source, target = source_of(model, example_inputs, dynamic_shapes), resolve_target(target)
-    return Compiled(build(source.mod, target, config, **options).executable, source, target)
+    given = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes, "dtype": dtype}
+    return compiled(model, resolve_target(target), config, given, **options)
 
 
 def explain(
@@ -79,6 +81,7 @@ def explain(
     *,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
+    dtype: Any = None,
 ) -> Report:
     """Report how a model is stitched for a target. No machine code is generated.
 
@@ -86,20 +89,42 @@ def explain(
         model: a model, as for ``compile``.
         target: a target, as for ``compile``. A GPU need not be present.
         config: stitching options.
-        example_inputs, dynamic_shapes: for a module of PyTorch, as for ``compile``.
+        example_inputs, dynamic_shapes, dtype: for models of PyTorch, as for ``compile``.
 
     Returns:
         The report. It prints as a summary, shows as a page in a notebook, and writes pages and timelines.
 
     Raises:
-        TypeError: if ``model`` is of another kind, or if example inputs are missing.
+        TypeError: if ``model`` is of another kind, if example inputs are missing, or if ``dtype`` is given for a model
+            that is not PyTorch's.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has, or for a model that is
             not exported.
     """
     from .front.sources import source_of
     from .relax.report.explain import explain as report_on
 
-    return report_on(source_of(model, example_inputs, dynamic_shapes).mod, target, config)
+    return report_on(source_of(model, example_inputs, dynamic_shapes, dtype).mod, target, config)
+
+
+def load(folder: str | os.PathLike[str]) -> Compiled:
+    """Load a compiled model that ``Compiled.save`` or ``tvm-stitch compile`` wrote.
+
+    Args:
+        folder: the folder, or the path of the library in it.
+
+    Returns:
+        The compiled model, with the inputs, results and target of the saved one. Buffers that the model changes have
+        the values of the time when it was saved.
+
+    Raises:
+        NotCompiled: a ValueError, if there is no compiled model, or if another user may have written it: loading a
+            library runs its code.
+        ValueError: if the model takes or returns a type of a package that is not imported.
+        RuntimeError: if this machine's CPU lacks features that the code uses.
+    """
+    from .front.compiled import loaded
+
+    return loaded(folder)
 
 
 def export_library(

@@ -105,6 +105,7 @@ OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
         "config": "--config",
         "example_inputs": "a file has the program that was exported with them",
         "dynamic_shapes": "a file says which dimensions are symbolic",
+        "dtype": "--precision",
         "options": "TVM's own: what a build needs beside a model is for programs",
     },
     tvm_stitch.explain: {
@@ -113,7 +114,9 @@ OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
         "config": "--config",
         "example_inputs": "a file has the program that was exported with them",
         "dynamic_shapes": "a file says which dimensions are symbolic",
+        "dtype": "--precision",
     },
+    tvm_stitch.load: {"folder": "run's MODEL"},
     tvm_stitch.export_library: {
         "executable": MODEL,
         "path": "--output",

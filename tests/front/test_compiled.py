@@ -110,6 +110,19 @@ def test_it_is_an_executable_of_tvm() -> None:
         ((torch.ones(2, 3),), {"other": 1}, TypeError, "the model has no input 'other'"),
         ((torch.ones(2, 3, dtype=torch.float64),), {}, TypeError, "was given a tensor of float64"),
         ((torch.ones(3, 2),), {}, ValueError, r"was given a tensor of shape \[3, 2\]"),
+        ((torch.ones(6),), {}, ValueError, r"was given a tensor of shape \[6\]"),
+        (
+            (torch.ones(2, 3, device="meta"),),
+            {},
+            ValueError,
+            "a tensor of the device meta, which has no data",
+        ),
+        (
+            (torch.ones(2, 3).to_sparse(),),
+            {},
+            TypeError,
+            r"a tensor of layout torch.sparse_coo; call to_dense\(\)",
+        ),
     ],
 )
 def test_errors_name_the_input(args: Any, named: Any, kind: type[Exception], text: str) -> None:
@@ -118,8 +131,61 @@ def test_errors_name_the_input(args: Any, named: Any, kind: type[Exception], tex
         compiled(*args, **named)
 
 
+def test_a_symbolic_dimension_has_one_size() -> None:
+    class Joined(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a * 2 + b
+
+    rows = torch.export.Dim("rows")
+    compiled = tvm_stitch.compile(
+        Joined(),
+        "llvm",
+        example_inputs=(torch.ones(4, 2), torch.ones(4, 1)),
+        dynamic_shapes=({0: rows}, {0: rows}),
+    )
+    assert compiled(torch.ones(3, 2), torch.ones(3, 1)).shape == (3, 2)
+    with pytest.raises(
+        ValueError, match=r"\w+ is 3 in the input a: float32\[\w+, 2\], and 5 in the input b: float32"
+    ):
+        compiled(torch.ones(3, 2), torch.ones(5, 1))
+
+
 def test_an_input_that_is_given_twice() -> None:
     compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(2))
     name = compiled.inputs[0].name
     with pytest.raises(TypeError, match=f"the input '{name}' is given twice"):
         compiled(torch.ones(2), **{name: torch.ones(2)})
+
+
+def test_the_report_is_that_of_explain() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)), torch.randn(2, 4)
+    compiled = tvm_stitch.compile(model, "llvm", example_inputs=x)
+    assert str(compiled.report) == str(tvm_stitch.explain(model, "llvm", example_inputs=x))
+    assert compiled.report.model is not None
+    assert [str(spec) for spec in compiled.outputs] == ["softmax: float32[2, 3]"]
+
+
+def test_the_report_of_a_model_that_is_gone_has_its_kernels() -> None:
+    """The compiled model does not keep the weights of the model a second time."""
+    compiled = tvm_stitch.compile(torch.nn.Softmax(-1), "llvm", example_inputs=torch.randn(2, 4))
+    assert [kernel.name for kernel in compiled.report.kernels] == ["stitch_softmax"]
+    assert compiled.report.model is None
+
+
+def test_the_executable_is_that_of_tvm() -> None:
+    compiled = tvm_stitch.compile(torch.nn.ReLU(), "llvm", example_inputs=torch.randn(2))
+    assert type(compiled.executable) is relax.VMExecutable
+    (found,) = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](
+        tvm.runtime.tensor(np.array([-1, 1], "float32"))
+    )
+    assert found.numpy().tolist() == [0.0, 1.0]
+
+
+def test_a_device_that_is_not_here() -> None:
+    if tvm.cuda(0).exist:
+        pytest.skip("needs a machine without a CUDA device")
+    compiled = tvm_stitch.compile(
+        torch.nn.ReLU(), {"kind": "cuda", "arch": "sm_90"}, example_inputs=torch.randn(2)
+    )
+    with pytest.raises(RuntimeError, match="no cuda device here, for which the model was compiled"):
+        compiled(torch.ones(2))

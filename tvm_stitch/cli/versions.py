@@ -1,26 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of this package and of its dependencies."""
+"""``--version``: the versions of this package and of its dependencies."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import platform
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_stitch import __version__
-
-
-def versions() -> dict[str, str]:
-    """Return versions by package, without packages that are not installed."""
-    from importlib import metadata
-
-    by_package = {"tvm-stitch": __version__}
-    for package in ("apache-tvm", "apache-tvm-ffi", "onnx", "torch"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            by_package[package] = metadata.version(package)
-    return {**by_package, "python": platform.python_version()}
+from ..deploy.versions import versions
 
 
 class ShowVersions(argparse.Action):

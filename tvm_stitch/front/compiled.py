@@ -3,17 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax
 
-from ..execution.tensors import TensorSpec, specs_of_inputs
-from .sources import Source
-from .tensors import device_of, given_back, kind_of, overwrite, taken
+from ..config import StitchConfig, checked_config
+from ..deploy.cpu_flags import why_not_here
+from ..deploy.folder import LIBRARY, NotCompiled, find_library
+from ..deploy.linking import check_linker
+from ..execution.tensors import TensorSpec
+from ..relax.build import build
+from ..relax.report.explain import explain
+from ..support.written_whole import written_whole
+from .saved import facts_of, load_library, read_state, write, write_manifest
+from .signature import Signature
+from .sources import source_of
+from .tensors import check_sizes, device_of, given_back, kind_of, overwrite, taken
+
+if TYPE_CHECKING:
+    from ..report.report import Report
 
 
 class Compiled(tvm.relax.VMExecutable):
@@ -27,17 +43,50 @@ class Compiled(tvm.relax.VMExecutable):
 
     Attributes:
         inputs: names, shapes and dtypes of the arguments.
+        outputs: names, shapes and dtypes of the results.
         target: the target that the model is compiled for.
+        facts: the manifest's entries about the compilation, as plain data: options, kernels, versions.
     """
 
-    def __init__(self, executable: tvm.relax.VMExecutable, source: Source, target: tvm.target.Target):
+    def __init__(
+        self,
+        executable: tvm.relax.VMExecutable,
+        signature: Signature | None,
+        target: tvm.target.Target,
+        facts: Mapping[str, Any],
+        report: Callable[[], Report],
+        library: Path | None = None,
+    ):
+        """Make a callable model of an executable.
+
+        Args:
+            executable: the executable.
+            signature: how its function ``main`` is called, or None if it has none.
+            target: the target.
+            facts: the manifest's entries about the compilation.
+            report: makes the report.
+            library: the file that the executable was loaded from, if it was.
+        """
         super().__init__(executable.mod)
-        self.target = target
-        self._has_main = _has_main(source.mod)
-        specs = specs_of_inputs(source.mod) if self._has_main else ()
-        self.inputs: tuple[TensorSpec, ...] = specs[: len(specs) - len(source.state)]
-        self._state_specs = specs[len(self.inputs) :]
-        self._source = replace(source, mod=tvm.IRModule())  # the executable has the weights
+        self.target, self.facts = target, dict(facts)
+        self._signature, self._report, self._library = signature, report, library
+        self.inputs: tuple[TensorSpec, ...] = signature.arguments if signature else ()
+        self.outputs: tuple[TensorSpec, ...] = signature.results if signature else ()
+
+    @property
+    def executable(self) -> tvm.relax.VMExecutable:
+        """TVM's executable, without the calls of this class."""
+        return tvm.relax.VMExecutable(self.mod)
+
+    @cached_property
+    def report(self) -> Report:
+        """The report of ``tvm_stitch.explain`` on the model, for the same target and options. It is made by the first
+        access. If the model is gone then, the report has the kernels and the reasons, but no graph of the model.
+
+        Raises:
+            RuntimeError: if the compiled model was loaded.
+        """
+        return self._report()
 
     @cached_property
     def device(self) -> Any:
@@ -46,14 +95,51 @@ class Compiled(tvm.relax.VMExecutable):
 
     @cached_property
     def machine(self) -> relax.VirtualMachine:
-        """TVM's virtual machine of the model."""
+        """TVM's virtual machine of the model.
+
+        Raises:
+            RuntimeError: if there is no device of the target's kind.
+        """
+        if not self.device.exist:
+            kind = self.target.kind.name
+            raise RuntimeError(
+                f"no {kind} device here, for which the model was compiled; run it on a machine with one"
+            )
         return relax.VirtualMachine(self, self.device)
 
     @cached_property
     def _state(self) -> dict[str, Any]:
         """The buffers that the model changes."""
-        pairs = zip(self._source.state.items(), self._state_specs, strict=True)
+        signature = self._main()
+        pairs = zip(signature.state.items(), signature.inputs[len(self.inputs) :], strict=True)
         return {name: taken(value, spec, self.device) for (name, value), spec in pairs}
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model to a folder, as ``tvm-stitch compile`` does. :func:`tvm_stitch.load` loads it.
+
+        The files are a library, a manifest, and ``state.npz`` with the present values of the buffers that the model
+        changes. All of them appear, or none.
+
+        Args:
+            folder: the folder. It is made if it does not exist, and files of these names are replaced.
+
+        Raises:
+            TypeError: if the module has no function ``main``.
+            ValueError: if the model takes or returns a type that PyTorch does not write.
+            LinkError: if no C++ compiler links the library.
+            OSError: if the folder cannot be written to.
+        """
+        signature = self._main()
+        if "_state" in self.__dict__:
+            signature = replace(signature, state=self._state)
+        if self._library is None:
+            check_linker(self.target)
+        with written_whole(Path(folder)) as files:
+            if self._library is None:
+                write(files, self, self.target, signature, self.facts)
+            else:
+                shutil.copyfile(self._library, files / LIBRARY)
+                write_manifest(files, {**self.facts, **signature.to_dict(), "library": LIBRARY}, signature)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the model.
@@ -64,45 +150,53 @@ class Compiled(tvm.relax.VMExecutable):
 
         Raises:
             TypeError: if an argument is missing, is given twice or is unknown, or is of another type.
-            ValueError: if the shape of an argument does not fit.
+            ValueError: if the shape of an argument does not fit, or if a symbolic dimension has two sizes.
+            RuntimeError: if there is no device of the target's kind.
         """
-        if not self._has_main:
-            raise TypeError(
-                "the module has no function main; run another one by relax.VirtualMachine(compiled, device)"
-            )
-        values = self._ordered(args, named)
+        signature = self._main()
+        values = self._ordered(signature.placed(args, named))
+        machine, state = self.machine, self._state
         tensors = [taken(value, spec, self.device) for value, spec in zip(values, self.inputs, strict=True)]
-        state = self._state
-        returned = self.machine["main"](*tensors, *state.values())
+        check_sizes(self.inputs, tensors)
+        returned = machine["main"](*tensors, *state.values())
         results = [returned] if isinstance(returned, tvm.runtime.Tensor) else list(returned)
-        own = len(results) - len(self._source.changed)
-        for name, result in zip(self._source.changed, results[own:], strict=True):
+        own = len(results) - len(signature.changed)
+        for name, result in zip(signature.changed, results[own:], strict=True):
             if name in state:
                 state[name] = result
             else:
                 overwrite(values[self._number(name)], result)
         kind = next(
-            (found for found in map(kind_of, values) if found), "torch" if self._source.of_torch else "numpy"
+            (found for found in map(kind_of, values) if found), "torch" if signature.of_torch else "numpy"
         )
         shown = [given_back(result, kind) for result in results[:own]]
-        if self._source.structured is not None:
-            return self._source.structured(shown)
-        return shown[0] if isinstance(returned, tvm.runtime.Tensor) else tuple(shown)
+        return signature.structured(shown, single=isinstance(returned, tvm.runtime.Tensor))
+
+    def _main(self) -> Signature:
+        """Return the signature.
+
+        Raises:
+            TypeError: if the module has no function ``main``.
+        """
+        if self._signature is None:
+            raise TypeError(
+                "the module has no function main; run another one by relax.VirtualMachine(compiled, device)"
+            )
+        return self._signature
 
     def _number(self, name: str) -> int:
         return [spec.name for spec in self.inputs].index(name)
 
-    def _ordered(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    def _ordered(self, found: Mapping[int | str, Any]) -> list[Any]:
         """Return the arguments in the order of the inputs.
+
+        Args:
+            found: the arguments by number or name.
 
         Raises:
             TypeError: if one is missing, given twice or unknown.
         """
         names = [spec.name for spec in self.inputs]
-        placed = self._source.placed
-        found: dict[int | str, Any] = placed(args, named) if placed is not None else dict(enumerate(args))
-        if placed is None:
-            found.update(named)
         values: dict[int, Any] = {}
         for at, value in found.items():
             if isinstance(at, str) and at not in names:
@@ -124,5 +218,51 @@ class Compiled(tvm.relax.VMExecutable):
         return "; ".join(map(str, self.inputs)) or "none"
 
 
-def _has_main(mod: tvm.IRModule) -> bool:
-    return any(g.name_hint == "main" and isinstance(f, relax.Function) for g, f in mod.functions_items())
+def compiled(
+    model: Any,
+    target: tvm.target.Target,
+    config: StitchConfig | None,
+    given: Mapping[str, Any],
+    **options: Any,
+) -> Compiled:
+    """Compile a model. The arguments are those of :func:`tvm_stitch.compile`, ``given`` those of ``source_of``."""
+    config = checked_config(config)
+    source = source_of(model, **given)
+    built = build(source.mod, target, config, **options)
+    facts = {"model": _name(model), **facts_of(built, target, config)} if source.signature else {}
+    again, noted = _kept(model), built.recorder.report()
+
+    def report() -> Report:
+        kept = again()
+        return noted if kept is None else explain(source_of(kept, **given).mod, target, config)
+
+    return Compiled(built.executable, source.signature, target, facts, report)
+
+
+def loaded(folder: str | os.PathLike[str]) -> Compiled:
+    """Load a compiled model. Arguments and errors are those of :func:`tvm_stitch.load`."""
+    library, data = find_library(Path(folder))
+    if not data:
+        raise NotCompiled(f"{library} has no manifest; give a folder that tvm-stitch compile or save wrote")
+    if reason := why_not_here(data.get("cpu_flags", [])):
+        raise RuntimeError(f"{library} does not run here: {reason}")
+    signature = Signature.of_dict(data, read_state(library.parent, data))
+    executable = load_library(library)
+
+    def report() -> Report:
+        raise RuntimeError("a loaded model has no report; tvm_stitch.explain(model) reports on a model")
+
+    target = tvm.target.Target(data["target"])
+    return Compiled(executable, signature, target, data, report, library.absolute())
+
+
+def _kept(model: Any) -> Callable[[], Any]:
+    """Return a function that gives the model, or None. It keeps no second copy of a model's weights in memory."""
+    try:
+        return weakref.ref(model)
+    except TypeError:  # paths, and types without such references
+        return lambda: model
+
+
+def _name(model: Any) -> str:
+    return str(model) if isinstance(model, (str, Path)) else type(model).__qualname__

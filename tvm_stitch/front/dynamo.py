@@ -22,10 +22,14 @@ import tvm
 from tvm import relax
 
 from ..config import StitchConfig
+from ..execution.tensors import specs_of_inputs
 from ..importers.torch import from_exported_program
 from ..relax.build import build
 from ..support.failures import error_text, reraise_fatal
 from ..target import resolve_target
+from .cache import GraphCache
+from .programs import changed_names
+from .signature import Signature
 from .tensors import aligned, device_of, given_back
 
 _LOG = logging.getLogger(__name__)
@@ -47,33 +51,41 @@ def backend(
         graph: a graph of PyTorch's.
         example_inputs: its arguments, of which only types and the need of gradients are read.
         options: ``target`` is the target, by default ``"native"`` for a CPU and ``"cuda"`` for a GPU. ``constants``
-            says whether parameters and buffers are constants of graphs without gradients, by default not. Others are
-            fields of :class:`tvm_stitch.StitchConfig`.
+            says whether parameters and buffers are constants of graphs without gradients, by default not. ``cache``
+            says whether compiled graphs are kept on disk, by default yes. Others are fields of
+            :class:`tvm_stitch.StitchConfig`.
     """
     made = _Options.of(options or {})
     tensors = [each for each in example_inputs if isinstance(each, torch.Tensor)]
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         from torch._dynamo.backends.common import aot_autograd
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
         def part(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Compiled:
             return _boxed(_Graph(module, made, constants=False))
 
-        compiled: Compiled = aot_autograd(fw_compiler=part, bw_compiler=part)(graph, example_inputs)
+        with sdpa_kernel(SDPBackend.MATH):  # the gradients of its products, not of an opaque kernel
+            compiled: Compiled = aot_autograd(fw_compiler=part, bw_compiler=part)(graph, example_inputs)
         return compiled
     return _Graph(graph, made, constants=made.constants)
 
 
+@dataclass(frozen=True)
 class _Options:
-    """The target and the options of graphs."""
+    """The target, the options and the cache of graphs."""
 
-    def __init__(self, target: Any, constants: bool, config: StitchConfig):
-        self.target, self.constants, self.config = target, constants, config
+    target: tvm.target.Target | None
+    constants: bool
+    cache: GraphCache | None
+    config: StitchConfig
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> _Options:
         fields = dict(options)
         target, constants = fields.pop("target", None), bool(fields.pop("constants", False))
-        return _Options(None if target is None else resolve_target(target), constants, StitchConfig(**fields))
+        kept = GraphCache.here() if fields.pop("cache", True) else None
+        config = StitchConfig(**fields)
+        return _Options(None if target is None else resolve_target(target), constants, kept, config)
 
     def target_of(self, tensors: Sequence[torch.Tensor]) -> tvm.target.Target:
         """Return the given target, or that of the device which has the arguments."""
@@ -147,19 +159,26 @@ class _Graph:
         with torch.no_grad():
             bound = _Bound(self.graph, args, given, self.results)
             program = torch.export.export(bound, tuple(args[i].detach() for i in given), strict=False)
-        mod = from_exported_program(program)
-        changed = [str(name) for name in (mod["main"].attrs or {}).get("torch_state", ())]
-        buffers = [name for name in changed if name.startswith(_CONSTANT)]
-        if buffers:  # which are no constants
-            for name in buffers:
-                self.own[int(name.removeprefix(_CONSTANT))] = False
-            return self._made(args)
         target = self.options.target_of([each for each in args if isinstance(each, torch.Tensor)])
-        executable = build(mod, target, self.options.config).executable
-        names = [str(param.name) for param in mod["main"].params]
-        return _Program(
-            executable, target, given, [given[names.index(name)] for name in changed], bound.noted.others
-        )
+        kept, config = self.options.cache, self.options.config
+        key = None if kept is None else kept.key_of(program, target, config)
+        found = None if kept is None or key is None else kept.get(key)
+        if found is None:
+            mod = from_exported_program(program)
+            signature = Signature(specs_of_inputs(mod), changed=changed_names(mod))
+            buffers = [name for name in signature.changed if name.startswith(_CONSTANT)]
+            if buffers:  # which are no constants
+                for name in buffers:
+                    self.own[int(name.removeprefix(_CONSTANT))] = False
+                return self._made(args)
+            executable = build(mod, target, config).executable
+            if kept is not None and key is not None:
+                executable = kept.put(key, executable, target, signature)
+        else:
+            executable, signature = found
+        names = [spec.name for spec in signature.inputs]
+        changed = [given[names.index(name)] for name in signature.changed]
+        return _Program(executable, target, given, changed, bound.noted.others)
 
 
 @dataclass(frozen=True)

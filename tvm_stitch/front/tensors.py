@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def taken(value: Any, spec: TensorSpec, device: Any) -> Any:
 
     Raises:
         TypeError: if the value is no array, or of another dtype than the input.
-        ValueError: if its shape does not fit.
+        ValueError: if its shape does not fit, or if it has no data.
     """
     kind = kind_of(value)
     if not kind and isinstance(value, (bool, int, float)) and not spec.shape:
@@ -56,10 +57,43 @@ def taken(value: Any, spec: TensorSpec, device: Any) -> Any:
     if not spec.takes(shape):
         raise ValueError(f"the input {spec} was given a tensor of shape {shape}")
     if kind == "torch":
+        _check_dense(value, spec)
         return _of_torch(value, device)
     if kind == "numpy":
         return tvm.runtime.tensor(np.asarray(value, order="C"), device)
     return value if value.device == device else value.copyto(device)
+
+
+def check_sizes(specs: Sequence[TensorSpec], values: Sequence[Any]) -> None:
+    """Check that a symbolic dimension has one size in all inputs.
+
+    Args:
+        specs: the inputs.
+        values: their tensors, which fit one by one.
+
+    Raises:
+        ValueError: with the two inputs that differ.
+    """
+    known: dict[str, tuple[TensorSpec, int]] = {}
+    for spec, value in zip(specs, values, strict=True):
+        for dim, size in zip(spec.shape, value.shape, strict=True):
+            if isinstance(dim, int) or dim == "?":
+                continue
+            other, first = known.setdefault(dim, (spec, int(size)))
+            if first != size:
+                raise ValueError(f"{dim} is {first} in the input {other}, and {size} in the input {spec}")
+
+
+def _check_dense(value: Any, spec: TensorSpec) -> None:
+    """Raise an error for a tensor of PyTorch that has no data, or not one number after the other."""
+    import torch
+
+    if value.is_meta:
+        raise ValueError(f"the input {spec} was given a tensor of the device meta, which has no data")
+    if value.layout != torch.strided:
+        raise TypeError(
+            f"the input {spec} was given a tensor of layout {value.layout}; call to_dense() first"
+        )
 
 
 def _of_torch(value: Any, device: Any) -> Any:

@@ -61,10 +61,16 @@ def asked_limit() -> int | None:
     text = os.environ.get(LIMIT, "").strip()
     if not text:
         return None
-    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(i?B)?", text, re.I)
-    if match is None:
+    count = parsed_bytes(text)
+    if count is None:
         raise TooLarge(f"{LIMIT}={text} is no number of bytes; write for example {LIMIT}=8G")
-    return int(match[1]) * _UNITS[match[2].upper()]
+    return count
+
+
+def parsed_bytes(text: str) -> int | None:
+    """Return the number of bytes that a text such as ``8G`` gives, or None if it gives none."""
+    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(i?B)?", text.strip(), re.I)
+    return None if match is None else int(match[1]) * _UNITS[match[2].upper()]
 
 
 def available_bytes() -> int:

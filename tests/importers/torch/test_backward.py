@@ -159,6 +159,13 @@ def test_gradients_of_transposed_convolutions(name: str, mask: list[bool]) -> No
     check_gradient(size, kernel, options, True, groups, mask)
 
 
+@pytest.mark.parametrize("operator", [aten.silu_backward.default, aten.mish_backward.default], ids=str)
+def test_gradients_of_activations(operator: Any) -> None:
+    check(
+        lambda grad, x: [operator(grad, x), operator(grad, -20 * x), operator(grad, 20 * x)], (3, 5), (3, 5)
+    )
+
+
 def test_results_that_nobody_reads_are_not_computed() -> None:
     program = torch.export.export(torch.nn.LayerNorm(8), (torch.zeros(3, 8),))
     before = from_exported_program(program)

@@ -7,11 +7,11 @@ import argparse
 import json
 from typing import Any
 
+from ...deploy.versions import versions
 from ..measuring import random_inputs_here
 from ..options import add_model_options, add_timing, check_timing
 from ..progress import Progress
 from ..readers.model import check_options, read_job
-from ..versions import versions
 
 SUMMARY = "time stock TVM, stitching, and ONNX Runtime or PyTorch in turn on this machine, and compare their results"
 

@@ -4,21 +4,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...deploy.cpu_flags import why_not_here
+from ...deploy.folder import NotCompiled, find_library
 from ...support.failures import reraise_fatal
-from ...support.private_files import check_trusted
 from ..errors import Failure, UsageError
-from ..library_file import is_library, is_manifest, is_whole
 from ..options import add_shape, add_timing, check_timing, parse_shapes, path_of
 from ..outputs import check_files, files_for
 from ..progress import Progress
-from .compile import LIBRARY, MANIFEST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +65,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     library, manifest = _find(args.model)
     with files_for({"-o": args.output}) as files:
         given = _given(args.input, [spec["name"] for spec in manifest.get("inputs", [])])
+        given = _state(library, manifest) | given
         inputs = _inputs(manifest, given, shapes, args.seed)
         device = _device(manifest, args.device)
         if reason := why_not_here(manifest.get("cpu_flags", [])):
@@ -111,52 +109,10 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
 def _find(path: Path) -> tuple[Path, dict[str, Any]]:
     """Return a library, and the data of its manifest, which are empty without a manifest."""
-    if path.is_dir():
-        manifest = path / MANIFEST
-        if not manifest.is_file():
-            raise UsageError(f"{path} has no {MANIFEST}; give a folder that tvm-stitch compile wrote")
-        manifest_data = _manifest(manifest)
-        library = path / _plain_name(manifest, str(manifest_data.get("library", LIBRARY)))
-        if library.is_file() and library.resolve().parent != path.resolve():
-            raise UsageError(
-                f"{library} is a link out of its folder; copy {library.resolve()} there if you trust it"
-            )
-    else:
-        library, neighbour = path, path.parent / MANIFEST
-        manifest_data = _manifest(neighbour) if neighbour.is_file() else {}
-        if manifest_data.get("library") != path.name:
-            manifest_data = {}
-    if not library.is_file():
-        folder = path if path.suffix != ".so" else path.parent
-        raise UsageError(f"no file {library}; tvm-stitch compile MODEL -o {folder} writes one")
-    if not is_library(library):
-        raise UsageError(f"{library} is not a compiled model; compile it first: tvm-stitch compile {library}")
-    if not is_whole(library):
-        raise UsageError(f"{library} is cut off; compile the model again")
     try:
-        check_trusted(library)  # loading it runs its code
-    except PermissionError as error:
+        return find_library(path)
+    except NotCompiled as error:
         raise UsageError(str(error)) from None
-    return library, manifest_data
-
-
-def _plain_name(manifest: Path, name: str) -> str:
-    """Return the name of the library in a manifest, which is a file next to it."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise UsageError(
-            f"{manifest} names the library {name!r}, which is no name of a file in its folder; compile the model again"
-        )
-    return name
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if is_manifest(data):
-            return data
-    except (OSError, ValueError):
-        pass
-    raise UsageError(f"{path} is not a manifest of tvm-stitch compile; compile the model again")
 
 
 def _input_path(word: str) -> Path:
@@ -194,6 +150,19 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
                 raise UsageError(f"--input: {each} is given twice; give it once")
         given |= arrays
     return given
+
+
+def _state(library: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the first values of the buffers that the model changes, by the names of their inputs."""
+    if not manifest.get("call", {}).get("state"):
+        return {}
+    from ...front.saved import read_state
+
+    try:
+        values = read_state(library.parent, manifest).values()
+    except NotCompiled as error:
+        raise UsageError(str(error)) from None
+    return {spec["name"]: value for spec, value in zip(manifest["inputs"][-len(values) :], values)}
 
 
 def _inputs(

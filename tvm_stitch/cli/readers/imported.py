@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...execution.tensors import TensorSpec
+    from ...front.signature import Signature
 
     Inputs = Mapping[str, np.ndarray]
     Call = Callable[[], list[np.ndarray]]
@@ -22,11 +23,21 @@ ONNX_ADVICE = "ONNX models need: pip install 'tvm-stitch[onnx]'"
 class Model:
     """An imported model.
 
-    ``peer`` returns a call of another runtime on given inputs. ``peer_name`` is the name of that runtime.
+    ``signature`` says how it is called. ``peer`` returns a call of another runtime on given inputs. ``peer_name`` is
+    the name of that runtime.
     """
 
     mod: Any
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    signature: Signature
     peer_name: str
     peer: Callable[[Inputs], Call]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """All inputs of the function ``main``."""
+        return self.signature.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """All results of the function ``main``."""
+        return self.signature.outputs

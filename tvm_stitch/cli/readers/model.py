@@ -6,14 +6,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, reading
 from ..heavy import import_or_say
 from ..options import make_config, parse_config, parse_shapes, parse_target
 from ..progress import Progress
 from .imported import ONNX_ADVICE, Model
+
+if TYPE_CHECKING:
+    from ...importers.torch.importing.state import State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +43,16 @@ def check_options(args: argparse.Namespace) -> None:
     make_config(parse_config(args.config))
 
 
-def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) -> Job:
+def read_job(
+    args: argparse.Namespace, progress: Progress, names: bool = False, state: State = "constants"
+) -> Job:
     """Return the model, target and options of a command line.
 
     Args:
         args: the parsed arguments of :func:`options.add_model_options`.
         progress: reports steps that take a while.
         names: whether operators keep the model's own names, for reports.
+        state: the kind of buffers that a program of PyTorch changes.
 
     Raises:
         UsageError: for an invalid model, target or option.
@@ -57,13 +64,13 @@ def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) 
     config = make_config(parse_config(args.config) | flags)
     target = parse_target(args.target)
     with progress(f"importing {path}"):
-        model = _reader(path)(path, shapes, names)
+        model = _reader(path, state)(path, shapes, names)
         if args.precision != "float32":
             model = _in_half(model, args.precision, args.products)
     return Job(model, target, config)
 
 
-def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Model]:
+def _reader(path: Path, state: State) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Model]:
     """Return the reader for a file, selected by its first bytes."""
     with reading(path), path.open("rb") as file:
         start = file.read(4)
@@ -73,7 +80,7 @@ def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Mo
         import_or_say("torch", f"{path.name} needs PyTorch: pip install torch")
         from .torch import read_torch
 
-        return read_torch
+        return partial(read_torch, state=state)
     import_or_say("onnx", ONNX_ADVICE)
     from .onnx import read_onnx
 
@@ -87,4 +94,5 @@ def _in_half(model: Model, dtype: str, products: str) -> Model:
     mod = in_half_precision(model.mod, dtype, products)
     inputs = tuple(dataclasses.replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)
     outputs = specs_of_outputs(mod, [spec.name for spec in model.outputs])
-    return dataclasses.replace(model, mod=mod, inputs=inputs, outputs=outputs)
+    signature = dataclasses.replace(model.signature, inputs=inputs, outputs=outputs)
+    return dataclasses.replace(model, mod=mod, signature=signature)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from ...front.signature import Signature
 from ...importers.onnx.check import InvalidModel, check_model
 from ...importers.onnx.compare import (
     OnnxModel,
@@ -62,7 +63,9 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     if isinstance(model, str):
         advice = "" if _UNKNOWN in model else _fix_shapes(proto, shapes)
         raise Failure(f"{path} cannot be imported: {model}{advice}")
-    return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
+    return Model(
+        model.mod, Signature(model.inputs, output_specs(model)), "ONNX Runtime", partial(_peer, proto)
+    )
 
 
 def _check_types(proto: onnx.ModelProto) -> None:

@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, TensorArgument
 from tvm import relax
 
-from ...execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
+from ...execution.tensors import TensorSpec, specs_of_inputs
+from ...front.programs import changed_names, signature_of
 from ...graph.dtype import HALF
 from ...importers.torch import Unsupported, from_exported_program, initial_state
 from ...importers.torch.archive import TooLarge, UnsafeProgram, load_program
+from ...importers.torch.importing.state import State
 from ...importers.torch.operators.recurrent import register_operators
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
@@ -35,13 +37,16 @@ if TYPE_CHECKING:
 HOW_TO_WRITE_ONE = "torch.export.save(torch.export.export(module.eval(), example_inputs), PATH) writes one"
 
 
-def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
+def read_torch(
+    path: Path, shapes: dict[str, tuple[int, ...]], names: bool, state: State = "constants"
+) -> Model:
     """Return a PyTorch program.
 
     Args:
         path: path of the .pt2 file.
         shapes: shapes of inputs with symbolic dimensions.
         names: whether operators keep the paths of their modules. They always do.
+        state: the kind of buffers that the program changes.
 
     Raises:
         UsageError: if the file is not a program of torch.export, or the shapes do not fit.
@@ -50,12 +55,11 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PyTorch's warnings about itself
         program = _load(path)
         _check_inputs(program)
-        mod = _imported(path, program)
+        mod = _imported(path, program, state)
     declared = specs_of_inputs(mod)
     mod = _with_shapes(mod, declared, shapes)
-    results = [*map(str, program.graph_signature.user_outputs), *_changed(mod)]
-    peer = partial(_peer, program, declared, initial_state(program, mod), _changed(mod))
-    return Model(mod, specs_of_inputs(mod), specs_of_outputs(mod, results), "PyTorch", peer)
+    peer = partial(_peer, program, declared, initial_state(program, mod), changed_names(mod))
+    return Model(mod, signature_of(program, mod, state), "PyTorch", peer)
 
 
 def _load(path: Path) -> ExportedProgram:
@@ -78,14 +82,14 @@ def _load(path: Path) -> ExportedProgram:
     raise UsageError(f"{path} is not a program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
-def _imported(path: Path, program: ExportedProgram) -> tvm.IRModule:
+def _imported(path: Path, program: ExportedProgram, state: State) -> tvm.IRModule:
     """Return the module of a program.
 
     Raises:
         Failure: if an operator is not imported, or an importer fails, with its message.
     """
     try:
-        return from_exported_program(program)
+        return from_exported_program(program, state=state)
     except Unsupported as error:
         raise Failure(f"{path} is not imported: {error}") from error
     except Exception as error:  # of many kinds: assertions, of types, of operators
@@ -145,16 +149,11 @@ def _with_shapes(
     return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
 
 
-def _changed(mod: tvm.IRModule) -> list[str]:
-    """Return the names of the buffers and inputs that a program changes. They are its last results."""
-    return [str(name) for name in (mod["main"].attrs or {}).get("torch_state", [])]
-
-
 def _peer(
     program: ExportedProgram,
     declared: tuple[TensorSpec, ...],
     start: dict[str, torch.Tensor],
-    changed: list[str],
+    changed: Sequence[str],
     inputs: Inputs,
 ) -> Call:
     """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type are converted to the program's types.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of PyTorch's training graphs for TVM's importer: gradients of convolutions, and results of norms for
-them.
+"""Operators of PyTorch's training graphs for TVM's importer: gradients of convolutions, of SiLU and of Mish, and
+results of norms for them.
 
 A graph that AOTAutograd traced forward and backward reads the mean and the deviation that a norm has computed.
 TVM's importer silently returns the norm's result, or zeros, instead. It has no gradient of a convolution.
@@ -29,6 +29,8 @@ def backward_converters() -> dict[str, Converter]:
         "_native_batch_norm_legit.no_stats": _batch_norm,
         "_native_batch_norm_legit_functional.default": _running_batch_norm,
         "convolution_backward.default": _convolution_backward,
+        "silu_backward.default": _silu_backward,
+        "mish_backward.default": _mish_backward,
     }
 
 
@@ -151,6 +153,26 @@ def _running_batch_norm(node: Any, importer: Any) -> Any:
         return emit(R.add(old, emit(R.multiply(new, constant(momentum, x)))))
 
     return relax.Tuple([output, mean, reciprocal, moved(3, mean), moved(4, unbiased)])
+
+
+def _silu_backward(node: Any, importer: Any) -> Any:
+    """(grad, input) -> the gradient of ``x * sigmoid(x)``. PyTorch leaves it whole when it decomposes a program."""
+    emit = importer.block_builder.emit
+    grad, x = (importer.env[arg] for arg in node.args[:2])
+    sigmoid = emit(R.sigmoid(x))
+    rest = emit(R.multiply(x, emit(R.subtract(constant(1.0, x), sigmoid))))
+    slope = emit(R.multiply(sigmoid, emit(R.add(constant(1.0, x), rest))))
+    return emit(R.multiply(grad, slope))
+
+
+def _mish_backward(node: Any, importer: Any) -> Any:
+    """(grad, input) -> the gradient of ``x * tanh(softplus(x))``, which PyTorch leaves whole too."""
+    emit = importer.block_builder.emit
+    grad, x = (importer.env[arg] for arg in node.args[:2])
+    tanh = emit(R.tanh(emit(R.nn.softplus(x))))
+    square = emit(R.multiply(tanh, tanh))
+    inner = emit(R.multiply(emit(R.sigmoid(x)), emit(R.subtract(constant(1.0, x), square))))
+    return emit(R.multiply(grad, emit(R.add(tanh, emit(R.multiply(x, inner))))))
 
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}

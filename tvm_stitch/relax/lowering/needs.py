@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -20,13 +21,16 @@ EXTRA_PREFIX = "tvm.contrib."
 _TVM = "pip install apache-tvm=={version}, or that file and libtvm_ffi of its wheels"
 
 
-def needs(lowered: tvm.IRModule, target: tvm.target.Target, compiled: bool = False) -> list[dict[str, str]]:
+PYTHON = "Python with TVM"
+"""Name of the need of CUDA kernels that are compiled when they are first launched."""
+
+
+def needs(lowered: tvm.IRModule, target: tvm.target.Target) -> list[dict[str, str]]:
     """Return the needs of a process that runs a model: each with its name, its purpose, and how to get it.
 
     Args:
         lowered: the module that code was generated from.
         target: the target of the model.
-        compiled: True if the model's library has its CUDA kernels as machine code.
     """
     how = _TVM.format(version=tvm.__version__)
     found = [("libtvm_runtime", "runs the model", how)]
@@ -38,14 +42,16 @@ def needs(lowered: tvm.IRModule, target: tvm.target.Target, compiled: bool = Fal
         found.append(
             ("CUDA", "drives the device", "NVIDIA's driver, and libcudart: pip install nvidia-cuda-runtime")
         )
-        if not compiled:
-            found.append(
-                ("Python with TVM", "compiles kernels when they are first launched", f"{how}; {COMPILER}")
-            )
+        found.append((PYTHON, "compiles kernels when they are first launched", f"{how}; {COMPILER}"))
     for each in library.LIBRARIES:
         if each.function in names:
             found.append((each.title, f"computes {each.computes}", each.how_to_get_it))
     return [dict(zip(("name", "what", "how"), entry)) for entry in found]
+
+
+def without_python(needed: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the needs of a model whose library has its CUDA kernels as machine code."""
+    return [each for each in needed if each["name"] != PYTHON]
 
 
 def _called_in_kernels(mod: tvm.IRModule) -> set[str]:

@@ -8,8 +8,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from .errors import reading
-
 KINDS = (None, "llvm", "c", "cuda", "metal", "webgpu", "hexagon", "rocm", "opencl", "vulkan")
 """Kinds of targets that a manifest may name. None means that it names no kind."""
 _DTYPE = re.compile(r"bool|u?int(4|8|16|32|64)|float(16|32|64)|bfloat16|float[48]_e\w+")
@@ -17,13 +15,13 @@ _DTYPE = re.compile(r"bool|u?int(4|8|16|32|64)|float(16|32|64)|bfloat16|float[48
 
 def is_library(path: Path) -> bool:
     """Return whether a file begins like a shared library (ELF)."""
-    with reading(path), path.open("rb") as file:
+    with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
 def is_whole(path: Path) -> bool:
     """Return whether a shared library is as long as its header says. Loading a shorter one ends the process."""
-    with reading(path), path.open("rb") as file:
+    with path.open("rb") as file:
         header = file.read(64)
     if len(header) < 64:
         return False
@@ -40,6 +38,7 @@ def is_manifest(data: Any) -> bool:
         return False
     specs = [data.get("inputs", []), data.get("outputs", [])]
     target, library, flags = data.get("target", {}), data.get("library", ""), data.get("cpu_flags", [])
+    call = data.get("call", {})
     return (
         all(isinstance(each, list) and all(map(_is_spec, each)) for each in specs)
         and all(
@@ -50,6 +49,9 @@ def is_manifest(data: Any) -> bool:
         and isinstance(library, str)
         and isinstance(flags, list)
         and all(isinstance(flag, str) for flag in flags)
+        and isinstance(call, dict)
+        and all(isinstance(name, str) for key in ("state", "changed") for name in call.get(key, []))
+        and all(isinstance(call.get(key), (str, type(None))) for key in ("takes", "returns"))
     )
 
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures survive their plain data, and refuse types that PyTorch does not write or know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree
+
+from tvm_stitch.execution.tensors import TensorSpec
+from tvm_stitch.front.signature import Signature
+
+
+def tree(value: Any) -> Any:
+    return _pytree.tree_structure(value)
+
+
+def test_plain_data_has_all_of_it() -> None:
+    specs = TensorSpec("x", (2, "n"), "float32"), TensorSpec("calls", (), "int64")
+    given = Signature(
+        specs,
+        (*specs, specs[1]),
+        {"calls": torch.zeros((), dtype=torch.int64)},
+        ("calls",),
+        tree(((), {"x": 0})),
+        tree({"y": 0, "z": (0,)}),
+        True,
+    )
+    found = Signature.of_dict(json.loads(json.dumps(given.to_dict())), given.state)
+    assert {**vars(found), "state": 0} == {**vars(given), "state": 0}
+    assert found.arguments == specs[:1] and found.results == specs
+    assert found.placed((), {"x": 5}) == {0: 5}
+    assert found.structured([1, 2], single=False) == {"y": 1, "z": (2,)}
+
+
+class Pair:
+    def __init__(self, one: Any, other: Any):
+        self.one, self.other = one, other
+
+
+def test_types_that_are_not_written_or_known() -> None:
+    _pytree.register_pytree_node(Pair, lambda p: ([p.one, p.other], None), lambda xs, _: Pair(*xs))
+    with pytest.raises(ValueError, match="takes or returns a type that PyTorch does not write: .*Pair"):
+        Signature(returns=tree(Pair(1, 2))).to_dict()
+    text = '[1, {"type": "nowhere.Pair", "context": "null", "children_spec": []}]'
+    with pytest.raises(ValueError, match="a type that is not known here: .*nowhere.Pair"):
+        Signature.of_dict({"call": {"returns": text}}, {})

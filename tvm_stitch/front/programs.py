@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of PyTorch as exported programs, in another floating type if asked, and the signatures of such programs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import tvm
+from torch.utils import _pytree
+
+from ..execution.tensors import specs_of_inputs, specs_of_outputs
+from ..importers.torch import initial_state
+from ..importers.torch.importing.state import State
+from ..support.failures import error_text, reraise_fatal
+from .signature import Signature
+
+DTYPES = ("float16", "bfloat16", "float32")
+"""Types that a model's floating parameters and inputs may be converted to."""
+
+
+def exported(
+    module: torch.nn.Module, example_inputs: Any, dynamic_shapes: Any = None, dtype: Any = None
+) -> torch.export.ExportedProgram:
+    """Return a module as an exported program. The module stays as it is.
+
+    Args:
+        module: the module.
+        example_inputs: a tensor, a tuple of positional arguments, or a mapping of arguments by name.
+        dynamic_shapes: the symbolic dimensions, as ``torch.export.export`` takes them.
+        dtype: one of ``DTYPES`` for floating parameters, buffers and inputs, or None to leave them.
+
+    Raises:
+        TypeError: if there are no example inputs.
+        ValueError: if PyTorch does not export the module, or for another type.
+    """
+    if example_inputs is None:
+        raise TypeError(
+            "a module of PyTorch needs example inputs: compile(module, example_inputs=(torch.randn(1, 3),))"
+        )
+    by_name = isinstance(example_inputs, Mapping)
+    args = () if by_name else example_inputs
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    named = dict(example_inputs) if by_name else {}
+    return _exported(module, tuple(args), named, dynamic_shapes, dtype)
+
+
+def converted(program: torch.export.ExportedProgram, dtype: Any) -> torch.export.ExportedProgram:
+    """Return a program with floating parameters, buffers and inputs of another type.
+
+    Casts to the type that a value has already, as of ``x.to(y.dtype)``, follow the new type. Other operators that name
+    a type keep it. A module, which still knows where its types come from, is converted more precisely.
+
+    Args:
+        program: the program.
+        dtype: one of ``DTYPES``.
+
+    Raises:
+        ValueError: for another type, or if PyTorch does not export the program in it.
+    """
+    inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
+    by_name = {node.name: node.meta["val"] for node in inputs}
+    values = [by_name[name] for name in program.graph_signature.user_inputs]
+    dims: dict[str, Any] = {}
+    shapes = [_dims(value, program.range_constraints, dims) for value in values]
+    examples = [_example(value) for value in values]
+    takes = program.call_spec.in_spec
+    args, named = _pytree.tree_unflatten(examples, takes)
+    dynamic = _pytree.tree_unflatten(shapes, takes) if dims else None
+    module = program.module(check_guards=False)
+    _drop_types(module)
+    if dynamic is not None:
+        dynamic = {**dict(zip(_positional(module), dynamic[0])), **dynamic[1]}
+    try:
+        return _exported(module, args, named, dynamic, dtype)
+    except ValueError as error:
+        if error.__cause__ is None:  # of another type than DTYPES
+            raise
+        raise ValueError(f"{error}; give the module itself, or export it in this type") from error.__cause__
+
+
+def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state: State) -> Signature:
+    """Return the signature of a program's Relax module.
+
+    Args:
+        program: the program.
+        mod: its module.
+        state: the kind of buffers that it changes, as it was imported.
+    """
+    changed = changed_names(mod)
+    inputs = specs_of_inputs(mod)
+    values = {} if state == "constants" else initial_state(program, mod)
+    outputs = specs_of_outputs(mod, [*map(str, program.graph_signature.user_outputs), *changed])
+    spec = program.call_spec
+    return Signature(inputs, outputs, values, changed, spec.in_spec, spec.out_spec, of_torch=True)
+
+
+def changed_names(mod: tvm.IRModule) -> tuple[str, ...]:
+    """Return the names of the buffers and inputs that a program changes. They are its last results."""
+    return tuple(str(name) for name in (mod["main"].attrs or {}).get("torch_state", ()))
+
+
+def _exported(
+    module: torch.nn.Module, args: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any, dtype: Any
+) -> torch.export.ExportedProgram:
+    said = ""
+    if dtype is not None:
+        to = _floating(dtype)
+        module = copy.deepcopy(module).to(to)
+        args, named = _pytree.tree_map_only(
+            torch.Tensor, lambda x: x.to(to) if x.is_floating_point() else x, (args, named)
+        )
+        said = f" in {str(to).removeprefix('torch.')}"
+    try:
+        return torch.export.export(module, args, named, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:  # of many kinds
+        reraise_fatal(error)
+        raise ValueError(f"torch.export does not export the module{said}: {error_text(error)}") from error
+
+
+def _drop_types(module: torch.fx.GraphModule) -> None:
+    """Drop the nodes of a program's graph that only hold its former types: assertions, and casts to them."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+        elif node.target in (torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default):
+            value, before = node.meta.get("val"), node.args[0].meta.get("val")
+            if value is not None and before is not None and value.dtype == before.dtype:
+                node.replace_all_uses_with(node.args[0])
+                module.graph.erase_node(node)
+    module.recompile()
+
+
+def _floating(dtype: Any) -> torch.dtype:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, not {dtype!r}")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _example(value: Any) -> Any:
+    """Return an input for an export, which reads its shape and type alone."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes = [int(size.node.hint) if isinstance(size, torch.SymInt) else int(size) for size in value.shape]
+    return torch.zeros(sizes, dtype=value.dtype, device=value.device)
+
+
+def _dims(value: Any, ranges: Mapping[Any, Any], dims: dict[str, Any]) -> dict[int, Any] | None:
+    """Return the symbolic dimensions of an input, and add new ones to ``dims``."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    found: dict[int, Any] = {}
+    for axis, size in enumerate(value.shape):
+        if not isinstance(size, torch.SymInt):
+            continue
+        text = str(size)
+        if text not in dims:
+            bounds = ranges.get(size.node.expr)
+            dims[text] = _dim(text, bounds) if text.isidentifier() else torch.export.Dim.AUTO
+        found[axis] = dims[text]
+    return found
+
+
+def _dim(name: str, bounds: Any) -> Any:
+    low, high = (getattr(bounds, "lower", 0), getattr(bounds, "upper", None)) if bounds else (0, None)
+    most = int(high) if high is not None and str(high).isdigit() else None
+    return torch.export.Dim(name, min=max(int(low), 0), max=most)
+
+
+def _positional(module: torch.nn.Module) -> Sequence[str]:
+    import inspect
+
+    return list(inspect.signature(module.forward).parameters)

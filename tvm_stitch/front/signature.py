@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signature of a compiled model: its inputs and results, their structure, and the buffers that calls change."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..execution.tensors import TensorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """The inputs and results of a compiled model, and what a call does with them.
+
+    Attributes:
+        inputs: all inputs of the function ``main``. Changed buffers are the last ones.
+        outputs: all its results. The last ones are the new values of ``changed``.
+        state: values of the buffers that the model changes, by name.
+        changed: names of the changed buffers, and of inputs that the model changes.
+        takes: PyTorch's tree of the model's arguments, a pair of positional ones and those by name. None if each
+            argument is one tensor.
+        returns: PyTorch's tree of the model's results, or None for a tensor or a tuple.
+        of_torch: whether results are PyTorch's tensors if no argument says otherwise.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+    takes: Any = None
+    returns: Any = None
+    of_torch: bool = False
+
+    @property
+    def arguments(self) -> tuple[TensorSpec, ...]:
+        """The inputs that a caller gives."""
+        return self.inputs[: len(self.inputs) - len(self.state)]
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The outputs that a caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.changed)]
+
+    def placed(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[int | str, Any]:
+        """Return the tensors of a call's arguments, by the number or the name of their input."""
+        if self.takes is None:
+            return dict[int | str, Any](enumerate(args)) | dict[int | str, Any](named.items())
+        from torch.utils import _pytree
+
+        positional, by_name = self.takes.children()
+        first = dict(zip(by_name.context, _starts(positional.num_leaves, by_name.children())))
+        found: dict[int | str, Any] = dict(enumerate(_pytree.tree_leaves(tuple(args))))
+        for name, value in named.items():
+            if name in first:
+                found |= {first[name] + i: leaf for i, leaf in enumerate(_pytree.tree_leaves(value))}
+            else:
+                found[name] = value
+        return found
+
+    def structured(self, results: Sequence[Any], single: bool) -> Any:
+        """Return results as the model returns them.
+
+        Args:
+            results: the results of a call.
+            single: whether ``main`` returns one tensor, and not a tuple.
+        """
+        if self.returns is None:
+            return results[0] if single else tuple(results)
+        from torch.utils import _pytree
+
+        return _pytree.tree_unflatten(results, self.returns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the signature as plain data, without the values of the state.
+
+        Raises:
+            ValueError: if the model takes or returns a type that PyTorch cannot write.
+        """
+        return {
+            "inputs": [asdict(spec) for spec in self.inputs],
+            "outputs": [asdict(spec) for spec in self.outputs],
+            "call": {
+                "state": list(self.state),
+                "changed": list(self.changed),
+                "takes": _written(self.takes),
+                "returns": _written(self.returns),
+                "of_torch": self.of_torch,
+            },
+        }
+
+    @staticmethod
+    def of_dict(data: Mapping[str, Any], state: Mapping[str, Any]) -> Signature:
+        """Return the signature of plain data that :meth:`to_dict` returned.
+
+        Args:
+            data: the data. Entries that are absent are empty.
+            state: values of the state.
+
+        Raises:
+            ValueError: if a type of the arguments or the results is not known here.
+        """
+        call = data.get("call", {})
+        return Signature(
+            _specs(data.get("inputs", [])),
+            _specs(data.get("outputs", [])),
+            dict(state),
+            tuple(call.get("changed", ())),
+            _read(call.get("takes")),
+            _read(call.get("returns")),
+            bool(call.get("of_torch")),
+        )
+
+
+def _specs(data: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(each["name"], tuple(each["shape"]), each["dtype"]) for each in data)
+
+
+def _starts(first: int, specs: Sequence[Any]) -> list[int]:
+    """Return the numbers of the first tensors of arguments, one behind the other."""
+    found = []
+    for spec in specs:
+        found.append(first)
+        first += spec.num_leaves
+    return found
+
+
+def _written(tree: Any) -> str | None:
+    if tree is None:
+        return None
+    from torch.utils import _pytree
+
+    try:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PyTorch's about itself
+            return str(_pytree.treespec_dumps(tree))
+    except (NotImplementedError, TypeError) as error:
+        raise ValueError(
+            f"the model takes or returns a type that PyTorch does not write: {error}; compile a module around it that "
+            "takes tensors and returns them"
+        ) from error
+
+
+def _read(text: str | None) -> Any:
+    if text is None:
+        return None
+    from torch.utils import _pytree
+
+    try:
+        return _pytree.treespec_loads(text)
+    except (NotImplementedError, ImportError, AttributeError) as error:
+        raise ValueError(
+            f"the model takes or returns a type that is not known here: {error}; import the package that has it first"
+        ) from error
