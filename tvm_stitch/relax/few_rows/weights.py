@@ -6,8 +6,8 @@ kernel that multiplies reads the narrow tensor, and computes each element where 
 4-bit weights cost 4.6 bytes a parameter and token in place of 0.56. One row by 14,336 x 4,096 such weights, with a
 norm, SiLU and a residual, took 112 us on an H200. In one kernel it takes 26 us.
 
-Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a row or two,
-and of half types those of up to sixteen rows, which matrix units multiply. So norms, activations and residuals are
+Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a row or two.
+It takes those of half types of up to sixteen rows, which matrix units multiply. So norms, activations and residuals are
 computed in the same kernel. Constants are stored as such a kernel reads them. On a CPU a scope takes products of up to
 eight rows by weights of half types, unless they are constants, which templates pack.
 """
