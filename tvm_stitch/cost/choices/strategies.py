@@ -123,8 +123,8 @@ class StrategyChoices:
     few_rows: int = 16
     """Most rows of a product that waits for its weight. An H200 computes 13 float32 operations a byte that it reads."""
     few_dense_rows: int = 2
-    """The same for lanes, if the weight is not dequantized. A step of a Llama-like decoder with bfloat16 weights took 865
-    us for one token and 933 us for two, on an H200. In cuBLASLt it took 1,812 and 1,450 us."""
+    """The same for lanes, if the weight is not dequantized. A step of a Llama-like decoder with bfloat16 weights took
+    865 us for one token and 933 us for two, on an H200. In cuBLASLt it took 1,812 and 1,450 us."""
     matrix_rows: int = 16
     """The same for matrix units. With four tokens the step took 1,177 us, and 1,295 us in lanes. With eight it took
     1,962 us in cuBLASLt."""
