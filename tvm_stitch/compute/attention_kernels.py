@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 class AttentionKernels(Protocol):
     """The attention kernels of a target."""
 
+    @property
+    def mixes(self) -> bool:
+        """True if kernels read operands of several types."""
+
     def widens(self, queries: Extent) -> bool:
         """Return whether the kernel for so many queries reads operands of half types as float32."""
 
@@ -48,6 +52,7 @@ class _Cuda:
     target: Target
     config: StitchConfig
     device: DeviceModel
+    mixes: bool = False
 
     def widens(self, queries: Extent) -> bool:
         return self._has_few(queries)  # the kernel of more queries multiplies in the type of its operands
@@ -78,6 +83,7 @@ class _Cpu:
     target: Target
     config: StitchConfig
     device: DeviceModel
+    mixes: bool = compat.COMPUTES_BFLOAT16
 
     def widens(self, queries: Extent) -> bool:
         return compat.COMPUTES_BFLOAT16

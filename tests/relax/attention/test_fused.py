@@ -546,3 +546,17 @@ def test_few_queries_read_keys_as_they_lie(queries: int, kept: str) -> None:
     (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     assert {str(each.dtype) for each in func.params[1:3]} == {kept}
     assert ("broadcast_to" in operators(mod)) == (kept == "float32")
+
+
+def test_few_queries_of_floats_read_widened_keys() -> None:
+    def widened(emit: Any, q: Any, k: Any, v: Any) -> Any:
+        k, v = (emit(R.astype(x, "float32")) for x in (k, v))
+        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
+        return emit(R.matmul(emit(R.nn.softmax(scores, -1)), v))
+
+    cache = ((B, H, T, D), "bfloat16")
+    mod, computed = fused(build(widened, ((B, H, 1, D), "float32"), cache, cache))
+    (how,) = computed.values()
+    assert how.startswith("our kernel")
+    (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert {str(each.dtype) for each in func.params[:3]} == {"float32"}

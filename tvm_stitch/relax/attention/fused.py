@@ -59,7 +59,7 @@ class FusedAttention(ComputePass):
 
     def _planned(self, func: relax.Function, kernels: AttentionKernels) -> dict[relax.Var, Planned]:
         """Return the attention that our kernel computes, by the variable that its result replaces."""
-        finder = AttentionFinder(func, kernels.widens)
+        finder = AttentionFinder(func, kernels.widens, kernels.mixes)
         operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
         ways = dict.fromkeys(finder.candidates(), finder.planned)
         ways |= {var: partial(planned_operator, finder) for var in operators}

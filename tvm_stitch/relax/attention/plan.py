@@ -63,17 +63,23 @@ class AttentionFinder:
     Args:
         func: the function.
         widens: whether the kernel for a number of queries reads values of half types as the float32 of their casts.
+        mixes: whether it reads operands of several types.
     """
 
-    def __init__(self, func: relax.Function, widens: Callable[[Extent], bool] = lambda queries: False):
+    def __init__(
+        self,
+        func: relax.Function,
+        widens: Callable[[Extent], bool] = lambda queries: False,
+        mixes: bool = False,
+    ):
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.func = func
         self.reader = PatternReader(self.values)
-        self._widens = widens
+        self._widens, self._mixes = widens, mixes
 
-    def operands(self, queries: Extent) -> OperandReader:
-        """Return the reader of the operands of attention of so many queries."""
-        return OperandReader(self.reader, self._widens(queries))
+    def operands(self, queries: Extent, widened: bool = True) -> OperandReader:
+        """Return the reader of the operands of attention of so many queries, which may be ``widened``."""
+        return OperandReader(self.reader, widened and self._widens(queries))
 
     @cached_property
     def readers(self) -> Readers:
@@ -97,6 +103,14 @@ class AttentionFinder:
             NotAttention: if the matmul belongs to something else.
             Refusal: if the kernel cannot read the operands as they lie in memory.
         """
+        found = self._planned(var, permuted, True)
+        of = found.attention
+        alike = of.q.dtype == of.k.dtype == of.v.dtype
+        return (
+            found if alike or self._mixes else self._planned(var, permuted, False)
+        )  # some of them are float32 themselves
+
+    def _planned(self, var: relax.Var, permuted: bool, widened: bool) -> Planned:
         call = self.values[var]
         weights = self.reader.weights(call.args[0])
         if weights is None:
@@ -113,14 +127,14 @@ class AttentionFinder:
             raise NotAttention("its products are of other numbers of matrices")
         self._check_members([*weights.members, *scores.members], var)
         shapes = [*weights.shapes, *scores.shapes, out]
-        operands = self.operands(of_scores[-2])
+        operands = self.operands(of_scores[-2], widened)
         shapes += operands.shapes(scores.product.args[1], (out[-1], of_scores[-1]))
         shapes += operands.shapes(call.args[1], (of_scores[-1], out[-1]))
         whole_shapes = [shape for shape in shapes if same(product(shape[:-2]), matrices)]
         few = [shape[:-2] for shape in whole_shapes if len(shape) <= LEADING_AXES + 2]
         if not few:
             raise Refusal(f"it has more than {LEADING_AXES} leading axes")
-        return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted)
+        return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted, operands)
 
     def _check_members(self, members: list[relax.Expr], result: relax.Expr) -> None:
         """Refuse attention if other operators read its scores or weights, which would then be computed twice."""
@@ -143,6 +157,7 @@ class AttentionFinder:
         safe: bool,
         leading: tuple[Extent, ...],
         permuted: bool,
+        operands: OperandReader,
     ) -> Planned:
         first, out = shape_of(scores.product), shape_of(call)
         assert first is not None and out is not None
@@ -150,7 +165,6 @@ class AttentionFinder:
         if not isinstance(size, int):
             raise Refusal("its heads are of symbolic size")
         both = [same_shape(shape[:-2], leading) for shape in (first, out)]  # else matmul repeats matrices
-        operands = self.operands(queries)
         q, of_q = operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
         k, of_k = operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
         v, _ = operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)
