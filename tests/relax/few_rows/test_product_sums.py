@@ -128,7 +128,7 @@ def test_products_of_dequantized_weights_are_right_on_a_cpu(case: tuple[int, int
 
 @pytest.mark.parametrize(
     ("rows", "bits", "kernels"),
-    [(1, 4, 1), (2, 4, 1), (8, 4, 1), (16, 8, 2), (1, 0, 1)],
+    [(1, 4, 1), (2, 4, 1), (8, 4, 1), (16, 8, 1), (1, 0, 1)],
 )
 def test_the_kernels_of_a_norm_a_product_and_a_residual(rows: int, bits: int, kernels: int) -> None:
     report = explain(layer(rows, 4096, 1024, bits, "float16"), emulated_target())

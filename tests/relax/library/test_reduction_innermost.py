@@ -82,8 +82,8 @@ def test_in_the_pipeline_the_library_reads_it_transposed(monkeypatch: pytest.Mon
     monkeypatch.setattr(library.CUBLASLT, "function", cublaslt_stand_in.NAME)
     monkeypatch.setattr(library.CUBLASLT, "missing", lambda: None)
     monkeypatch.setattr(library.CUBLASLT, "load", lambda: None)
-    w, x = draw(8, 5), draw(4, 8)
-    mod = build(lambda emit, x: [R.nn.relu(emit(R.matmul(x, relax.const(w))))], ((4, 8), "float16"))
+    w, x = draw(8, 5), draw(20, 8)
+    mod = build(lambda emit, x: [R.nn.relu(emit(R.matmul(x, relax.const(w))))], ((20, 8), "float16"))
     with CUDA:
         made = tvm.transform.Sequential(planning_passes(CUDA, StitchConfig()))(mod)
     (call,) = calls(made)

@@ -5,7 +5,8 @@ TVM runs all of these passes on the functions that it schedules. Stitched kernel
 
 - ``CompactBufferAllocation`` analyses for every access which elements of a local buffer it reads and writes. Stitched
   kernels have hundreds of accesses, and allocate no more than they use.
-- ``RemoveNoOp`` proves that statements have no effect. Stitched kernels have no such statements.
+- ``RemoveNoOp`` proves that statements have no effect. In stitched kernels these are loads without a use, which
+  compilers drop.
 - ``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that only
   TVM's schedules make.
 - ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same again.
