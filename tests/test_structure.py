@@ -323,7 +323,6 @@ _NO_CHOICE = {
         "_EXACT": "integers that a type holds",
     },
     "plan/rows/weights.py": {"VECTOR_BYTES": "of a vector load"},
-    "plan/rows/matrix.py": {"_VECTOR_BYTES": "of a vector load"},
     "plan/rows/fields.py": {"LARGEST": "of bfloat16: its mantissa", "MOST_VISITS": "a bound of time"},
     "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
     "codegen/gpu/memory/cache_policy.py": {"WORD": "of a register"},

@@ -59,7 +59,8 @@ def classify(value: Expr, accesses: Sequence[Access], combiner: str | None) -> O
     return OpClass.HEAVY if is_heavy(value) else OpClass.LIGHT
 
 
-def _strip_cast(value: Expr) -> Expr:
+def without_casts(value: Expr) -> Expr:
+    """Return the value behind the casts of an expression."""
     while compat.kind(value) == "Cast":
         value = value.value
     return value
@@ -71,7 +72,7 @@ def is_contraction(value: Expr, combiner: str | None) -> bool:
     """
     if combiner != "sum":
         return False
-    value = _strip_cast(value)
+    value = without_casts(value)
     if compat.kind(value) != "Mul":
         return False
     a, b = _first_load(value.a), _first_load(value.b)

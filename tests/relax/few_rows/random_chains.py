@@ -19,7 +19,7 @@ MOST_STEPS = 9
 
 @dataclass(eq=False)
 class Value:
-    """A value of the chain <1, rows, width>: what Relax computes, and what it is in float64."""
+    """A value of the chain <1, rows, width>, as an expression of Relax and as an array of float64."""
 
     made: Any
     exact: np.ndarray

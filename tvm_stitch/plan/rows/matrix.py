@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from ... import compat
 from ...device import DeviceModel
+from ...graph.classify import without_casts
 from ...graph.dtype import HALF, item_bytes
 from ...graph.extent import ByExtent
 from ...graph.ir import Operator, Tensor
@@ -23,11 +24,9 @@ from ..iteration.domain import At, Point
 from ..iteration.loops import Leaf, LoopNest, RowLoop
 from .fields import PackedWeight, Unknown, alike, packed_weight
 from .matrix_units import MatrixUnits
-from .weights import sums_of_products
+from .weights import VECTOR_BYTES, sums_of_products
 
 Factor = Key | Leaf
-_VECTOR_BYTES = 16
-"""Bytes of a vector load."""
 
 
 def matrix_mapping(
@@ -125,8 +124,8 @@ def _sides(alignment: Alignment, op: Operator, columns: int) -> tuple[Factor, Fa
     """Return what a sum multiplies: the factor that all rows share, and the weight."""
     point = next(p for o, p in alignment.roots if o is op)
     accesses = alignment.children((op, point))
-    value = _uncast(op.value)
-    if compat.kind(value) != "Mul" or not all(compat.is_load(_uncast(v)) for v in (value.a, value.b)):
+    value = without_casts(op.value)
+    if compat.kind(value) != "Mul" or not all(compat.is_load(without_casts(v)) for v in (value.a, value.b)):
         raise Unknown("a sum adds up more than products of elements")
     own = set(alignment.graph.operators)
     shared: list[Factor] = []
@@ -169,12 +168,6 @@ def _of_row(alignment: Alignment, point: Point) -> bool:
     if point.at is At.INDEX:
         return any(alignment.domain.row in compat.free_vars(i) for i in point.indices)
     return point.at in (At.FULL, At.ROW) and alignment.domain.rows != 1
-
-
-def _uncast(value: compat.Expr) -> compat.Expr:
-    while compat.kind(value) == "Cast":
-        value = value.value
-    return value
 
 
 def _dtype(factor: Factor) -> str:
@@ -238,11 +231,11 @@ def _lane_bytes(weights: Sequence[PackedWeight], columns: int, warps: int, most:
         own = 8 * size // first.bits
         chunk = MatrixUnits.row_lanes * own
         words = size // item_bytes(first.words.tensor.dtype)
-        if size > most or (size > _VECTOR_BYTES and columns < chunk * warps):
+        if size > most or (size > VECTOR_BYTES and columns < chunk * warps):
             continue
         whole = own % MatrixUnits.octet == 0 and columns % chunk == 0
         grouped = (
-            first.scale is None or first.group % own == 0 or (first.group * 2 == own and size > _VECTOR_BYTES)
+            first.scale is None or first.group % own == 0 or (first.group * 2 == own and size > VECTOR_BYTES)
         )
         grouped = grouped and (first.own_zero is None or first.zero_group % min(own, first.group) == 0)
         grouped = grouped and (first.scale is None or chunk % first.group == 0 or first.group % chunk == 0)

@@ -21,6 +21,7 @@ from ... import compat
 from ...compat import Expr, PrimFunc, Var
 from ...cost.choices import Choices
 from ...device import DeviceModel
+from ...graph.classify import without_casts
 from ...graph.dtype import item_bytes
 from ...graph.extent import is_static
 from ...graph.ir import Axis, Operator, StitchGraph, Tensor
@@ -193,16 +194,14 @@ def _picker(found: FewRows, sums: Sequence[Any], width: int, dtype: str) -> Call
 
 def _factors(op: Operator) -> tuple[Expr, Expr] | None:
     """Return the factors that a contraction adds up products of, if each is an element, or an element converted."""
-    value = _uncast(op.value)
+    value = without_casts(op.value)
     if compat.kind(value) != "Mul":
         return None
-    return (value.a, value.b) if all(compat.is_load(_uncast(each)) for each in (value.a, value.b)) else None
-
-
-def _uncast(value: Expr) -> Expr:
-    while compat.kind(value) == "Cast":
-        value = value.value
-    return value
+    return (
+        (value.a, value.b)
+        if all(compat.is_load(without_casts(each)) for each in (value.a, value.b))
+        else None
+    )
 
 
 class _Operands:
@@ -231,7 +230,7 @@ class _Operands:
         return left, right
 
     def _read(self, factor: Expr, values: Mapping[Var, Expr]) -> Expr:
-        load = _uncast(factor)
+        load = without_casts(factor)
         position = self.position[self.operator.operand[compat.load_buffer(load)]]
         at = [compat.substitute(i, values) for i in compat.elements(load.indices)]
         if position == self.weight:

@@ -276,10 +276,8 @@ class _Partitioner(Placement):
                 homes = {self.home[s] for s in self._sources(producer)}
                 if len(homes) == 1:
                     (draft,) = homes
-                    if producer.output.size == draft.domain.rows and self._earliest(producer) <= draft.phase:
-                        if self._join(draft, producer, False, True):
-                            self._store(producer, draft)
-                            continue
+                    if producer.output.size == draft.domain.rows and self._stores(producer, draft):
+                        continue
                 visit(producer)
 
         visit(root)
@@ -294,12 +292,8 @@ class _Partitioner(Placement):
         if len(homes) != 1 or not all(each in self.home and each.contraction for each in sums):
             return False
         (draft,) = homes
-        if len(sums) < 2 or op.output.size != len(sums) * as_int(draft.domain.rows):
-            return False
-        if self._earliest(op) > draft.phase or not self._join(draft, op, False, True):
-            return False
-        self._store(op, draft)
-        return True
+        all_rows = len(sums) >= 2 and op.output.size == len(sums) * as_int(draft.domain.rows)
+        return all_rows and self._stores(op, draft)
 
     def _share_operands(self, root: Operator) -> bool:
         """Let every block compute the operand of a product's sums that does not depend on the weights, and keep it.
@@ -322,12 +316,9 @@ class _Partitioner(Placement):
     def _store_rows(self, op: Operator, homes: Collection[Draft]) -> bool:
         """Store the operand of a product where another product's rows of weights give it. Return whether they do."""
         (draft, *others) = homes
-        if others or not any(root.contraction for root in draft.roots) or self._earliest(op) > draft.phase:
+        if others or not any(root.contraction for root in draft.roots):
             return False
-        if as_int(op.output.size) < as_int(draft.domain.rows) or not self._join(draft, op, False, True):
-            return False
-        self._store(op, draft)
-        return True
+        return as_int(op.output.size) >= as_int(draft.domain.rows) and self._stores(op, draft)
 
     def _share_operand(self, op: Operator, homes: Collection[Draft]) -> None:
         (draft, *others) = homes
@@ -336,19 +327,31 @@ class _Partitioner(Placement):
         fits = not others and kept <= self.device.choices.replicated_bytes
         if not fits or not self._join(draft, op, False, True, shared=True) or not self._is_small(draft):
             raise Misaligned(f"{op.name} would be computed again for every row of weights")
-        if not draft.replicated:
-            draft.replicate()
-            self.replicated.append(draft)
-        self.cut.ready[op.output] = self.shared[op.output] = draft.phase
+        self._keep(op, draft)
+
+    def _stores(self, op: Operator, draft: Draft) -> bool:
+        """Store a value where it is computed, if its operands are there by then. Return whether it is stored."""
+        if self._earliest(op) > draft.phase or not self._join(draft, op, False, True):
+            return False
+        self._hand_over(op, draft)
+        return True
 
     def _store(self, op: Operator, draft: Draft) -> None:
         if not self._join(draft, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
+        self._hand_over(op, draft)
+
+    def _hand_over(self, op: Operator, draft: Draft) -> None:
+        """Make a stored value available: to a block itself if the stage is small, else behind a barrier."""
         if self._is_small(draft):
-            if not draft.replicated:
-                draft.replicate()
-                self.replicated.append(draft)
-            self.cut.ready[op.output] = self.shared[op.output] = draft.phase
+            self._keep(op, draft)
             return
         self.cut.ready[op.output] = draft.phase + 1
         self.stored[op.output] = draft.phase
+
+    def _keep(self, op: Operator, draft: Draft) -> None:
+        """Let every block evaluate a stage, and keep a value of it."""
+        if not draft.replicated:
+            draft.replicate()
+            self.replicated.append(draft)
+        self.cut.ready[op.output] = self.shared[op.output] = draft.phase
