@@ -17,7 +17,7 @@ from ..graph.ir import Operator, Tensor
 from .checks.groups import group_problems
 from .checks.launch import launch_problems
 from .checks.layout import layout_problems
-from .checks.matrix import matrix_problems
+from .checks.matrix import matrix_problems, multiplied_only
 from .gpu.mapping import CrossBlockReduction
 from .gpu.reuse import loaded_tile
 from .iteration.alignment import Key
@@ -201,7 +201,9 @@ def _scratch(plan: KernelPlan) -> Iterator[str]:
             yield f"{t!r} is in {name}, which is not there"
             continue
         size = static_extent(product(buffers[name].shape))
-        if int(t.size) > size or compute_dtype(t.dtype) != buffers[name].dtype:
+        readers = [stage for _, stage in _stages(plan) if t in _reads(stage)]
+        dtypes = {compute_dtype(t.dtype)} | ({t.dtype} if multiplied_only(readers, t) else set())
+        if int(t.size) > size or buffers[name].dtype not in dtypes:
             yield f"{t!r} does not fit {name} of {size} {buffers[name].dtype}"
         if t not in lives:
             yield f"{t!r} has a scratch buffer and is never written"

@@ -161,8 +161,8 @@ class StrategyChoices:
     for each other, and then for the next weights. Not measured."""
     matrix_factors: int = 4
     """Octets of factors that a thread loads at once, for shared memory. Not measured."""
-    matrix_fetches: bool = True
-    """Warps fetch the weights of their next step into the second-level cache. Not measured."""
+    matrix_fetches: int = 2
+    """Steps from the weights that a warp loads to those that it fetches into the second-level cache. Not measured."""
     matrix_ahead_share: float = 0.4
     """Share of the second-level cache that weights may take before the barrier that their product is behind. Not
     measured."""

@@ -6,9 +6,10 @@ The checks recount from the mapping and the pass. They share no code with the pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...graph.dtype import item_bytes
+from ...graph.ir import Tensor
 from ..kernel import KernelPlan, Stage
 
 
@@ -20,6 +21,16 @@ def matrix_problems(plan: KernelPlan) -> Iterator[str]:
         for stage in stages:
             for line in _of_stage(plan, stage):
                 yield f"a stage of phase {number}: {line}"
+
+
+def multiplied_only(readers: Sequence[Stage], tensor: Tensor) -> bool:
+    """Return whether all stages that read a value multiply it on matrix units of its type, and do nothing else."""
+    for stage in readers:
+        units, own = stage.row_mapping.matrix, stage.slice.tensors[tensor]
+        uses = [op for op in stage.graph.operators if own in op.inputs]
+        if units is None or units.dtype != tensor.dtype or not all(op.contraction for op in uses):
+            return False
+    return bool(readers)
 
 
 def _of_stage(plan: KernelPlan, stage: Stage) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...graph.dtype import compute_dtype
 from ...graph.ir import Tensor
-from ..kernel import KernelPlan, Scratch
+from ..kernel import KernelPlan, Scratch, Stage
 
 
 def with_workspace(plan: KernelPlan) -> KernelPlan:
@@ -25,7 +25,7 @@ def with_workspace(plan: KernelPlan) -> KernelPlan:
     lives, outputs, scratch_of = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in lives if t not in outputs), key=lambda t: lives[t][0]):
-        (first, last), size, wide = lives[tensor], int(tensor.size), compute_dtype(tensor.dtype)
+        (first, last), size, wide = lives[tensor], int(tensor.size), _stored_dtype(plan, tensor)
         for i, (name, dtype, room, until) in enumerate(free):
             if dtype == wide and until < first:
                 free[i] = (name, dtype, max(room, size), last)
@@ -37,6 +37,25 @@ def with_workspace(plan: KernelPlan) -> KernelPlan:
             scratch_of[tensor] = name
     scratch = tuple(Scratch(name, (size,), dtype) for name, dtype, size, _ in free)
     return replace(plan, scratch=scratch, scratch_of=scratch_of)
+
+
+def _stored_dtype(plan: KernelPlan, tensor: Tensor) -> str:
+    """Return the type in which a value crosses a barrier: as computed, or its own if all that read it round it."""
+    readers = [s for stages in plan.phases for s in stages if tensor in s.slice.tensors and not _makes(s, tensor)]
+    rounded = bool(readers) and all(_is_factor(stage, stage.slice.tensors[tensor]) for stage in readers)
+    return tensor.dtype if rounded else compute_dtype(tensor.dtype)
+
+
+def _makes(stage: Stage, tensor: Tensor) -> bool:
+    return any(op.output is tensor for op in stage.slice.copies)
+
+
+def _is_factor(stage: Stage, tensor: Tensor) -> bool:
+    """Return whether a stage reads a value for matrix units alone, which multiply numbers of its type."""
+    units = stage.row_mapping.matrix
+    if units is None or units.dtype != tensor.dtype or tensor not in [first for first, _ in units.factors]:
+        return False
+    return all(op in units.sums.reduces for op in stage.graph.operators if tensor in op.inputs)
 
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:

@@ -93,6 +93,7 @@ def _mapping(
         per_scale = math.gcd(chunks, max(1, weights[0].group * row_chunks // columns))
     in_cache = int(device.choices.matrix_ahead_share * device.l2_bytes)
     ahead = in_cache // (blocks * warps * MatrixUnits.mma_rows * MatrixUnits.row_lanes * lane_bytes)
+    ahead = max(ahead, device.choices.matrix_fetches * chunks)
     units = MatrixUnits(
         sums,
         factors,

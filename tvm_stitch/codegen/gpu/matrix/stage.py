@@ -44,16 +44,13 @@ class MatrixStageEmitter(WeightEmitter):
         """Multiply a warp's rows of weights by all factors. Return the lane's sums, fragment by fragment."""
         u = self.units
         rows, first_chunk = self._lane_rows()
-        if u.fetches and self.stage.tasks > self.stage.stride:
-            self._fetch(self._next_task(rows), first_chunk, u.chunks)
         self._place_factors()
         totals = B.local([u.tiles * 4], "float32", "totals")
         for i in range(u.tiles * 4):
             B.store(totals, compat.float_const(0.0, "float32"), [B.i64(i)])
         with B.loop("serial", u.steps, "step") as step:
             chunk = B.cell(first_chunk + step * B.i64(u.chunks), "chunk")
-            if u.fetches and u.steps > 1:
-                self._fetch(rows, chunk + B.i64(u.chunks), u.chunks, step < B.i64(u.steps - 1))
+            self._fetch_later(rows, first_chunk, step)
             self._step(rows, chunk, totals)
         return [B.fetch(totals, i) for i in range(u.tiles * 4)]
 

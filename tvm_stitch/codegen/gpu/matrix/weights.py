@@ -49,7 +49,10 @@ class WeightEmitter(FactorEmitter):
             self.first_row = worker * B.i64(self.mapping.rows_per_block)
             rows, chunk = self._lane_rows()
             with B.when(worker < B.i64(stage.stride)):
-                self._fetch(rows, chunk, min(u.ahead, u.steps * u.chunks))
+                own = u.steps * u.chunks
+                self._fetch(rows, chunk, min(u.ahead, own))
+                for task in range(1, -(-u.ahead // own)):
+                    self._fetch_of_task(rows, task, chunk, min(u.ahead - task * own, own))
 
     def _fetch(self, rows: list[LaneRows], chunk: Expr, chunks: int, inside: Expr | None = None) -> None:
         """Fetch the lines of weights of some chunks from one on."""
@@ -78,18 +81,35 @@ class WeightEmitter(FactorEmitter):
         first_chunk = B.cell(part * B.i64(u.steps * u.chunks), "first_chunk")
         return [self._rows_of(half, tile) for half in range(2)], first_chunk
 
-    def _next_task(self, rows: list[LaneRows]) -> list[LaneRows]:
-        """Return the rows of the block's next task, or of this one if it is the last."""
-        further = self.stage.stride * self.mapping.rows_per_block
-        found = []
+    def _fetch_later(self, rows: list[LaneRows], first_chunk: Expr, step: Expr) -> None:
+        """Fetch the weights of a later step, of this task or of one behind it."""
+        u = self.units
+        tasks, later = divmod(u.fetches, u.steps)
+        if later:
+            at = first_chunk + (step + B.i64(later)) * B.i64(u.chunks)
+            this = step < B.i64(u.steps - later)
+            self._fetch_of_task(rows, tasks, at, u.chunks, this)
+            at = first_chunk + (step - B.i64(u.steps - later)) * B.i64(u.chunks)
+            self._fetch_of_task(rows, tasks + 1, at, u.chunks, tir.Not(this))
+        elif tasks:
+            self._fetch_of_task(rows, tasks, first_chunk + step * B.i64(u.chunks), u.chunks)
+
+    def _fetch_of_task(
+        self, rows: list[LaneRows], task: int, chunk: Expr, chunks: int, inside: Expr | None = None
+    ) -> None:
+        """Fetch the lines of some chunks, of the block's task that is so many tasks later, if there is one."""
+        if task == 0:
+            self._fetch(rows, chunk, chunks, inside)
+        if task == 0 or self.stage.tasks <= task * self.stage.stride:
+            return
+        further = task * self.stage.stride * self.mapping.rows_per_block
         for of in rows:
             place = of.weights[0].words
-            vectors = (
-                further * place.stride * place.every * self.units.packed.bits // (8 * self.units.lane_bytes)
-            )
+            columns = further * place.stride * place.every
+            vectors = columns * self.units.packed.bits // (8 * self.units.lane_bytes)
             exists = of.row + B.i64(further) < as_expr(self.domain.rows)
-            found.append(replace(of, words=tir.Select(exists, of.words + B.i64(vectors), of.words)))
-        return found
+            later = replace(of, words=of.words + B.i64(vectors))
+            self._fetch([later], chunk, chunks, B.both(inside, exists))
 
     def _rows_of(self, half: int, tile: Expr) -> LaneRows:
         u = self.units
