@@ -61,7 +61,7 @@ class _Cuda:
         _check_asked(self.config)
         if capability_of(self.target) < cuda_attention.FIRST_CAPABILITY:
             raise Refusal(f"our kernel needs compute capability {cuda_attention.FIRST_CAPABILITY / 10:.1f}")
-        if self._has_few(attention.queries):
+        if self._is_few(attention):
             attention_few.check(attention, self.device)
             return
         cuda_attention.check(attention, self.device.shared_per_block)
@@ -72,8 +72,12 @@ class _Cuda:
         """Return whether queries are so few that another kernel is for them."""
         return isinstance(queries, int) and queries < self.device.choices.attention_fewest_queries
 
+    def _is_few(self, attention: Attention) -> bool:
+        """Return whether the kernel of few queries is for an attention: always, or because the keys are many more."""
+        return self._has_few(attention.queries) or attention_few.splits_keys(attention, self.device)
+
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
-        if self._has_few(attention.queries):
+        if self._is_few(attention):
             return attention_few.cuda_attention_few(attention, numbers, self.device)
         return cuda_attention.cuda_attention(attention, numbers, self.device)
 

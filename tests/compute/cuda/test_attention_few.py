@@ -143,7 +143,10 @@ def test_how_queries_and_keys_are_divided() -> None:
         return few_queries(described(Case(*case)), H200)
 
     assert of(1, 8, 4, 513, 64) == FewQueries(group=1, rows=4, tiles=1, blocks=8)
-    assert of(1, 8, 5, 100, 64) == FewQueries(group=1, rows=4, tiles=2, blocks=1)
+    assert of(1, 8, 5, 100, 64, "float32") == FewQueries(group=1, rows=4, tiles=2, blocks=1)
+    assert of(1, 8, 5, 100, 64) == FewQueries(group=1, rows=16, tiles=1, blocks=1, units=True)
+    assert of(1, 8, 33, 4096, 64) == FewQueries(group=1, rows=32, tiles=2, blocks=8, units=True)
+    assert of(1, 8, 32, 4096, 128) == FewQueries(group=1, rows=16, tiles=2, blocks=8, units=True)
     assert of(1, 100, 1, 4096, 64) == FewQueries(group=1, rows=1, tiles=1, blocks=2)
     assert of(64, 32, 1, 4096, 64) == FewQueries(group=1, rows=1, tiles=1, blocks=1)
     assert of(symbol(), 8, 2, symbol("n"), 64) == FewQueries(group=1, rows=2, tiles=1, blocks=8)
@@ -151,7 +154,9 @@ def test_how_queries_and_keys_are_divided() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(Refusal, match="17 queries of heads that share keys"):
-        few_queries(described(Case(1, 8, 17, 513, 64)), H200)
+        few_queries(described(Case(1, 8, 17, 513, 64, "float32")), H200)
+    with pytest.raises(Refusal, match="65 queries of heads that share keys"):
+        few_queries(described(Case(1, 8, 65, 513, 64)), H200)
     with pytest.raises(Refusal, match="its number of queries is symbolic"):
         few_queries(described(Case(1, 8, symbol(), 513, 64)), H200)
     with pytest.raises(Refusal, match="blocks for 8 heads alone leave a device without clusters idle"):
@@ -159,3 +164,46 @@ def test_refusals() -> None:
     assert few_queries(described(Case(16, 8, 1, 513, 64)), GPUS["a100"]).blocks == 1
     with pytest.raises(Refusal, match="heads of 257 elements"):
         cuda_attention_few(described(Case(1, 8, 1, 513, 257)), [], H200)
+
+
+ON_UNITS = [
+    (Case(1, 2, 5, 300, 64, "float16"), 4),
+    (Case(1, 1, 15, 1025, 128, "bfloat16"), 8),
+    (Case(2, 2, 11, 33, 96, "bfloat16", mask=(2, 1, 1, 33)), 1),
+    (Case(1, 3, 16, 200, 40, "float16", mask=(1, 3, 16, 200), safe=True), 2),
+    (Case(1, 1, 50, 700, 64, "float16", mask=(1, 1, 50, 700)), 8),
+    (Case(1, 2, 64, 257, 128, "bfloat16"), 4),
+    (Case(1, 2, 31, 1, 8, "float16"), 1),
+]
+
+
+@pytest.mark.parametrize(("case", "blocks"), ON_UNITS, ids=str)
+def test_matrix_units_against_float64(case: Case, blocks: int) -> None:
+    arrays = inputs(case, np.random.default_rng())
+    assert few_queries(described(case), H200).units
+    if case.mask is None:
+        found, launch = run_of(described(case), arrays)
+    else:
+        pipeline = tvm_stitch.relax.pipeline(TARGET)
+        run = run_cuda(module(case), arrays, relax_pipeline=pipeline, target=TARGET).check()
+        (found,), (launch,) = run.outputs, run.launches
+    assert launch.cluster[0] == blocks
+    close(case, found, reference(case, arrays))
+
+
+def test_heads_that_share_keys_on_matrix_units() -> None:
+    """Four tokens of four heads are the 16 rows of a tile."""
+    group, queries, keys, size = 4, 4, 90, 64
+    q = Operand((1, queries, group, size), "float16", 0, (0, 0, size, group * size))
+    k = Operand((1, keys, size), "float16", 0, (0, 0, 0, size))
+    attention = Attention((1, 1, group), queries, keys, size, 0.125, q, k, k, q, None, causal=keys - queries)
+    random = np.random.default_rng()
+    arrays = [random.standard_normal(each.shape).astype("float16") for each in (q, k, k)]
+    found, launch = run_of(attention, arrays)
+    assert launch.grid[0] == launch.cluster[0] == few_queries(attention, H200).blocks
+    wide = [each.astype("float64") for each in arrays]
+    scores = 0.125 * np.einsum("bqgd,bkd->bgqk", wide[0], wide[1])
+    scores += np.where(np.arange(keys) > np.arange(queries)[:, None] + keys - queries, -np.inf, 0)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = np.einsum("bgqk,bkd->bqgd", weights / weights.sum(-1, keepdims=True), wide[2])
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-3 * abs(wanted).max())

@@ -53,10 +53,11 @@ _FILES = {
     "attention": ("attention",),
     "attention_of_floats": ("attention", "attention_float"),
     "attention_few": ("attention", "attention_few"),
+    "attention_few_units": ("attention", "attention_few", "attention_few_units"),
 }
 """The files of each device function. The last one gives its name."""
 
-_SHARED = {"attention_few": "float"}
+_SHARED = {"attention_few": "float", "attention_few_units": "float"}
 """The type of what a device function has in shared memory, if it is not that of the operands."""
 
 

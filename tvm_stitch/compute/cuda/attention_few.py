@@ -2,7 +2,8 @@
 """Attention of few queries on a CUDA device: one kernel that reads keys and values once, split over many blocks.
 
 The kernel of ``attention.py`` gives a block 64 queries. One token of a decoder has one query for each head, and several
-heads that share keys. Then the kernel of this file (``attention_few.cuh``) takes all queries of these heads together.
+heads that share keys. Then the kernels of this file take all queries of these heads together: by fused multiplications
+(``attention_few.cuh``), or on matrix units, if there are more of a half type (``attention_few_units.cuh``).
 The blocks of a cluster share the keys, and join their sums through shared memory. So one launch is enough.
 """
 
@@ -16,13 +17,14 @@ from ...codegen import builder as B
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...compat import PrimFunc, T, Var, tir
 from ...device import DeviceModel
+from ...graph.dtype import HALF
 from ...graph.extent import as_expr, is_number, product
 from ...repairs.tir.opaque import as_c_type
 from ...repairs.tir.zero_divisors import is_positive
 from ...support.failures import Refusal
 from ..attention import Attention
 from ..cpu.emit import compute_func
-from .attention import THREADS, check_types, kernel_call, pointer_to
+from .attention import THREADS, check_types, is_aligned, kernel_call, pointer_to
 
 LARGEST_HEAD = 256
 """Most elements of a head."""
@@ -30,6 +32,10 @@ LARGEST_HEAD = 256
 CLUSTERS = (8, 4, 2)
 """Numbers of blocks that may share the keys of a head."""
 
+LARGEST_UNITS_HEAD = 128
+"""The same on matrix units, whose lanes have the sums of a whole row."""
+
+_TILE = 16
 _RESIDENT = 2
 """Blocks for which a multiprocessor has registers."""
 
@@ -40,15 +46,17 @@ class FewQueries:
 
     Attributes:
         group: heads that share keys, whose queries a block takes together.
-        rows: queries of a block, at most 4.
+        rows: queries of a block: at most 4, or on matrix units 16 or 32.
         tiles: blocks for the queries of a group.
         blocks: blocks of a cluster, which share the keys.
+        units: whether matrix units multiply.
     """
 
     group: int
     rows: int
     tiles: int
     blocks: int
+    units: bool = False
 
 
 def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
@@ -62,9 +70,12 @@ def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
     if not isinstance(queries, int):
         raise Refusal("its number of queries is symbolic")
     choices = device.choices
-    if not 0 < group * queries <= choices.attention_few_queries:
+    units = group * queries > choices.attention_lanes_queries and _for_units(attention)
+    if not 0 < group * queries <= (choices.attention_units_queries if units else choices.attention_few_queries):
         raise Refusal(f"{group * queries} queries of heads that share keys: the kernel takes few")
     rows = min(4, 1 << (group * queries - 1).bit_length())
+    if units:
+        rows = _TILE * (2 if group * queries > _TILE and attention.size <= LARGEST_UNITS_HEAD // 2 else 1)
     tiles = -(-group * queries // rows)
     cells = tiles
     for extent in attention.leading[: 2 if group > 1 else 3]:
@@ -74,7 +85,22 @@ def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
     most = min(device.max_cluster, _RESIDENT * device.sms // max(1, cells))
     keys = attention.keys // choices.attention_few_keys if isinstance(attention.keys, int) else most
     blocks = next((n for n in CLUSTERS if n <= min(most, keys)), 1)
-    return FewQueries(group, rows, tiles, blocks)
+    return FewQueries(group, rows, tiles, blocks, units)
+
+
+def _for_units(attention: Attention) -> bool:
+    """Return whether matrix units take the types and the size of the heads, and vectors of rows lie evenly."""
+    return attention.q.dtype in HALF and attention.size <= LARGEST_UNITS_HEAD and is_aligned(attention)
+
+
+def splits_keys(attention: Attention, device: DeviceModel) -> bool:
+    """Return whether heads are too few to fill the device, so that several blocks are to share the keys of each."""
+    try:
+        few = few_queries(attention, device)
+    except Refusal:
+        return False
+    cells = product([*attention.leading[: 2 if few.group > 1 else 3], few.tiles])
+    return few.units and few.blocks > 1 and isinstance(cells, int) and 2 * cells <= device.sms
 
 
 def check(attention: Attention, device: DeviceModel) -> None:
@@ -111,6 +137,8 @@ def cuda_attention_few(attention: Attention, numbers: Sequence[Var], device: Dev
         shared = B.local([_shared_floats(attention, few)], "float32", "shared", "shared.dyn")
         pointers = [pointer_to(b, o) for b, o in zip(buffers, attention.inputs)]
         means = f"Few<Of, {few.rows}, {few.group}, {few.blocks}>"
+        if few.units:
+            means = f"FewOnUnits<Of, {few.rows // _TILE}, {few.group}, {few.blocks}>"
         masked = 0
         if attention.mask is not None:
             strides = attention.mask.strides
@@ -118,7 +146,7 @@ def cuda_attention_few(attention: Attention, numbers: Sequence[Var], device: Dev
             masked = 1 if common else 2
         call = kernel_call(
             attention,
-            "attention_few",
+            "attention_few_units" if few.units else "attention_few",
             means,
             1,
             masked,
@@ -141,6 +169,8 @@ def _group(attention: Attention) -> int:
 def _shared_floats(attention: Attention, few: FewQueries) -> int:
     """Return the floats of shared memory of a block: sums, a score and a total for each warp and for the block."""
     wide = 1 << max(attention.size - 1, _vector(attention) - 1).bit_length()
+    if few.units:
+        wide = -(-attention.size // 64) * 64
     return (THREADS // 32 + 1) * few.rows * (wide + 2)
 
 

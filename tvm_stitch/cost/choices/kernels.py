@@ -47,6 +47,10 @@ class KernelChoices:
     """Fewest queries. With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
     attention_few_queries: int = 16
     """Most queries of heads that share keys, for the kernel that multiplies keys without tensor cores. Not measured."""
+    attention_lanes_queries: int = 4
+    """The same if tensor cores may multiply in their place. A block reads the keys once for so many queries."""
+    attention_units_queries: int = 64
+    """Most queries of heads that share keys, for the kernel that reads keys once for 16 or 32 of them. Not measured."""
     attention_few_keys: int = 64
     """Fewest keys of a block that shares those of a head with others: 16 threads read 4 keys each. Not measured."""
     attention_two_tiles_queries: int = 512

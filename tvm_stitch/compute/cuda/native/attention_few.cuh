@@ -82,7 +82,64 @@ __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
 }
 
-// A block has kRows queries of heads that share keys, and a part of the keys. Each thread stores some of the results.
+// Joins the sums of a block's warps, and those of the blocks of a cluster. Each thread stores some of the results.
+template <class With>
+__device__ __forceinline__ void join_keys(float* shared, typename With::Of::Result* out, Rows of_out, int first, int all,
+                                          int queries, int keys, int rank) {
+  using Of = typename With::Of;
+  constexpr int kRows = With::kRows, kLine = With::kLine, kWide = With::kWide, kBlocks = With::kBlocks;
+  float* const joined = shared + With::kWarps * kRows * kLine;
+  for (int at = int(threadIdx.x); at < kRows * kWide; at += kThreads) {
+    const int row = at / kWide, element = at % kWide;
+    const float* const line = shared + row * kLine;
+    float most = -INFINITY, sum = 0.0f, total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < With::kWarps; ++i) most = fmaxf(most, line[i * kRows * kLine + kWide]);
+#pragma unroll
+    for (int i = 0; i < With::kWarps; ++i) {
+      const float* const its = line + i * kRows * kLine;
+      const float share = power_of_two(its[kWide] - finite_or_zero(most));
+      sum += its[element] * share, total += its[kWide + 1] * share;
+    }
+    joined[row * kLine + element] = sum;
+    if (element == 0) joined[row * kLine + kWide] = most, joined[row * kLine + kWide + 1] = total;
+  }
+  if (kBlocks > 1)
+    meet_cluster();
+  else
+    __syncthreads();
+
+  for (int at = rank * kThreads + int(threadIdx.x); at < kRows * kWide; at += kBlocks * kThreads) {
+    const int row = at / kWide, element = at % kWide, index = first + row;
+    if (index >= all || element >= Of::kSize) continue;
+    const float* const line = joined + row * kLine;
+    float sum, total;
+    if (kBlocks > 1) {
+      float mosts[kBlocks], sums[kBlocks], totals[kBlocks], most = -INFINITY;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        mosts[block] = of_block(line + kWide, block);
+        totals[block] = of_block(line + kWide + 1, block);
+        sums[block] = of_block(line + element, block);
+      }
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) most = fmaxf(most, mosts[block]);
+      sum = 0.0f, total = 0.0f;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const float share = power_of_two(mosts[block] - finite_or_zero(most));
+        sum = fmaf(sums[block], share, sum), total = fmaf(totals[block], share, total);
+      }
+    } else {
+      sum = line[element], total = line[kWide + 1];
+    }
+    const float inverse = total == 0.0f && (Of::kSafe || keys == 0) ? 0.0f : 1.0f / total;
+    round_to(out[index / queries * of_out.head + index % queries * of_out.row + element], sum * inverse);
+  }
+  if (kBlocks > 1) meet_cluster();  // others read this block's shared memory until here
+}
+
+// A block has kRows queries of heads that share keys, and a part of the keys.
 template <class With>
 __device__ __forceinline__ void attention_few(float* shared, const typename With::Element* q,
                                               const typename With::Element* k, const typename With::Element* v,
@@ -211,55 +268,7 @@ __device__ __forceinline__ void attention_few(float* shared, const typename With
   }
   __syncthreads();
 
-  float* const joined = shared + With::kWarps * kRows * kLine;
-  for (int at = int(threadIdx.x); at < kRows * kWide; at += kThreads) {
-    const int row = at / kWide, element = at % kWide;
-    const float* const line = shared + row * kLine;
-    float most = -INFINITY, sum = 0.0f, total = 0.0f;
-#pragma unroll
-    for (int i = 0; i < With::kWarps; ++i) most = fmaxf(most, line[i * kRows * kLine + kWide]);
-#pragma unroll
-    for (int i = 0; i < With::kWarps; ++i) {
-      const float* const its = line + i * kRows * kLine;
-      const float share = power_of_two(its[kWide] - finite_or_zero(most));
-      sum += its[element] * share, total += its[kWide + 1] * share;
-    }
-    joined[row * kLine + element] = sum;
-    if (element == 0) joined[row * kLine + kWide] = most, joined[row * kLine + kWide + 1] = total;
-  }
-  if (kBlocks > 1)
-    meet_cluster();
-  else
-    __syncthreads();
-
-  for (int at = rank * kThreads + int(threadIdx.x); at < kRows * kWide; at += kBlocks * kThreads) {
-    const int row = at / kWide, element = at % kWide, index = first + row;
-    if (index >= all || element >= Of::kSize) continue;
-    const float* const line = joined + row * kLine;
-    float sum, total;
-    if (kBlocks > 1) {
-      float mosts[kBlocks], sums[kBlocks], totals[kBlocks], most = -INFINITY;
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        mosts[block] = of_block(line + kWide, block);
-        totals[block] = of_block(line + kWide + 1, block);
-        sums[block] = of_block(line + element, block);
-      }
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) most = fmaxf(most, mosts[block]);
-      sum = 0.0f, total = 0.0f;
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const float share = power_of_two(mosts[block] - finite_or_zero(most));
-        sum = fmaf(sums[block], share, sum), total = fmaf(totals[block], share, total);
-      }
-    } else {
-      sum = line[element], total = line[kWide + 1];
-    }
-    const float inverse = total == 0.0f && (Of::kSafe || keys == 0) ? 0.0f : 1.0f / total;
-    round_to(out[index / queries * of_out.head + index % queries * of_out.row + element], sum * inverse);
-  }
-  if (kBlocks > 1) meet_cluster();  // others read this block's shared memory until here
+  join_keys<With>(shared, out, of_out, first, all, queries, keys, rank);
 }
 
 }  // namespace tvm_stitch
