@@ -8,8 +8,9 @@
 
 Each case runs alone, then while two other streams are kept busy. Each run has its own process, which is killed if it
 gives no answer in time. The first result is compared with float64, all others with the first one, bit for bit.
-``chained`` is a hand-written kernel of two chained full reductions; other names are those of workloads. Prints a
-table; the exit code is 0 only if nothing hung and everything was right.
+``chained`` is a hand-written kernel of two chained full reductions, ``decoder`` a step of two layers for one token,
+``tokens`` one for four. Other names are those of workloads. Prints a table; the exit code is 0 only if nothing hung
+and everything was right.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import _checkout  # noqa: F401  (puts the packages on the path)
 import numpy as np
 import tvm
 from _gpu import need_gpu
+from models.decoder_step import Decoder, as_relax, in_torch
 from tvm import relax
 
 from stitch_testing.barrier_kernels import chained_reductions, chained_reductions_reference
@@ -37,6 +39,8 @@ from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases, grid_cases
 
 MODES = ("alone", "busy", "graph")
+DECODERS = {"decoder": 1, "tokens": 4}
+"""Cases of a decoder's step, and their tokens."""
 _CHAIN = 4  # consecutive calls of the hand-written kernel: the inner ones can be captured
 
 
@@ -98,12 +102,40 @@ def subject(task: Task) -> Subject:
             {"float32": (1e-4, 1e-4)},
             stitched=False,
         )
+    if task.name in DECODERS:
+        return _decoder(DECODERS[task.name], task, rng)
     known = workloads(task.scale)
     if task.name not in known:
-        raise KeyError(f"no case {task.name!r} at scale {task.scale!r}: chained, {', '.join(known)}")
+        names = ", ".join(["chained", *DECODERS, *known])
+        raise KeyError(f"no case {task.name!r} at scale {task.scale!r}: {names}")
     case = known[task.name]
     mod, inputs = case.build(), case.inputs(rng)
     return Subject(mod, inputs, lambda: evaluate(mod, inputs), case.tolerance)
+
+
+def _decoder(tokens: int, task: Task, rng: np.random.Generator) -> Subject:
+    """Return a step of a Llama-like decoder, small if it does not run on a GPU."""
+    import torch
+
+    wide = {"hidden": 2048} if task.target == "cuda" else {"hidden": 256, "inner": 512, "cache": 64, "words": 320}
+    heads = {"heads": 32, "key_heads": 8} if task.target == "cuda" else {"heads": 4, "key_heads": 2}
+    decoder = Decoder(layers=2, tokens=tokens, dtype="float16", **wide, **heads)
+    inputs = []
+    for name, shape, dtype in decoder.parameters():
+        values = rng.standard_normal(shape, dtype=np.float32) * (shape[1] ** -0.5 if len(shape) == 2 else 1.0)
+        positions = np.arange(decoder.cache - tokens, decoder.cache)
+        inputs.append(positions if name == "at" else values.astype(dtype))
+
+    def reference() -> list[np.ndarray]:
+        params = [torch.from_numpy(x.copy()) for x in inputs]
+        wider = [p.float() if p.dtype.is_floating_point else p for p in params]
+        scores = in_torch(decoder)(*wider)
+        caches = [
+            wider[i] for i, (name, _, _) in enumerate(decoder.parameters()) if name.startswith(("keys", "values"))
+        ]
+        return [scores.numpy(), *(cache.half().numpy() for cache in caches)]
+
+    return Subject(as_relax(decoder), inputs, reference, {"float32": (0.0, 0.05), "float16": (0.0, 0.05)})
 
 
 def compiled(what: Subject, target: str, cuda_graph: bool = False) -> Any:

@@ -37,6 +37,11 @@ def test_the_chained_reductions_are_right_in_every_order() -> None:
     assert outcome.problems == () and (outcome.calls, outcome.wrong, outcome.kernels) == (4, 0, 4)
 
 
+def test_a_step_of_a_decoder_is_right() -> None:
+    outcome = barrier_stress.stress(Task("decoder", target="emulator", launches=1))
+    assert outcome.problems == () and outcome.calls == 1 and outcome.wrong == 0
+
+
 def test_a_missing_barrier_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     real = cuda_emulator.lower
     monkeypatch.setattr(cuda_emulator, "lower", lambda *args: planted(real(*args), "grid-barrier", 1))
