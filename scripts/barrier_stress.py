@@ -117,7 +117,11 @@ def _decoder(tokens: int, task: Task, rng: np.random.Generator) -> Subject:
     """Return a step of a Llama-like decoder, small if it does not run on a GPU."""
     import torch
 
-    wide = {"hidden": 2048} if task.target == "cuda" else {"hidden": 256, "inner": 512, "cache": 64, "words": 320}
+    wide = (
+        {"hidden": 2048}
+        if task.target == "cuda"
+        else {"hidden": 256, "inner": 512, "cache": 64, "words": 320}
+    )
     heads = {"heads": 32, "key_heads": 8} if task.target == "cuda" else {"heads": 4, "key_heads": 2}
     decoder = Decoder(layers=2, tokens=tokens, dtype="float16", **wide, **heads)
     inputs = []
@@ -131,7 +135,9 @@ def _decoder(tokens: int, task: Task, rng: np.random.Generator) -> Subject:
         wider = [p.float() if p.dtype.is_floating_point else p for p in params]
         scores = in_torch(decoder)(*wider)
         caches = [
-            wider[i] for i, (name, _, _) in enumerate(decoder.parameters()) if name.startswith(("keys", "values"))
+            wider[i]
+            for i, (name, _, _) in enumerate(decoder.parameters())
+            if name.startswith(("keys", "values"))
         ]
         return [scores.numpy(), *(cache.half().numpy() for cache in caches)]
 

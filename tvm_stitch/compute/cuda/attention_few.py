@@ -71,7 +71,11 @@ def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
         raise Refusal("its number of queries is symbolic")
     choices = device.choices
     units = group * queries > choices.attention_lanes_queries and _for_units(attention)
-    if not 0 < group * queries <= (choices.attention_units_queries if units else choices.attention_few_queries):
+    if (
+        not 0
+        < group * queries
+        <= (choices.attention_units_queries if units else choices.attention_few_queries)
+    ):
         raise Refusal(f"{group * queries} queries of heads that share keys: the kernel takes few")
     rows = min(4, 1 << (group * queries - 1).bit_length())
     if units:

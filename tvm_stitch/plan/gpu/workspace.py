@@ -41,7 +41,9 @@ def with_workspace(plan: KernelPlan) -> KernelPlan:
 
 def _stored_dtype(plan: KernelPlan, tensor: Tensor) -> str:
     """Return the type in which a value crosses a barrier: as computed, or its own if all that read it round it."""
-    readers = [s for stages in plan.phases for s in stages if tensor in s.slice.tensors and not _makes(s, tensor)]
+    readers = [
+        s for stages in plan.phases for s in stages if tensor in s.slice.tensors and not _makes(s, tensor)
+    ]
     rounded = bool(readers) and all(_is_factor(stage, stage.slice.tensors[tensor]) for stage in readers)
     return tensor.dtype if rounded else compute_dtype(tensor.dtype)
 
