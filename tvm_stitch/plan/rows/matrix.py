@@ -93,7 +93,6 @@ def _mapping(
         per_scale = math.gcd(chunks, max(1, weights[0].group * row_chunks // columns))
     in_cache = int(device.choices.matrix_ahead_share * device.l2_bytes)
     ahead = in_cache // (blocks * warps * MatrixUnits.mma_rows * MatrixUnits.row_lanes * lane_bytes)
-    ahead = max(ahead, device.choices.matrix_fetches * chunks)
     units = MatrixUnits(
         sums,
         factors,
@@ -106,7 +105,6 @@ def _mapping(
         steps,
         per_scale,
         device.choices.matrix_factors,
-        device.choices.matrix_fetches,
         ahead,
     )
     if units.shared_bytes(warps) > device.shared_per_block - OPT_IN_BYTES:
@@ -266,7 +264,8 @@ def _shares(
     counts = [n for n in powers if warps % n == 0 and n <= max(1, row_chunks)]
     slices = min(counts, key=lambda n: (cost(n), n))
     own = -(-row_chunks // slices)
-    at_once = max(1, min(own, choices.matrix_words * 4 // (2 * lane_bytes)))
+    of_lane = choices.matrix_bytes // (warps * device.warp)
+    at_once = max(1, min(own, of_lane // (2 * lane_bytes)))
     # Without a rest, no load has a condition.
     at_once = next((n for n in range(at_once, at_once // 2, -1) if own % n == 0), at_once)
     steps = -(-own // at_once)

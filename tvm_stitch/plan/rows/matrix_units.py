@@ -36,7 +36,6 @@ class MatrixUnits:
         chunks: chunks that a warp has in flight.
         steps: times that a warp loads so many.
         per_scale: chunks whose sums are multiplied by a scale at once, or 0 without scales.
-        fetches: the steps by which a warp fetches weights into the second-level cache before it loads them.
         factors_in_flight: the octets of factors that a thread loads before it stores the first one.
         ahead: the chunks of each warp that are fetched before the barrier that the stage is behind.
     """
@@ -57,7 +56,6 @@ class MatrixUnits:
     steps: int
     per_scale: int
     factors_in_flight: int = 1
-    fetches: int = 0
     ahead: int = 0
 
     @property

@@ -50,7 +50,6 @@ class MatrixStageEmitter(WeightEmitter):
             B.store(totals, compat.float_const(0.0, "float32"), [B.i64(i)])
         with B.loop("serial", u.steps, "step") as step:
             chunk = B.cell(first_chunk + step * B.i64(u.chunks), "chunk")
-            self._fetch_later(rows, first_chunk, step)
             self._step(rows, chunk, totals)
         return [B.fetch(totals, i) for i in range(u.tiles * 4)]
 

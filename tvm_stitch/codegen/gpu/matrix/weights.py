@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .... import compat
 from ....compat import Buffer, Expr, tir
@@ -49,12 +49,9 @@ class WeightEmitter(FactorEmitter):
             self.first_row = worker * B.i64(self.mapping.rows_per_block)
             rows, chunk = self._lane_rows()
             with B.when(worker < B.i64(stage.stride)):
-                own = u.steps * u.chunks
-                self._fetch(rows, chunk, min(u.ahead, own))
-                for task in range(1, -(-u.ahead // own)):
-                    self._fetch_of_task(rows, task, chunk, min(u.ahead - task * own, own))
+                self._fetch(rows, chunk, min(u.ahead, u.steps * u.chunks))
 
-    def _fetch(self, rows: list[LaneRows], chunk: Expr, chunks: int, inside: Expr | None = None) -> None:
+    def _fetch(self, rows: list[LaneRows], chunk: Expr, chunks: int) -> None:
         """Fetch the lines of weights of some chunks from one on."""
         u, line = self.units, 128
         lines = -(-chunks * MatrixUnits.row_lanes * u.lane_bytes // line)
@@ -70,7 +67,7 @@ class WeightEmitter(FactorEmitter):
                     )
                 vector = of.words - self.quarter + chunk * B.i64(MatrixUnits.row_lanes)
                 at = vector * B.i64(u.lane_bytes // 4) + number * B.i64(line // 4)
-                with B.when(B.both(inside, few)):
+                with B.when(few):
                     B.evaluate(fetch_line(tir.address_of(B.fetch(memory, at))))
 
     def _lane_rows(self) -> tuple[list[LaneRows], Expr]:
@@ -80,36 +77,6 @@ class WeightEmitter(FactorEmitter):
         tile = B.cell(self.warp >> B.i64(u.slices.bit_length() - 1), "tile")
         first_chunk = B.cell(part * B.i64(u.steps * u.chunks), "first_chunk")
         return [self._rows_of(half, tile) for half in range(2)], first_chunk
-
-    def _fetch_later(self, rows: list[LaneRows], first_chunk: Expr, step: Expr) -> None:
-        """Fetch the weights of a later step, of this task or of one behind it."""
-        u = self.units
-        tasks, later = divmod(u.fetches, u.steps)
-        if later:
-            at = first_chunk + (step + B.i64(later)) * B.i64(u.chunks)
-            this = step < B.i64(u.steps - later)
-            self._fetch_of_task(rows, tasks, at, u.chunks, this)
-            at = first_chunk + (step - B.i64(u.steps - later)) * B.i64(u.chunks)
-            self._fetch_of_task(rows, tasks + 1, at, u.chunks, tir.Not(this))
-        elif tasks:
-            self._fetch_of_task(rows, tasks, first_chunk + step * B.i64(u.chunks), u.chunks)
-
-    def _fetch_of_task(
-        self, rows: list[LaneRows], task: int, chunk: Expr, chunks: int, inside: Expr | None = None
-    ) -> None:
-        """Fetch the lines of some chunks, of the block's task that is so many tasks later, if there is one."""
-        if task == 0:
-            self._fetch(rows, chunk, chunks, inside)
-        if task == 0 or self.stage.tasks <= task * self.stage.stride:
-            return
-        further = task * self.stage.stride * self.mapping.rows_per_block
-        for of in rows:
-            place = of.weights[0].words
-            columns = further * place.stride * place.every
-            vectors = columns * self.units.packed.bits // (8 * self.units.lane_bytes)
-            exists = of.row + B.i64(further) < as_expr(self.domain.rows)
-            later = replace(of, words=of.words + B.i64(vectors))
-            self._fetch([later], chunk, chunks, B.both(inside, exists))
 
     def _rows_of(self, half: int, tile: Expr) -> LaneRows:
         u = self.units
