@@ -345,6 +345,8 @@ _NO_CHOICE = {
     "compute/cuda/attention_few.py": {
         "LARGEST_HEAD": "of the kernel's CUDA source, in which a lane has at most two vectors of a row",
         "CLUSTERS": "the sizes of clusters that every device with clusters has",
+        "LARGEST_UNITS_HEAD": "of the kernel's CUDA source: the registers of its threads",
+        "_TILE": "of the instruction: the rows of a tile",
         "_RESIDENT": "of the kernel's CUDA source: the registers of its threads",
     },
     "compute/cuda/attention.py": {

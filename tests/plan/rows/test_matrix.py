@@ -33,7 +33,7 @@ def test_warps_share_rows_so_that_few_idle(tiles: int, row_chunks: int, slices: 
 def test_a_warp_has_so_many_words_in_flight(row_chunks: int) -> None:
     for lane_bytes in (4, 8, 16):
         slices, chunks, steps = _shares(1000, row_chunks, lane_bytes, 16, 132, H200)
-        assert chunks * 2 * lane_bytes // 4 <= H200.choices.matrix_words
+        assert chunks * 2 * lane_bytes * 16 * 32 <= H200.choices.matrix_bytes
         assert slices * (chunks * steps - steps) < row_chunks <= slices * chunks * steps
 
 

@@ -2,8 +2,8 @@
 """Attention of few queries on a CUDA device: one kernel that reads keys and values once, split over many blocks.
 
 The kernel of ``attention.py`` gives a block 64 queries. One token of a decoder has one query for each head, and several
-heads that share keys. Then the kernels of this file take all queries of these heads together: by fused multiplications
-(``attention_few.cuh``), or on matrix units, if there are more of a half type (``attention_few_units.cuh``).
+heads that share keys. The kernels of this file take all queries of these heads together. Few are multiplied by lanes
+(``attention_few.cuh``), and more of a half type by matrix units (``attention_few_units.cuh``).
 The blocks of a cluster share the keys, and join their sums through shared memory. So one launch is enough.
 """
 

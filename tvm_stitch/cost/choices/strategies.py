@@ -150,9 +150,9 @@ class StrategyChoices:
     weight_sums: int = 8
     """Accumulators of a thread, over all sums, from which on the latency of additions is hidden."""
     matrix_lane_bytes: int = 32
-    """Most bytes of a row of weights that neighbouring loads of a lane take. Lanes of 32 read whole lines of a row. The
-    kernel of a layer took 52.6 us in the place of 54.9 for eight tokens, and 55.2 in the place of 56.4 with weights of 4
-    bits, on an H200."""
+    """Most bytes of a row of weights that neighbouring loads of a lane take. Lanes of 32 read whole lines of a row.
+    On an H200 the kernel of a layer took 52.6 us in the place of 54.9 for eight tokens. With weights of 4 bits it took
+    55.2 us in the place of 56.4."""
     matrix_bytes: int = 64 << 10
     """Bytes of weights that a block has in flight for matrix units. With twice as many for 512 threads, registers spill:
     66 us in the place of 58. With half as many for 256 threads the layer took 2 us longer."""
