@@ -108,7 +108,7 @@ def test_weights_that_do_not_stay_are_read_in_each_step(
 ) -> None:
     """In clusters whose last warps and blocks have fewer units, or no units."""
     units = -(-layer.cell.hidden // blocks)
-    division = Division(blocks, units, warps, lanes, own, kept, 1 - kept, rows, 2, 4 if own > 1 else 2, 4)
+    division = Division(blocks, units, warps, lanes, own, kept, rows, 2, 4 if own > 1 else 2, 4)
     division = replace(division, own=min(own, division.turns), rows=rows)
     for steps, batch in ((5, 2), (2, 7), (0, 1)):
         run_divided(layer, replace(division, rows=min(division.rows, batch)), steps, batch)
@@ -143,7 +143,7 @@ def test_divisions() -> None:
     lstm = cell_of("lstm", 256)
     one = division_of(lstm, "float32", 1, H200)
     assert one == Division(
-        8, 32, warps=8, lanes=16, own=2, kept=0, ahead=0, rows=1, clusters=13, together=2, at_once=4
+        8, 32, warps=8, lanes=16, own=2, kept=0, rows=1, clusters=13, together=2, at_once=4
     )
     assert one.registers(lstm) == 128 and one.streamed_bytes(lstm, 4) == 0
     assert [division_of(lstm, "float32", batch, H200).rows for batch in (13, 14, 64, None)] == [1, 2, 5, 24]
@@ -156,7 +156,7 @@ def test_divisions() -> None:
 def test_divisions_whose_weights_do_not_fit_in_registers() -> None:
     large = cell_of("lstm", 512)
     single, half = (division_of(large, dtype, 4, H200) for dtype in ("float32", "bfloat16"))
-    assert single.own == half.own == 2 and single.turns == 8 and single.ahead == 2
+    assert single.own == half.own == 2 and single.turns == 8
     assert half.streamed_bytes(large, 2) == 0 < single.streamed_bytes(large, 4) < 512 * 1024
     small = replace(H200, shared_per_block=48 * 1024)
     assert division_of(large, "bfloat16", 1, small).kept < half.kept

@@ -38,7 +38,7 @@ class Memory:
         """Allocate the memory of a layer whose weights are of type ``dtype``."""
         d = division
         shared = _floats(d.shared_bytes(cell, item_bytes(dtype)) // 4, "shared", "shared.dyn")
-        own = _floats(max(1, d.registers(cell) + d.registers_ahead(cell, item_bytes(dtype))), "own", "local")
+        own = _floats(max(1, d.registers(cell)), "own", "local")
         return Memory(_C_TYPES[dtype], shared, own, _floats(cell.gates * d.cells_of_lane, "found", "local"))
 
 
@@ -61,8 +61,8 @@ class DeviceFunctions:
         d = division
         self.memory, self.weights, self.cells = memory, weights, d.cells_of_lane
         numbers = (
-            cell.hidden, cell.gates, d.blocks, d.units, d.warps, d.lanes, d.own, d.kept, d.ahead,
-            d.rows, d.together, d.at_once, buffers_of(cell),
+            cell.hidden, cell.gates, d.blocks, d.units, d.warps, d.lanes, d.own, d.kept, d.rows,
+            d.together, d.at_once, buffers_of(cell),
         )  # fmt: skip
         self.layer = ", ".join((memory.element, *map(str, numbers)))
 

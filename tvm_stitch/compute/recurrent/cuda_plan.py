@@ -33,7 +33,6 @@ class Division:
         lanes: lanes of a group. A power of two.
         own: turns of a group whose weights stay in registers.
         kept: pieces of each other turn's weights that stay in shared memory. Others are read in each step.
-        ahead: pieces of the rest that are loaded into registers some turns before they are multiplied.
         rows: most rows of the batch that a cluster computes.
         clusters: clusters that run at once. Fewer rows than these have a cluster each.
         together: rows that are multiplied at once by weights in registers: 2 or 4.
@@ -46,7 +45,6 @@ class Division:
     lanes: int
     own: int
     kept: int
-    ahead: int
     rows: int
     clusters: int
     together: int
@@ -95,15 +93,6 @@ class Division:
     def registers(self, cell: Cell) -> int:
         """Return the weights that a thread has in registers for all steps."""
         return self.own * cell.gates * self.pieces(cell.hidden) * VECTOR
-
-    @property
-    def stages(self) -> int:
-        """Turns whose weights are loaded ahead at once."""
-        return 1 if (self.turns - self.own) % 2 else 2
-
-    def registers_ahead(self, cell: Cell, item: int) -> int:
-        """Return the registers of a thread for weights of ``item`` bytes that are loaded ahead."""
-        return self.stages * self.ahead * cell.gates * item
 
     def shared_bytes(self, cell: Cell, item: int) -> int:
         """Return the bytes of shared memory of a block with weights of ``item`` bytes."""
@@ -194,7 +183,7 @@ def _of_lanes(
         choices.recurrent_rows_together,
         choices.recurrent_rows_at_once,
     )
-    bare = Division(blocks, units, choices.recurrent_warps, lanes, 0, 0, 0, 1, clusters, together, at_once)
+    bare = Division(blocks, units, choices.recurrent_warps, lanes, 0, 0, 1, clusters, together, at_once)
     if bare.units_of_warp > WARP:
         return []
     of_turn = cell.gates * bare.pieces(cell.hidden) * VECTOR
@@ -205,9 +194,7 @@ def _of_lanes(
         tried = replace(bare, own=own, rows=rows if batch is None else bare.rows_of(batch, rows))
         kept = _kept(cell, item, device, tried)
         if kept is not None:
-            ahead = choices.recurrent_ahead_registers // replace(tried, ahead=1).registers_ahead(cell, item)
-            left = bare.pieces(cell.hidden) - kept if own < bare.turns else 0
-            found.append(replace(tried, kept=kept, ahead=min(left, ahead)))
+            found.append(replace(tried, kept=kept))
     return found
 
 

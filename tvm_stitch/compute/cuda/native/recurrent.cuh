@@ -38,16 +38,15 @@ struct alignas(4 * sizeof(Element)) Four {
 //   kWarps, kLanes: warps of a block, and lanes of a group, which computes a unit at a time.
 //   kOwn: turns (units of a group) whose weights are in registers.
 //   kKept: pieces of the other turns' weights that are in shared memory. A piece is four weights of a gate and lane.
-//   kAhead: pieces of the rest of a turn's weights that are loaded into registers some turns before.
 //   kRows: most rows of the batch of a cluster.
 //   kTogether, kAtOnce: rows that are multiplied at once by weights in registers, and by others. Powers of two above 1.
 //   kBuffers: buffers of states.
 template <class Element_, int kHidden_, int kGates_, int kBlocks_, int kUnits_, int kWarps_, int kLanes_, int kOwn_,
-          int kKept_, int kAhead_, int kRows_, int kTogether_, int kAtOnce_, int kBuffers_>
+          int kKept_, int kRows_, int kTogether_, int kAtOnce_, int kBuffers_>
 struct Layer {
   using Element = Element_;
   static constexpr int kHidden = kHidden_, kGates = kGates_, kBlocks = kBlocks_, kUnits = kUnits_, kLanes = kLanes_;
-  static constexpr int kOwn = kOwn_, kKept = kKept_, kAhead = kAhead_, kRows = kRows_, kBuffers = kBuffers_;
+  static constexpr int kOwn = kOwn_, kKept = kKept_, kRows = kRows_, kBuffers = kBuffers_;
   static constexpr int kTogether = kTogether_, kAtOnce = kAtOnce_;
   static constexpr int kThreads = 32 * kWarps_, kGroups = kThreads / kLanes;
   static constexpr int kTurns = (kUnits + kGroups - 1) / kGroups;
@@ -55,9 +54,6 @@ struct Layer {
   static constexpr int kOfWarp = 32 / kLanes * kTurns;  // units of a warp, which are neighbours
   static constexpr int kCellRows = 32 / kOfWarp;        // rows in which lanes have one cell each
   static constexpr bool kAligned = kHidden % 4 == 0;
-  // Turns whose weights are on their way at once, and a piece of them and a thread's first register of them.
-  static constexpr int kOthers = kTurns - kOwn, kStages = kOthers % 2 ? 1 : 2;
-  static constexpr int kFirstAhead = 4 * kOwn * kGates * kPieces;
   // Whether lanes find the sums of their cells without shared memory, if there is one row.
   static constexpr bool kDirect = kOwn == kTurns && power_of_two(kTurns * kGates) <= kLanes;
   // Rows of a buffer of states. Behind the last row, some are computed and dropped.
@@ -152,27 +148,6 @@ __device__ __forceinline__ int lane_of(int value) {
   return lane;
 }
 
-// A thread's registers of weights that are loaded ahead.
-template <class L>
-__device__ __forceinline__ Four<typename L::Element>* ahead_at(float* own, int stage, int piece, int gate) {
-  const int number = (stage * L::kAhead + piece) * L::kGates + gate;
-  return reinterpret_cast<Four<typename L::Element>*>(own + L::kFirstAhead) + number;
-}
-
-// Loads the pieces of a turn's weights that are loaded ahead.
-template <class L, int kFirst, int kCount>
-__device__ __forceinline__ void load_ahead(float* own, const typename L::Element* r, int first_unit, int turn,
-                                           int stage) {
-  const int lane = int(threadIdx.x) % L::kLanes, group = int(threadIdx.x) / L::kLanes;
-#pragma unroll
-  for (int piece = 0; piece < L::kAhead; ++piece)
-#pragma unroll
-    for (int gate = kFirst; gate < kFirst + kCount; ++gate) {
-      *ahead_at<L>(own, stage, piece, gate) = weights_at<L>(r, first_unit, group * L::kTurns + turn, gate,
-                                                            ((L::kKept + piece) * L::kLanes + lane) * 4);
-    }
-}
-
 // Loads the weights that stay and the first states h, which are 0 if it is null, and makes the barriers. Others may send after the cluster has met.
 template <class L>
 __device__ __forceinline__ void enter(float* shared, float* own, const typename L::Element* r,
@@ -206,10 +181,6 @@ __device__ __forceinline__ void enter(float* shared, float* own, const typename 
       for (int piece = 0; piece < L::kKept; ++piece)
         *kept_at<L>(shared, turn, gate, piece) =
             weights_at<L>(r, first_unit, group * L::kTurns + turn, gate, (piece * L::kLanes + lane) * 4);
-  if (L::kOthers > 0)
-#pragma unroll
-    for (int stage = 0; stage < L::kStages; ++stage)
-      load_ahead<L, 0, L::kGates>(own, r, first_unit, L::kOwn + stage, stage);
   // States behind the last unit or row stay 0.
   for (int at = int(threadIdx.x); at < L::kBuffers * L::kState; at += L::kThreads) {
     const int row = at / L::kPadded, k = at % L::kPadded;
@@ -224,21 +195,17 @@ __device__ __forceinline__ void enter(float* shared, float* own, const typename 
   enter<L>(shared, own, r, nullptr, first_unit, rows);
 }
 
-// The weights of a turn's piece, in one of four places.
-enum Place { kInRegisters, kInShared, kLoadedAhead, kInMemory };
+// The weights of a turn's piece, in one of three places.
+enum Place { kInRegisters, kInShared, kInMemory };
 
 template <class L, Place kPlace>
 __device__ __forceinline__ void load_weights(float (&w)[4], float* shared, const float* own,
                                              const typename L::Element* r, int first_unit, int turn, int gate,
-                                             int piece, int stage) {
+                                             int piece) {
   const int lane = int(threadIdx.x) % L::kLanes, group = int(threadIdx.x) / L::kLanes;
   if (kPlace == kInRegisters) {
 #pragma unroll
     for (int v = 0; v < 4; ++v) w[v] = own[((turn * L::kGates + gate) * L::kPieces + piece) * 4 + v];
-  } else if (kPlace == kLoadedAhead) {
-    const auto found = *ahead_at<L>(const_cast<float*>(own), stage, piece - L::kKept, gate);
-#pragma unroll
-    for (int v = 0; v < 4; ++v) w[v] = as_float(found.of[v]);
   } else {
     const auto found =
         kPlace == kInShared
@@ -253,7 +220,7 @@ __device__ __forceinline__ void load_weights(float (&w)[4], float* shared, const
 template <class L, Place kPlace, int kTurns, int kFirst, int kCount, int kRows, int kSlots>
 __device__ __forceinline__ void add_piece(float (&totals)[kSlots], float* shared, const float* own,
                                           const typename L::Element* r, const float* states, int first_unit, int turn,
-                                          int piece, int stage = 0) {
+                                          int piece) {
   const int k = (piece * L::kLanes + int(threadIdx.x) % L::kLanes) * 4;
   Four<float> h[kRows];
 #pragma unroll
@@ -261,8 +228,7 @@ __device__ __forceinline__ void add_piece(float (&totals)[kSlots], float* shared
 #pragma unroll
   for (int n = 0; n < kTurns * kCount; ++n) {
     float w[4];
-    load_weights<L, kPlace>(w, shared, own, r, first_unit, turn + n / kCount, kFirst + n % kCount, piece,
-                            stage);
+    load_weights<L, kPlace>(w, shared, own, r, first_unit, turn + n / kCount, kFirst + n % kCount, piece);
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
@@ -324,44 +290,33 @@ __device__ __forceinline__ void own_turns(float* shared, const float* own, float
 // dropped: to read the weights once more would cost more.
 template <class L, int kFirst, int kCount, int kMost>
 __device__ __forceinline__ void other_turn(float* shared, const float* own, const typename L::Element* r,
-                                           const float* states, int first_unit, int turn, int stage, int row) {
+                                           const float* states, int first_unit, int turn, int row) {
   constexpr int kRows = at_most<L>(kMost);
   float totals[power_of_two(kCount * kRows)] = {};
   states += row * L::kPadded;
 #pragma unroll 2
   for (int piece = 0; piece < L::kKept; ++piece)
     add_piece<L, kInShared, 1, kFirst, kCount, kRows>(totals, shared, own, r, states, first_unit, turn, piece);
-#pragma unroll
-  for (int piece = L::kKept; piece < L::kKept + L::kAhead; ++piece)
-    add_piece<L, kLoadedAhead, 1, kFirst, kCount, kRows>(totals, shared, own, r, states, first_unit, turn, piece, stage);
 #pragma unroll 2
-  for (int piece = L::kKept + L::kAhead; piece < L::kPieces; ++piece)
+  for (int piece = L::kKept; piece < L::kPieces; ++piece)
     add_piece<L, kInMemory, 1, kFirst, kCount, kRows>(totals, shared, own, r, states, first_unit, turn, piece);
   store_sums<L, 1, kFirst, kCount, kRows>(totals, shared, turn, row);
 }
 
 // The products of all rows and the other weights of all turns.
 template <class L, int kFirst, int kCount>
-__device__ __forceinline__ void other_turns(float* shared, float* own, const typename L::Element* r,
+__device__ __forceinline__ void other_turns(float* shared, const float* own, const typename L::Element* r,
                                             const float* states, int first_unit, int rows) {
 #pragma unroll 1
-  for (int begin = L::kOwn; begin < L::kTurns; begin += L::kStages)
-#pragma unroll
-    for (int stage = 0; stage < L::kStages; ++stage) {
-      const int turn = begin + stage;
+  for (int turn = L::kOwn; turn < L::kTurns; ++turn)
 #pragma unroll 1
-      for (int row = 0; row < rows; row += L::kAtOnce)
-        if (rows - row > 2)
-          other_turn<L, kFirst, kCount, L::kAtOnce>(shared, own, r, states, first_unit, turn, stage, row);
-        else if (rows - row > 1)
-          other_turn<L, kFirst, kCount, 2>(shared, own, r, states, first_unit, turn, stage, row);
-        else
-          other_turn<L, kFirst, kCount, 1>(shared, own, r, states, first_unit, turn, stage, row);
-      if (L::kOthers > L::kStages) {  // for this step, or the next one
-        const int next = turn + L::kStages;
-        load_ahead<L, kFirst, kCount>(own, r, first_unit, next < L::kTurns ? next : L::kOwn + stage, stage);
-      }
-    }
+    for (int row = 0; row < rows; row += L::kAtOnce)
+      if (rows - row > 2)
+        other_turn<L, kFirst, kCount, L::kAtOnce>(shared, own, r, states, first_unit, turn, row);
+      else if (rows - row > 1)
+        other_turn<L, kFirst, kCount, 2>(shared, own, r, states, first_unit, turn, row);
+      else
+        other_turn<L, kFirst, kCount, 1>(shared, own, r, states, first_unit, turn, row);
 }
 
 // Whether a warp has units. Others neither read states nor wait for them. They send none, so that nobody would wait for
