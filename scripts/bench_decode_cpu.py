@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from tvm import relax  # noqa: E402
 
 import tvm_stitch  # noqa: E402
 
-TYPES = {
+TYPES: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
     "8bit": {"dtype": "float32", "bits": 8},
@@ -67,11 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--inner", type=int, default=2816)
     parser.add_argument("--cache", type=int, default=512)
-    parser.add_argument("--processor-time", action="store_true", help="times of all threads, not of the clock")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="times of all threads, not of the clock"
+    )
     options = parser.parse_args(arguments)
     contenders = options.contenders.split(",")
     if unknown := [name for name in contenders if name not in CONTENDERS]:
         parser.error(f"no contender {unknown[0]}; there are {', '.join(CONTENDERS)}")
+    if "llama.cpp" in contenders and not all(map(find_spec, ("llama_cpp", "gguf"))):
+        parser.error("llama.cpp needs packages: pip install llama-cpp-python gguf")
     clock = time.process_time if options.processor_time else time.perf_counter
     rows, wrong = [], False
     for name in options.types:
@@ -81,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for contender, milliseconds, gigabytes, error in found:
             rows.append([name, contender, f"{milliseconds:.2f}", f"{gigabytes:.1f}", error])
             wrong |= contender == "stitched" and float(error) > TOLERANCE[name]
-    print(f"{threads()} threads, {'processor' if options.processor_time else 'wall'} time of the shortest call")
+    print(
+        f"{threads()} threads, {'processor' if options.processor_time else 'wall'} time of the shortest call"
+    )
     print(aligned(["weights", "contender", "ms", "GB/s", "error"], rows))
     return int(wrong)
 
@@ -127,7 +134,7 @@ def _drawn(decoder: Decoder) -> list[np.ndarray]:
         elif dtype == "uint32":
             found.append(random.integers(0, 2**32, shape, dtype=np.uint32))
         else:
-            values = random.standard_normal(shape, dtype=np.float32)
+            values: np.ndarray = random.standard_normal(shape, dtype=np.float32)
             if name.endswith("_scale"):
                 values = np.abs(values) * (0.003 if decoder.bits == 4 else 2e-4)
             elif len(shape) == 2:

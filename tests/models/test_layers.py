@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from models.decoder_step import Decoder, as_relax
+
 import tvm_stitch.relax
 from cuda_emulator import lower
-from models.decoder_step import Decoder, as_relax
 from stitch_testing.random.graphs import emulated_target
 
 

@@ -154,23 +154,23 @@ class StrategyChoices:
     On an H200 the kernel of a layer took 52.6 us in the place of 54.9 for eight tokens. With weights of 4 bits it took
     55.2 us in the place of 56.4."""
     matrix_bytes: int = 64 << 10
-    """Bytes of weights that a block has in flight for matrix units. With twice as many for 512 threads, registers spill:
-    66 us in the place of 58. With half as many for 256 threads the layer took 2 us longer."""
+    """Bytes of weights that a block has in flight for matrix units. With twice as many for 512 threads a layer took
+    66 us in the place of 58, since registers spill. With half as many for 256 threads it took 2 us longer."""
     matrix_busy_share: float = 0.6
     """Share of the time in which warps compute, if all multiprocessors read weights of 4 bits at the memory's speed. So
-    a few idle ones cost nothing. Counted in machine code, not measured."""
+    a few idle ones cost nothing. With 0.95, and less cost of rounds, 4-bit layers took 58.5 us in the place of 56.4."""
     matrix_round_cost: float = 0.15
     """Cost of each further time that the warps of a block share rows of weights, as a fraction of the time. They wait
-    for each other, and then for the next weights. Not measured."""
+    for each other, and then for the next weights."""
     matrix_factors: int = 4
     """Octets of factors that a thread loads at once, for shared memory. Not measured."""
     matrix_ahead_share: float = 0.1
-    """Share of the second-level cache that weights may take before the barrier that their product is behind. The barrier
-    waits for them: with 0.4 a layer took 56.4 us in the place of 54.6. Fetching later weights before each load gained
+    """Share of the second-level cache that weights may take before the barrier that their product is behind. It waits
+    for them: with 0.4 a layer took 56.4 us in the place of 54.6. Fetching later weights before each load gained
     nothing."""
     matrix_dense_rows: int = 3
-    """Fewest rows that matrix units multiply by weights that are not packed. For two tokens the step took 1,002 us, and
-    933 us in lanes."""
+    """Fewest rows that matrix units multiply by weights that are not packed. For two tokens the step took 882 us, and
+    861 us in lanes."""
 
     # -- rows over several blocks (task splitting) ---------------------------------------------------------------------
     split_columns: int = 1024

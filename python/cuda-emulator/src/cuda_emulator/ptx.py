@@ -39,7 +39,8 @@ _FENCE = re.compile(
 _VECTOR = {count: r"\{" + ", ?".join([r"%(\d+)"] * count) + r"\}" for count in (2, 4)}
 # A load of one, two or four registers under a cache policy.
 _CACHED_LOAD = re.compile(
-    r"ld\.global(?:\.L2::(?:cache_hint|64B|128B|256B))?(?:\.v(?P<count>[24]))?\.(?P<type>b32|f32|u16) (?P<into>\{[^}]*\}|%\d+),"
+    r"ld\.global(?:\.L2::(?:cache_hint|64B|128B|256B))?(?:\.v(?P<count>[24]))?\.(?P<type>b32|f32|u16)"
+    r" (?P<into>\{[^}]*\}|%\d+),"
     r" \[%(?P<address>\d+)\](?:, %\d+)?"
 )
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
