@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from stitch_testing.random.graphs import emulated_target
-from tests.graph.helpers import H200
+from tests.graph.helpers import H200, graphs, grid_plan, legalize
+from tests.plan.gpu.test_workspace import chain
 from tests.plan.rows.packed import FORMS, product
 from tests.plan.rows.test_fields import sums_of_text
+from tests.relax.few_rows.test_product_sums import sums
 from tvm_stitch import explain
 from tvm_stitch.plan.rows.matrix import _shares
 
@@ -45,3 +47,10 @@ def test_factors_that_exceed_shared_memory_are_left_to_lanes() -> None:
 def test_warps_share_the_warps_of_a_block() -> None:
     """A block of 12 warps has whole tiles, though more slices would leave fewer blocks idle."""
     assert all(12 % _shares(tiles, 16, 16, 12, 132, H200)[0] == 0 for tiles in range(1, 2000, 7))
+
+
+def test_blocks_have_the_threads_that_were_faster() -> None:
+    """Weights of 16 bits wait for memory, those of 4 bits for conversions."""
+    (found,) = graphs(sums(legalize(product(FORMS["4 bits of 32"], 4, 4096, 2048, 32, "float16"))))
+    assert grid_plan(found).shared_grid.threads == 512
+    assert chain(4, added=False).shared_grid.threads == 256

@@ -164,7 +164,14 @@ class _Mapper:
         )
         if own_bytes(plan) > self.device.choices.replicated_bytes:
             raise Misaligned(f"every block would keep {own_bytes(plan)} bytes of values")
-        return self._cost(penalty), plan
+        return self._cost(penalty) + self._cost_on_units(phases), plan
+
+    def _cost_on_units(self, phases: Sequence[Sequence[Stage]]) -> float:
+        """Return what blocks of another size cost if matrix units multiply weights as they lie."""
+        units = [stage.row_mapping.matrix for stages in phases for stage in stages]
+        choices = self.device.choices
+        whole = any(each is not None and each.packed.bits == 16 for each in units)
+        return choices.matrix_block_cost if whole and self.threads != choices.matrix_block_threads else 0.0
 
     def _shared_out(self, stages: Sequence[Stage], blocks: int) -> list[Stage]:
         """Return the stages of the only phase on as many blocks as there is work for."""
