@@ -4,6 +4,7 @@
 
     python scripts/decoders.py                                    # all of them, in 10 minutes
     python scripts/decoders.py --only llama,t5* --dtypes float32  # some
+    python scripts/decoders.py --count                            # kernels of CUDA alone, stitched
     python scripts/decoders.py --log log.jsonl                    # append each row to a file
     python scripts/decoders.py --markdown log.jsonl               # the tables of former runs
 
@@ -40,6 +41,8 @@ HEAD = (
     *("Decoder", "Type", "Tokens", "llvm, TVM", "llvm, stitched", "CUDA, TVM", "CUDA, stitched"),
     *("error", "PyTorch's", "ratio"),
 )
+Variant = tuple[str, int, bool]
+"""The type of a step, its tokens, and whether caches have a symbolic length."""
 MOST = 1.2
 """The largest error, relative to PyTorch's own."""
 
@@ -101,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tokens", default=",".join(map(str, TOKENS)), help="new tokens of a step, with commas"
     )
+    parser.add_argument(
+        "--count", action="store_true", help="count the stitched kernels of CUDA, and run nothing"
+    )
     parser.add_argument("--log", type=Path, help="append every row to this file, one JSON object a line")
     parser.add_argument("--markdown", type=Path, metavar="LOG", help="run nothing: print the tables of a log")
     return parser
@@ -127,17 +133,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [each for each in DECODERS if any(fnmatch.fnmatch(each.name, p) for p in patterns)]
     if not chosen:
         parser.error(f"no decoder {args.only}; there are {', '.join(each.name for each in DECODERS)}")
-    return _run(chosen, dtypes, [int(each) for each in args.tokens.split(",")], args.log)
+    tokens = [int(each) for each in args.tokens.split(",")]
+    variants = [(dtype, count, False) for dtype in dtypes for count in tokens]
+    variants += [(dtypes[0], tokens[0], True)]
+    return _count(chosen, variants) if args.count else _run(chosen, variants, args.log)
 
 
-def _run(chosen: Sequence[Any], dtypes: Sequence[str], tokens: Sequence[int], log: Path | None) -> int:
+def _count(chosen: Sequence[Any], variants: Sequence[Variant]) -> int:
+    from decoding.measure import counted
+
+    for decoder in chosen:
+        for dtype, count, symbolic in variants:
+            kernels = counted(decoder, dtype, count, symbolic)
+            print(
+                decoder.name,
+                dtype,
+                count,
+                "symbolic" if symbolic else "static",
+                kernels,
+                sep="\t",
+                flush=True,
+            )
+    return 0
+
+
+def _run(chosen: Sequence[Any], variants: Sequence[Variant], log: Path | None) -> int:
     from decoding.measure import measured
 
     from tvm_stitch.support.failures import error_text, reraise_fatal
 
     rows, failed = [], False
-    variants = [(dtype, count, False) for dtype in dtypes for count in tokens]
-    variants += [(dtypes[0], tokens[0], True)]
     for decoder in chosen:
         for dtype, count, symbolic in variants:
             title = f"{decoder.name}, {dtype}, {count} tokens{', symbolic length' if symbolic else ''}"

@@ -118,6 +118,12 @@ def measured(decoder: Decoder, dtype: str, tokens: int, symbolic: bool = False) 
     return Row(decoder.name, dtype, tokens, symbolic, kernels, (own / whole) ** 0.5, (narrow / whole) ** 0.5)
 
 
+def counted(decoder: Decoder, dtype: str, tokens: int, symbolic: bool = False) -> int:
+    """Return the kernels of a stitched step on CUDA, as :func:`measured` counts them."""
+    mod = imported(decoder.step(getattr(torch, dtype), LENGTH), tokens, symbolic)
+    return count_kernels(mod, GPU, tvm_stitch.relax.pipeline(GPU)).total
+
+
 def _stock_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> int | None:
     try:
         return count_kernels(mod, target).total

@@ -110,3 +110,14 @@ def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         decoders.main([])
     assert ended.value.code == 2 and "pip install transformers" in capsys.readouterr().err
+
+
+def test_kernels_alone_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "counted", lambda decoder, dtype, tokens, symbolic: 7 + tokens)
+    assert decoders._count([_Decoder()], [("float32", 1, False), ("bfloat16", 4, True)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tiny\tfloat32\t1\tstatic\t8",
+        "tiny\tbfloat16\t4\tsymbolic\t11",
+    ]

@@ -157,8 +157,8 @@ class StrategyChoices:
     """Bytes of weights that a block has in flight for matrix units. With twice as many for 512 threads a layer took
     66 us in the place of 58, since registers spill. With half as many for 256 threads it took 2 us longer."""
     matrix_block_threads: int = 256
-    """Threads of a block whose matrix units multiply weights of 16 bits. Four tokens took 44.1 us a layer on an H200, 51.3
-    with 512 threads and 52.6 with 384. Eight took 53.4 us, and 60.6 with 512."""
+    """Threads of a block whose matrix units multiply weights of 16 bits. Four tokens took 44.1 us a layer on an H200,
+    51.3 with 512 threads and 52.6 with 384. Eight took 53.4 us, and 60.6 with 512."""
     matrix_block_cost: float = 0.2
     """Cost of blocks of another size, as a fraction of the time: of those measurements."""
     matrix_busy_share: float = 0.6
