@@ -23,6 +23,7 @@ COMMANDS = [
     "barrier_stress",
     "bench_convolutions",
     "bench_decode",
+    "phase_times",
     "bench_grid",
     "bench_models --models lstm --target cuda",
     "bench_recurrent_gpu",
