@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     contenders = _contenders(args, parser)
     need_gpu(args.target)
     try:
-        check_packages([model for name in names if (model := find(name)) is not None])
+        check_packages([known for name in names if (known := find(name)) is not None])
         if args.plot:
             plot.check()
     except (MissingPackages, plot.NoMatplotlib) as error:

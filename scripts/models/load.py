@@ -26,9 +26,9 @@ class Loaded:
     def of(job: Job) -> Loaded:
         """Build or read the model of a job."""
         if not job.is_onnx:
-            model = registry.find(job.model)
-            assert model is not None  # the command line knows it
-            return Loaded(make(model, job.size, job.batch, job.dtype))
+            found = registry.find(job.model)
+            assert found is not None  # the command line knows it
+            return Loaded(make(found, job.size, job.batch, job.dtype))
         import onnx
 
         from tvm_stitch.execution import tensors
