@@ -66,8 +66,8 @@ def block(emit: Emit, x: Any, window: int = 3) -> Any:
     return pointwise(emit, y, 8)
 
 
-def rewritten(mod: tvm.IRModule) -> tvm.IRModule:
-    return PointwiseConvolutions(lambda: True, CHOICES)(mod)
+def rewritten(mod: tvm.IRModule, rounds: bool = True) -> tvm.IRModule:
+    return PointwiseConvolutions(lambda: True, CHOICES, rounds)(mod)
 
 
 def check_equal(mod: tvm.IRModule, made: tvm.IRModule, x: np.ndarray) -> None:
@@ -144,6 +144,25 @@ def read_twice(emit: Emit, x: Any) -> list[Any]:
 def test_others_stay(body: Any) -> None:
     mod = build(body, ((2, 5, 7, 16), F16))
     assert "matmul" not in operators(rewritten(mod))
+
+
+def test_weights_are_not_rounded_again_unless_that_is_asked_for() -> None:
+    mod = build(block, ((2, 5, 7, 16), F16))
+    assert "matmul" not in operators(rewritten(mod, rounds=False))
+
+
+@pytest.mark.parametrize("scale", [None, 4.0, -0.5])
+def test_a_bias_rounds_no_weight(scale: float | None) -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        y = emit(R.astype(pointwise(emit, x, 8), F32))
+        y = y if scale is None else emit(R.multiply(y, relax.const(scale, F32)))
+        y = emit(R.add(y, relax.const(numbers(8, dtype=F32))))
+        return R.astype(emit(R.nn.relu(y)), F16)
+
+    mod = build(body, ((2, 5, 7, 16), F16))
+    made = rewritten(mod, rounds=False)
+    assert operators(made).count("matmul") == 1
+    check_equal(mod, made, numbers(2, 5, 7, 16))
 
 
 def test_nothing_changes_without_the_library() -> None:

@@ -72,17 +72,18 @@ class PointwiseConvolutions:
     Args:
         is_called: returns whether the library is installed. Only convolutions ask.
         choices: the device's constants of choice.
+        rounds: whether scaled weights may be rounded again. Otherwise their scales must be powers of two.
     """
 
-    def __init__(self, is_called: Callable[[], bool], choices: Choices):
-        self.is_called, self.choices = is_called, choices
+    def __init__(self, is_called: Callable[[], bool], choices: Choices, rounds: bool = False):
+        self.is_called, self.choices, self.rounds = is_called, choices, rounds
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, LAYOUTS) or not self.is_called():
             return mod
         chains: dict[relax.Var, Chain] = {}
         for _, func in own_functions(mod):
-            chains |= _Chains(func, self.choices).found()
+            chains |= _Chains(func, self.choices, self.rounds).found()
 
         def product_of(match: Match) -> relax.Expr:
             return _matmul(match, chains[match.var])
@@ -94,8 +95,9 @@ class PointwiseConvolutions:
 class _Chains:
     """The chains of a function."""
 
-    def __init__(self, func: relax.Function, choices: Choices):
+    def __init__(self, func: relax.Function, choices: Choices, rounds: bool):
         self.choices = choices
+        self.most_error = choices.scaled_weight_error if rounds else 0.0
         self.values: Mapping[relax.Var, relax.Expr] = dict(relax.analysis.get_var2val(func).items())
         self.readers: Readers = readers_of(func)
 
@@ -128,7 +130,7 @@ class _Chains:
             if (
                 str(binding.var.ty.dtype) == narrow
                 and not chain.is_plain
-                and _is_exact(chain, narrow, self.choices)
+                and _is_exact(chain, narrow, self.most_error)
             ):
                 best = chain
         return best
@@ -220,8 +222,8 @@ class _Chains:
         )
 
 
-def _is_exact(chain: Chain, dtype: str, choices: Choices) -> bool:
-    """Return whether the scaled weights of each channel are about as exact in a half type as the weights were."""
+def _is_exact(chain: Chain, dtype: str, most_error: float) -> bool:
+    """Return whether the scaled weights of each channel have at most this error in a half type, and are finite."""
     rounded = _rounded(chain.weight, dtype)
     numbers = (
         rounded if chain.shift is None else np.concatenate([rounded.ravel(), _rounded(chain.shift, dtype)])
@@ -229,7 +231,7 @@ def _is_exact(chain: Chain, dtype: str, choices: Choices) -> bool:
     if not np.isfinite(numbers).all():
         return False
     error = np.linalg.norm(rounded - chain.weight, axis=1)
-    most = choices.scaled_weight_error * (8 if dtype == "bfloat16" else 1)
+    most = most_error * (8 if dtype == "bfloat16" else 1)
     return bool(np.all(error <= most * np.linalg.norm(chain.weight, axis=1)))
 
 
