@@ -56,6 +56,12 @@ def test_a_border_is_a_number() -> None:
     assert sorted(p.tensor is None for p in found.pieces) == [False, True]
 
 
+def test_a_border_inside_a_vector_divides_it() -> None:
+    """The input begins at an aligned position, and ends within a vector of eight."""
+    found = choice(single(lambda emit, x: R.nn.pad(x, [0, 20]), ((12,), "float16")))
+    assert found is not None and found.columns == 4
+
+
 def test_a_border_beside_channels_is_chosen_element_by_element() -> None:
     found = single(lambda emit, x: R.nn.pad(x, [0, 0, 1, 1]), ((2, 6), "float16"))
     assert choice(found) is None

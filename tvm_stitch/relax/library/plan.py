@@ -165,14 +165,13 @@ class _Planner:
         path: list[relax.Var] = []
         while epilogues and not plan.activation and (binding := self._only_reader(at)) is not None:
             taken = self._taken(plan, at, binding.value)
-            if (
-                taken is None or binding.var in self.claimed
-            ):  # the sum of two matmuls is computed with one of them
+            # The sum of two matmuls is computed with one of them.
+            if taken is None or binding.var in self.claimed:
                 break
             plan, at = replace(taken, result=binding.var), binding.var
             path.append(at)
             free = plan.words == ["bias"] and self._is_written_anyway(at)
-            if free or at in self.residuals or (plan.words and self._needs_no_kernel(at)):
+            if free or (plan.words and self._needs_no_kernel(at)):
                 best = plan
                 self.claimed.update(path)
         return best
@@ -224,8 +223,11 @@ class _Planner:
         return replace(plan, residual=other) if full else None
 
     def _needs_no_kernel(self, var: relax.Var) -> bool:
-        """Return whether only kernels, library calls and results read a value. Others would compute an epilogue."""
-        return all(
+        """Return whether only kernels, library calls and results read a value. Others would compute an epilogue.
+
+        A residual of a library call is in memory for that call, whatever else reads it.
+        """
+        return var in self.residuals or all(
             self._reads_memory(binding)
             or self._reads_later(binding, var)
             or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
