@@ -4,6 +4,7 @@
 
     python scripts/bench_models.py --models lstm,unet-block --target native
     python scripts/bench_models.py --models all --batch 8 --target cuda --dtype float16 --cuda-graph --json results.json
+    python scripts/bench_models.py --models timm:convnextv2_tiny,transformers:roberta --target cuda --cuda-graph
     python scripts/bench_models.py --models path/to/model.onnx --no-stock
 
 Weights are random and seeded, so nothing is downloaded. Every contender has a process of its own, with as many threads
@@ -32,7 +33,7 @@ from models import plot, report
 from models.job import Job
 from models.measure import Effort, measure_all
 from models.process import CONTENDERS, REFERENCE
-from models.registry import MODELS, check_packages
+from models.registry import MODELS, check_packages, find
 from models.spec import DTYPES, SIZES, MissingPackages
 
 from tvm_stitch.support.cores import physical_cores
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     contenders = _contenders(args, parser)
     need_gpu(args.target)
     try:
-        check_packages([MODELS[name] for name in names if name in MODELS])
+        check_packages([known for name in names if (known := find(name)) is not None])
         if args.plot:
             plot.check()
     except (MissingPackages, plot.NoMatplotlib) as error:
@@ -99,12 +100,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any("failed" in row for row in rows) else 0
 
 
+_MODELS = "comma-separated names (--list), names of timm:, torchvision: or transformers:, paths of ONNX files, or all"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--models", default="all", help="comma-separated names (--list), paths of ONNX files, or all")
+    add("--models", default="all", help=_MODELS)
     add("--list", action="store_true", help="list the models and end")
     add("--size", choices=SIZES, default="full", help="size of the models (default: %(default)s)")
     add("--batch", type=_positive, default=1, help="batch size (default: %(default)s)")
@@ -127,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--cuda-graph",
         action="store_true",
-        help="replay CUDA graphs in the TVM contenders; adds inductor-graphs",
+        help="replay CUDA graphs in the TVM contenders; adds inductor-graphs (inductor-tuned has graphs too)",
     )
     add("--decompose", action="store_true", help="decompose batch norms first (the TVM contenders)")
     add(
@@ -175,8 +179,11 @@ def _positive(text: str) -> int:
 def _names(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
     names = list(MODELS) if args.models == "all" else args.models.split(",")
     files = [name for name in names if name.endswith(".onnx")]
-    if unknown := [name for name in names if name not in MODELS and name not in files]:
-        parser.error(f"unknown models {', '.join(unknown)}: choose from {', '.join(MODELS)}, or an ONNX file")
+    if unknown := [name for name in names if name not in files and find(name) is None]:
+        parser.error(
+            f"unknown models {', '.join(unknown)}: choose from {', '.join(MODELS)}, a name such as "
+            "timm:convnextv2_tiny, torchvision:densenet121 or transformers:roberta, or an ONNX file"
+        )
     if absent := [name for name in files if not Path(name).is_file()]:
         parser.error(f"no file {', '.join(absent)}")
     if files and args.dtype != "float32":
@@ -187,6 +194,7 @@ def _names(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[st
 def _contenders(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
     names = ["stitched", "stock", "eager", "inductor", "inductor-frozen"]
     names += ["inductor-graphs"] if args.cuda_graph else []
+    names += ["inductor-tuned"] if args.target == "cuda" else []
     names += ["onnxruntime", "xla"]
     if args.contenders:
         names = args.contenders.split(",")

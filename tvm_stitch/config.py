@@ -45,6 +45,7 @@ class StitchConfig:
         cuda_graph: capture the calls of static shapes and replay them as CUDA graphs, with one launch for all of
             them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
+        scaled_weights: multiply scales of batch norms into weights of half types, which rounds these again.
 
     Raises:
         ValueError: for an unknown option or a bad value. The message names the choices.
@@ -62,6 +63,7 @@ class StitchConfig:
     compute: str = "auto"
     cuda_graph: bool = False
     tf32: bool = False
+    scaled_weights: bool = False
 
     def __init__(self, **options: Any):
         known = {f.name: f for f in fields(self)}

@@ -26,7 +26,9 @@ class Loaded:
     def of(job: Job) -> Loaded:
         """Build or read the model of a job."""
         if not job.is_onnx:
-            return Loaded(make(registry.MODELS[job.model], job.size, job.batch, job.dtype))
+            found = registry.find(job.model)
+            assert found is not None  # the command line knows it
+            return Loaded(make(found, job.size, job.batch, job.dtype))
         import onnx
 
         from tvm_stitch.execution import tensors

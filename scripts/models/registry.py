@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import language, vision
+from .named import named
 from .spec import MissingPackages, Model
 
 
@@ -43,6 +44,11 @@ MODELS: dict[str, Model] = {
         Model("crnn", _crnn, note="a 32 x 128 image, 32 steps, two layers of two LSTMs, unrolled"),
     )
 }
+
+
+def find(name: str) -> Model | None:
+    """Return the model of a name of this table, or of a package's name such as ``timm:convnextv2_tiny``, or None."""
+    return MODELS.get(name) or named(name)
 
 
 def check_packages(models: Sequence[Model]) -> None:

@@ -10,7 +10,7 @@ from _table import aligned, geometric_mean
 
 from .load import file_name
 
-OURS, STOCK = "stitched", "stock"
+OURS, STOCK, INDUCTOR = "stitched", "stock", "inductor"
 DETAIL = (
     "contender",
     "median ms",
@@ -44,8 +44,16 @@ def seconds(model: Row, name: str) -> float | None:
 
 def best_peer(model: Row) -> str | None:
     """Return the fastest contender that is no TVM build."""
-    found = {name: seconds(model, name) for name in model["contenders"] if name not in (OURS, STOCK)}
-    times = {name: spent for name, spent in found.items() if spent}
+    return _fastest(model, [name for name in model["contenders"] if name not in (OURS, STOCK)])
+
+
+def best_inductor(model: Row) -> str | None:
+    """Return the fastest of Inductor's modes."""
+    return _fastest(model, [name for name in model["contenders"] if name.startswith(INDUCTOR)])
+
+
+def _fastest(model: Row, names: Sequence[str]) -> str | None:
+    times = {name: spent for name in names if (spent := seconds(model, name))}
     return min(times, key=lambda name: times[name]) if times else None
 
 
@@ -54,12 +62,14 @@ def summary(models: Sequence[Row], contenders: Sequence[str]) -> dict[str, Any]:
     others = [name for name in contenders if name != OURS]
     rows = []
     for model in models:
-        peer = best_peer(model)
+        peer, mode = best_peer(model), best_inductor(model)
         rows.append(
             {
                 "model": model["model"],
                 "best_peer": peer,
                 "best_peer_ratio": ratio(model, peer) if peer else None,
+                "best_inductor": mode,
+                "best_inductor_ratio": ratio(model, mode) if mode else None,
                 "ratios": {name: ratio(model, name) for name in others},
             }
         )
@@ -81,6 +91,10 @@ def detail(model: Row, markdown: bool = False) -> str:
         lines.append(f"no reference, so nothing was checked: {reference['failed']}")
     elif "pytorch_error" in reference:
         lines.append(f"PyTorch's own error: {reference['pytorch_error']:.1e}")
+    if (mode := best_inductor(model)) is not None:
+        times = ratio(model, mode)
+        compared = f", {times:.2f} times the stitched build's time" if times else ""
+        lines.append(f"Inductor's best mode: {mode}{compared}")
     for name, row in model["contenders"].items():
         for key, what in _REMARKS:
             if key in row:

@@ -19,7 +19,19 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
 import bench_models as bench  # noqa: E402
-from models import errors, job, kernel_times, measure, networks, plot, process, ready, registry, report  # noqa: E402
+from models import (  # noqa: E402
+    errors,
+    job,
+    kernel_times,
+    measure,
+    networks,
+    plot,
+    process,
+    ready,
+    registry,
+    report,
+    spec,
+)
 
 
 def onnx_file(path: Path) -> Path:
@@ -199,8 +211,53 @@ def test_ratios_means_and_best_peers() -> None:
     marked = report.overview(models, names, markdown=True).splitlines()
     assert marked[1] == "|---|---:|---:|---:|---:|---:|---:|" and marked[2].startswith("| a | 2 | inductor |")
     assert "inductor left out: wrong: relative error 1" in report.detail(models[1])
+    assert "best mode" not in report.detail(models[1])
     models[0]["contenders"]["stitched"]["unstitched"] = "too hard"
     assert "stitched left whole to TVM: too hard" in report.detail(models[0])
+
+
+def test_the_best_mode_of_inductor_is_named() -> None:
+    names = ["stitched", "eager", "inductor", "inductor-tuned"]
+    model = _model("a", {"stitched": 2e-3, "eager": 1e-3, "inductor": 4e-3, "inductor-tuned": 3e-3})
+    (row,) = report.summary([model], names)["models"]
+    assert (row["best_inductor"], row["best_inductor_ratio"]) == ("inductor-tuned", 1.5)
+    told = "Inductor's best mode: inductor-tuned, 1.50 times the stitched build's time"
+    assert told in report.detail(model).splitlines()
+
+
+def test_tuning_is_a_contender_on_gpus() -> None:
+    parser = bench._parser()
+    for arguments, there in ((["--target", "cuda"], True), (["--target", "llvm"], False)):
+        assert ("inductor-tuned" in bench._contenders(parser.parse_args(arguments), parser)) == there
+
+
+def test_models_of_packages_have_their_names() -> None:
+    for name in ("timm", "timm:", "unknown:x", "lstm:x"):
+        assert registry.find(name) is None
+    for package in ("timm", "torchvision", "transformers"):
+        found = registry.find(f"{package}:x")
+        assert found is not None and found.packages == (package,)
+    assert registry.find("lstm") is registry.MODELS["lstm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("timm:test_convnext", (2, 1000)),
+        ("torchvision:squeezenet1_1", (2, 1000)),
+        ("transformers:mobilevit", (2, 640, 8, 8)),
+    ],
+)
+def test_a_package_builds_its_model(name: str, shape: tuple[int, ...]) -> None:
+    import torch
+
+    model = registry.find(name)
+    assert model is not None
+    if importlib.util.find_spec(model.packages[0]) is None:
+        pytest.skip(f"needs {model.packages[0]}")
+    made = spec.make(model, "full", 2, "float32")
+    with torch.no_grad():
+        assert made.module(*made.inputs).shape == shape
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:

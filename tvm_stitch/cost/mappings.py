@@ -27,8 +27,10 @@ def tile_cost(idle: float, threads: int, vector: int, rows: float, choices: Choi
     return idle + scattered + choices.tile_rows_cost * rows
 
 
-def row_cost(idle: float, work: float, over: float, threads: int, vector: int, choices: Choices) -> float:
-    """Return the cost of threads for a row's columns.
+def row_cost(
+    idle: float, work: float, over: float, threads: int, vector: int, columns: int, choices: Choices
+) -> float:
+    """Return the cost of threads for a row's columns. Threads that read a whole row read next to those of the next.
 
     Args:
         idle: the fraction of idle lanes. It counts as far as there is ``work`` for all (0 to 1).
@@ -36,8 +38,10 @@ def row_cost(idle: float, work: float, over: float, threads: int, vector: int, c
         over: the factor by which the tiles exceed the registers, 0 if they fit.
         threads: number of threads of a row.
         vector: elements of 4 bytes that each loads at once.
+        columns: number of columns of a row.
     """
-    scattered = max(0.0, 1.0 - threads * vector * 4 / choices.line_bytes) * choices.uncoalesced_cost
+    line = min(choices.line_bytes, columns * 4)
+    scattered = max(0.0, 1.0 - threads * vector * 4 / line) * choices.uncoalesced_cost
     return idle * work + (choices.spilled_cost + over if over else 0.0) + scattered
 
 

@@ -22,6 +22,7 @@ from .gpu.mapping import CrossBlockReduction, RowMapping
 from .iteration.alignment import Alignment, Key
 from .iteration.contiguity import access_elements
 from .iteration.loops import Leaf, LoopNest, RowLoop, is_streamed
+from .iteration.pieces import Choice, choice_of
 from .layout import SharedBuffer, SharedMemory, StageLayout
 from .slices import Slice
 
@@ -153,6 +154,10 @@ class Stage:
         if dtype != "bfloat16" or not any(p.outputs for p in self.schedule.passes):
             return False
         return self.load_elements(leaf, dtype) % 2 == 0
+
+    def choice(self, key: Key, columns: Extent) -> Choice | None:
+        """Return the inputs of which a thread chooses one for several columns of a value, if the value is that."""
+        return choice_of(self.alignment, key, columns, self.row_mapping.of(columns).vector)
 
     def store_elements(self, key: Key, dtype: str) -> int:
         """Return how many elements of an output, which is in memory as ``dtype``, one access moves."""

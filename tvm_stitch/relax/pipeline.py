@@ -42,6 +42,7 @@ from .backend import backend_of, check_build, with_graphs
 from .constants.batch_norm import ConstantBatchNorm
 from .constants.computed_weights import ComputedWeights
 from .constants.fold import FoldConstants
+from .constants.pointwise_convolutions import PointwiseConvolutions
 from .constants.views import ConstantViews
 from .constants.weights import ConstantWeights
 from .dump import asked_dump
@@ -198,6 +199,13 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
         after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",
                "ConvolutionLayouts.library": "the conversion carries layouts forwards only",
                "SinkPads": "a transposition in front of a pad can join the operators that make the tensor"}),
+    Row("PointwiseConvolutions",
+        lambda c: PointwiseConvolutions(has_cublaslt(c.config), c.device.choices, c.config.scaled_weights),
+        "Write convolutions of one position as matmuls that compute the bias, residual and ReLU behind them.",
+        CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED,
+        after={"ConvolutionLayouts.library": "with channels last, positions are rows of a matrix",
+               "PropagatePermutations": "a residual is read that has channels last",
+               "ConstantBatchNorm": "a batch norm of constants is a scale and a shift"}),
     Row("SinkReshapes", lambda c: SinkReshapes(), "Compute element-wise operators before a matmul is reshaped."),
     Row("UnequalSplits", lambda c: UnequalSplits(), "Write the parts of unequal splits as slices.", CPUS),
 ))

@@ -439,6 +439,36 @@ def test_a_residual_is_not_where_a_kernel_reads_the_sum_as_well() -> None:
     assert [mode(c) for c in calls(made)] == ["", ""] and operators(made).count("add") == 2
 
 
+def test_a_residual_is_computed_with_a_product_if_its_other_reader_runs_later() -> None:
+    """The second sum waits for two more products, so its kernel could not compute the first one."""
+
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        y = emit(R.add(emit(R.matmul(x, w)), x))
+        z = emit(R.matmul(emit(R.nn.relu(emit(R.matmul(y, w)))), w))
+        return R.add(z, y)
+
+    made, _ = rewritten(build(body, ((4, 8), F32), ((8, 8), F32)))
+    assert [mode(c) for c in calls(made)] == ["residual", "relu", "residual"]
+
+
+@pytest.mark.parametrize("activation", [False, True])
+def test_the_sum_of_two_products_is_computed_with_one_of_them(activation: bool) -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any) -> Any:
+        first = emit(R.add(emit(R.matmul(x, w)), b))
+        total = R.add(first, emit(R.add(emit(R.matmul(w, x)), b)))
+        return R.nn.relu(emit(total)) if activation else total
+
+    made, _ = rewritten(build(body, ((8, 8), F32), ((8, 8), F32), ((8,), F32)))
+    with_sum = "bias residual relu" if activation else "bias residual"
+    assert sorted(mode(c) for c in calls(made)) == ["bias", with_sum]
+    arrays = [draw((8, 8)), draw((8, 8)) * 2, draw((8,))]
+    x, w, b = (a.astype("float64") for a in arrays)
+    wanted = x @ w + w @ x + 2 * b
+    np.testing.assert_allclose(
+        run(made, *arrays), np.maximum(wanted, 0) if activation else wanted, rtol=1e-4, atol=1e-4
+    )
+
+
 def test_a_convolution_reads_what_is_written() -> None:
     def body(emit: Any, x: Any, w: Any, b: Any, k: Any) -> list[Any]:
         y = emit(R.reshape(emit(R.add(emit(R.matmul(x, w)), b)), (1, 2, 2, 8)))

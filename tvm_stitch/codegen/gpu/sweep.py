@@ -26,6 +26,7 @@ from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import compute_dtype, convert
 from .memory.async_copies import read_copies
 from .memory.packed_pairs import hold_pairs, widened
+from .memory.piecewise_loads import load_pieces
 from .memory.row_memory import RowMemory
 
 
@@ -35,6 +36,7 @@ class SweepEmitter(RowMemory):
     def __init__(self, stage: Stage, buffers: Buffers = IN_PLACE):
         super().__init__(stage, buffers)
         self.value_tiles: dict[Key, Buffer] = {}
+        self.pieces: dict[Key, Buffer] = {}  # values of the current step that were loaded piece by piece
         self.element: Expr | None = None  # the column's position in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, if a row is too long for registers
@@ -43,7 +45,11 @@ class SweepEmitter(RowMemory):
 
     # -- Reader: what the evaluator asks for --------------------------------------------------------------------
     def kept(self, key: Key) -> Expr | None:
-        if key not in self.value_tiles or self.element is None:
+        if self.element is None:
+            return None
+        if key in self.pieces:
+            return convert(B.fetch(self.pieces[key], self.element), compute_dtype(key[0].output.dtype))
+        if key not in self.value_tiles:
             return None
         return self._tile_element(self.value_tiles[key], self.element)
 
@@ -114,6 +120,7 @@ class SweepEmitter(RowMemory):
         fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
         for leaf in fresh:
             self._load_tile(leaf, p, cm, step)
+        self.pieces = load_pieces(self, p, cm, step)
         ahead = self._load_for_step(p, cm, step)
         if first:
             self.bind_independent()
@@ -122,6 +129,7 @@ class SweepEmitter(RowMemory):
             self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
         for leaf in ahead:
             del self.resident[leaf], self.load_tiles[leaf]
+        self.pieces = {}
         return fresh
 
     def end_sweep(self) -> None:

@@ -38,6 +38,8 @@ class GridChoices:
     2,048 columns of a half type take 32 KiB."""
     replicated_values: int = 16
     """Most values of such stages that blocks may keep."""
+    stored_share: int = 8
+    """Elements of a reader for each element of a costly value from which on a stage stores the value for it."""
     stages_tried: int = 6
     """Stages of a phase that a root without row values of its own is tried on."""
 

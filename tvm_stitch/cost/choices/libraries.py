@@ -29,6 +29,11 @@ class LibraryChoices:
     most_patch_channels_on_tensor_cores: int = 4
     """Most channels of data with which such a kernel saves time if tensor cores compute convolutions. With more,
     cuDNN needs no copy of data that has channels last, as the results of other convolutions do."""
+    aligned_channels: int = 8
+    """Channels of a half type that take 16 bytes. Tensor cores read rows more slowly that begin elsewhere."""
+    scaled_weight_error: float = 2.0**-9
+    """Most error that a scale may cause in a channel's float16 weights by rounding, relative to their norm. Normal
+    numbers are rounded by less, and numbers next to zero by more. bfloat16 may have eight times as much."""
     most_phase_waste: float = 4.0
     """Most multiplications of a transposed convolution's phases, relative to those that it needs. If the stride does
     not divide the window, phases are padded with zeros to one size."""

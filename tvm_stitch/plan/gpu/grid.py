@@ -8,13 +8,13 @@ after the one that got the last task of the stage before it. This way, small sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ...cost.choices import Choices
 from ...cost.mappings import idle_device_cost, reduction_cost, row_cost, tile_cost
 from ...device import DeviceModel
-from ...graph.dtype import compute_dtype, item_bytes
+from ...graph.dtype import compute_dtype, exchanged_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, extent_key
 from ...graph.ir import Operator, StitchGraph, Tensor
 from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
@@ -32,6 +32,7 @@ from .orientation import Orientation, orientation
 from .phases.partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
+from .task_order import in_alternating_order, is_large
 from .tile import tile_words, vector_length
 from .workspace import with_workspace
 
@@ -158,7 +159,7 @@ class _Mapper:
         plan = KernelPlan(
             found.graph,
             self.device,
-            tuple(map(tuple, _in_alternating_order(phases, self.device.choices))),
+            tuple(map(tuple, in_alternating_order(phases, self.device.choices))),
             replace(found.crossing, partials=self.partials),
             Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
@@ -245,7 +246,7 @@ class _Mapper:
     def _reads_again(self, piece: Slice) -> bool:
         """Return whether a stage of another phase reads one of the stage's large inputs as well."""
         large = {
-            t for t in piece.tensors if t in self.found.graph.inputs and _is_large(t, self.device.choices)
+            t for t in piece.tensors if t in self.found.graph.inputs and is_large(t, self.device.choices)
         }
         others = [
             p for stages in self.found.phases for p in stages if p.phase != piece.phase and not p.replicated
@@ -365,38 +366,40 @@ class _Mapper:
             words = chunks * vector * self._words(al, sched, extent)
             if tiled:
                 chunks = min(chunks, self.device.choices.tile_chunks)
-                idle = -(-count // (threads * chunks)) * threads * chunks / count - 1.0
-                cost += tile_cost(idle, threads, vector, self.threads / threads, self.device.choices)
+                cost += self._tile_cost(al, sched, extent, vector, chunks, threads, rows)
                 continue
             idle = chunks * threads / count - 1.0
             over = max(0.0, words / self.words - 1.0)
-            cost += row_cost(idle, work, over, threads, vector, self.device.choices)
+            cost += row_cost(idle, work, over, threads, vector, extent, self.device.choices)
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
             cost += reduction_cost(threads // self.device.warp, self.device.choices)
         groups = -(-rows // max(1, self.threads // threads))
-        if groups < self.device.sms:
+        if groups < self.device.sms and not tiled:
             most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
             steps, least = most / threads, most * rows / (self.device.sms * self.threads)
             cost += idle_device_cost(groups / self.device.sms, steps, least, self.device.choices)
         return cost
 
+    def _tile_cost(
+        self, al: Alignment, sched: LoopNest, extent: int, vector: int, chunks: int, threads: int, rows: int
+    ) -> float:
+        """Return the cost of tiles of columns: idle lanes and blocks, uncoalesced loads, and partial results.
 
-def _is_large(tensor: Tensor, choices: Choices) -> bool:
-    return int(tensor.size) * item_bytes(tensor.dtype) >= choices.cached_input_bytes
-
-
-def _in_alternating_order(phases: Sequence[Sequence[Stage]], choices: Choices) -> list[list[Stage]]:
-    """Return the stages. Those that read a large input again begin at the end that its last reader reached."""
-    direction: dict[Tensor, bool] = {}
-
-    def directed(p: Stage) -> Stage:
-        if p.slice.replicated:
-            return p
-        tensors = {copy: t for t, copy in p.slice.tensors.items()}
-        large = [tensors[t] for t in p.graph.inputs if _is_large(t, choices)]
-        before = [direction[t] for t in large if t in direction]
-        backwards = bool(before) and not before[0]
-        direction.update(dict.fromkeys(large, backwards))
-        return replace(p, backwards=backwards)
-
-    return [[directed(p) for p in stages] for stages in phases]
+        Each block that shares the rows of a tile has a partial result of every column of it. Wide tiles are few, so
+        they have many such blocks.
+        """
+        width = vector * chunks * threads
+        tiles, tasks = -(-extent // width), -(-rows // (self.threads // threads))
+        if tiles > self.blocks:
+            return math.inf
+        blocks = min(self.blocks // tiles, tasks)
+        idle = tiles * width / extent - 1.0
+        waiting = self.blocks * -(-tasks // blocks) / (tasks * tiles) - 1.0
+        made = {op for p in sched.over(extent) for op, _ in p.cross_row if op.output.size != 1}
+        partial = 2 * blocks * extent * sum(item_bytes(exchanged_dtype(op.output.dtype)) for op in made)
+        read = sum(int(t.size) * item_bytes(t.dtype) for t in al.graph.inputs)
+        return (
+            tile_cost(idle, threads, vector, self.threads / threads, self.device.choices)
+            + max(0.0, waiting)
+            + partial / max(1, read)
+        )

@@ -18,7 +18,7 @@ to 85 us with 512 threads, and 136 to 181 us with 1,024 (``python scripts/ab_thr
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import gcd
 
@@ -33,7 +33,7 @@ from ...graph.ir import Operator
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import vectorizable
 from ..iteration.domain import At
-from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
+from ..iteration.loops import Keep, Leaf, LoopNest, is_streamed, schedule
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 
 MOST_BLOCKS = 2**31 - 1
@@ -42,12 +42,13 @@ BARRIER_BYTES = 8
 """Bytes of a barrier in shared memory that counts arrivals."""
 
 
-def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
+def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel, pieces: Sequence[Leaf] = ()) -> int:
     """Return the elements of a 16-byte vector of the column space's smallest type.
 
-    The result is at most 8, and no more than the device can move.
+    The result is at most 8, and no more than the device can move. The tensors of ``pieces`` count as if they lay in
+    the order of the space.
     """
-    sizes, most = [4], 8
+    sizes, most = [4, *(item_bytes(t.dtype) for t, _ in pieces)], 8
     for p in sched.over(columns):
         sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
         sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
@@ -65,14 +66,16 @@ def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device
     example is a group norm whose channels are last. Longer vectors would be gathered element by element.
     """
     domain = alignment.domain
-    vector = gcd(full_vector(sched, columns, device), divisor(domain.in_multiples(columns)))
     moved = [
         leaf for p in sched.over(columns) for leaf in (*p.loads, *((op.output, at) for op, at in p.outputs))
     ]
     pieces = [leaf for leaf in moved if is_streamed(domain.rows, leaf)]
-    if any(point.at is At.FULL for _, point in pieces):
+    whole = any(point.at is At.FULL for _, point in pieces)
+    multiple = divisor(domain.in_multiples(columns))
+    vector = gcd(full_vector(sched, columns, device), multiple)
+    if whole:
         return vector
-    shorter = vector
+    shorter = gcd(full_vector(sched, columns, device, pieces), multiple)
     while shorter > 1:
         if any(vectorizable(domain, at.indices, t.shape, columns, shorter) for t, at in pieces):
             return shorter

@@ -77,8 +77,8 @@ class LibraryMatmuls(ComputePass):
             check_dtypes(self.target, call)
 
         found = planned(func, check, refused, self.config.epilogues, scheduled)
-        for plan in found.values():
-            self.computed[f"matmul {plan.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
+        for plan in found.values():  # by the name of the call's result, which a report finds
+            self.computed[f"matmul {plan.result.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
         return found
 
 

@@ -2,9 +2,10 @@
 """Choose the matmuls of a Relax function that a library computes, how their operands lie, and their epilogues.
 
 A matmul is followed through a permutation, which is then the order in which the result is stored. It is also followed
-through a bias, a residual and ReLU. These are taken only if results and other library calls alone read their result.
-In any other kernel they are free, while the library would have to write the values that another reader needs. A bias
-alone costs nothing: it is taken if any reader is such a call, because the operand of that call is written anyway.
+through a bias, a residual and ReLU. These are taken only if results, other library calls and later kernels alone read
+their result. In any other kernel they are free, while the library would have to write the values that another reader
+needs. A bias alone costs nothing: it is taken if any reader is such a call, because the operand of that call is
+written anyway.
 """
 
 from __future__ import annotations
@@ -95,7 +96,11 @@ class _Planner:
         self.scheduled = scheduled
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
+        bindings = (binding for block in func.body.blocks for binding in block.bindings)
+        self.order = {binding.var: i for i, binding in enumerate(bindings)}
         self.products: dict[relax.Var, Planned] = {}  # by the variables that matmuls are bound to
+        self.residuals: set[relax.Var] = set()  # operands that matmuls add to their results
+        self.claimed: set[relax.Var] = set()  # results of the epilogues of earlier matmuls
 
     def plan(
         self, check: Callable[[relax.Call], None], refused: Callable[[str, str], None], epilogues: bool
@@ -109,8 +114,15 @@ class _Planner:
             except Exception as err:
                 reraise_fatal(err)
                 refused(str(var.name), error_text(err))
-        made = [self._grown_or_plain(var, p, epilogues) for var, p in self.products.items()]
+        made = self._all_grown(epilogues)
+        self.residuals = {p.residual for p in made if isinstance(p.residual, relax.Var)}
+        if self.residuals:  # they are written anyway, so a matmul that makes one may compute its epilogue
+            made = self._all_grown(epilogues)
         return {p.result: p for p in made}
+
+    def _all_grown(self, epilogues: bool) -> list[Planned]:
+        self.claimed = set()
+        return [self._grown_or_plain(var, p, epilogues) for var, p in self.products.items()]
 
     def _product(
         self,
@@ -150,14 +162,18 @@ class _Planner:
         """Return the matmul with its epilogue, as long as no kernel behind it would compute the epilogue anyway."""
         plan = self._stored_as_permuted(var, plan)
         best, at = plan, plan.result
+        path: list[relax.Var] = []
         while epilogues and not plan.activation and (binding := self._only_reader(at)) is not None:
             taken = self._taken(plan, at, binding.value)
-            if taken is None:
+            # The sum of two matmuls is computed with one of them.
+            if taken is None or binding.var in self.claimed:
                 break
             plan, at = replace(taken, result=binding.var), binding.var
+            path.append(at)
             free = plan.words == ["bias"] and self._is_written_anyway(at)
             if free or (plan.words and self._needs_no_kernel(at)):
                 best = plan
+                self.claimed.update(path)
         return best
 
     def _only_reader(self, var: relax.Var) -> relax.Binding | None:
@@ -207,9 +223,13 @@ class _Planner:
         return replace(plan, residual=other) if full else None
 
     def _needs_no_kernel(self, var: relax.Var) -> bool:
-        """Return whether only kernels, library calls and results read a value. Others would compute an epilogue."""
-        return all(
+        """Return whether only kernels, library calls and results read a value. Others would compute an epilogue.
+
+        A residual of a library call is in memory for that call, whatever else reads it.
+        """
+        return var in self.residuals or all(
             self._reads_memory(binding)
+            or self._reads_later(binding, var)
             or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
             or (_is(binding.value, VIEWS) and self._is_unread(binding.var))
             for binding in self._reading(var)
@@ -217,7 +237,7 @@ class _Planner:
 
     def _is_written_anyway(self, var: relax.Var) -> bool:
         """Return whether any kernel, library call or result reads a value as it is."""
-        return any(
+        return var in self.residuals or any(
             self._reads_memory(binding)
             or (_is(binding.value, RESHAPES) and self._is_written_anyway(binding.var))
             for binding in self._reading(var)
@@ -236,6 +256,22 @@ class _Planner:
         if binding is None or binding.var in self.products or operator_name(binding.value) in CONVOLUTIONS:
             return True
         return is_call_tir(binding.value) and binding.value.args[0] in self.scheduled
+
+    def _reads_later(self, binding: relax.Binding, var: relax.Var) -> bool:
+        """Return whether a reader adds a value to the result of a later library call, so that its kernel is later."""
+        if not _is(binding.value, ("relax.add",)):
+            return False
+        left = list(binding.value.args)
+        while left:
+            operand = left.pop()
+            value = self.values.get(operand) if isinstance(operand, relax.Var) else None
+            if value is None or self.order.get(operand, -1) <= self.order.get(var, -1):
+                continue
+            if operand in self.products or operator_name(value) in CONVOLUTIONS:
+                return True
+            if _is(value, ("relax.add", *RESHAPES)):
+                left.extend(value.args)
+        return False
 
     def _is_unread(self, view: relax.Binding) -> bool:
         """Return whether all readers of a view read the value behind it instead."""

@@ -135,7 +135,9 @@ class _Partitioner(Placement):
             if not homes:
                 tried = list(self._neighbours(root, phase, across))
             for draft in tried:
-                if draft.phase >= phase and self._join(draft, root, across, stored):
+                if draft.phase < phase or self._idles(draft, root, across):
+                    continue
+                if self._join(draft, root, across, stored):
                     return draft
             if not sources:
                 return self._open(root, phase, across, stored)
@@ -261,7 +263,11 @@ class _Partitioner(Placement):
 
     # -- global values ------------------------------------------------------------------------------------------
     def _make_global(self, root: Operator) -> None:
-        """Store the row values that the root reads: the last values of row size before it, or else reductions."""
+        """Store the values of rows that the root reads: the last ones of row size before it, or else reductions.
+
+        A costly value that the root reads many times is stored with its columns. An example is the quotient of each
+        channel's sum and the mean of these sums.
+        """
         if root.contraction and self._share_operands(root):
             return
         seen: set[Operator] = set()
@@ -276,7 +282,8 @@ class _Partitioner(Placement):
                 homes = {self.home[s] for s in self._sources(producer)}
                 if len(homes) == 1:
                     (draft,) = homes
-                    if producer.output.size == draft.domain.rows and self._stores(producer, draft):
+                    whole = producer.output.size == draft.domain.rows or self._pays(producer, op, draft)
+                    if whole and self._stores(producer, draft):
                         continue
                 visit(producer)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from ....cost.sol import share_of
 from ....device import DeviceModel
+from ....graph.dtype import item_bytes
 from ....graph.extent import product
-from ....graph.ir import Operator, StitchGraph, Tensor
+from ....graph.ir import OpClass, Operator, StitchGraph, Tensor
 from ...iteration.alignment import OneByOne, op_points, row_domains
 from ...iteration.domain import Domain
+from ...shared_memory import own_dtype
 from ...slices import Cut, slice_graph, slice_operators
 from ..orientation import as_int
 from .draft import Draft
@@ -81,6 +84,34 @@ class Placement:
         visit(root)
         return list(found)
 
+    def _kept_bytes(self, op: Operator) -> int:
+        """Return the bytes that every block keeps if it keeps the results of an operator as well."""
+        return sum(as_int(t.size) * item_bytes(own_dtype(t)) for t in (op.output, *self.shared))
+
+    def _pays(self, op: Operator, reader: Operator, draft: Draft) -> bool:
+        """Return whether a value of a stage's rows takes a heavy operator, and is small next to its reader.
+
+        The reader would compute it again for each of its own elements. Blocks that evaluate a whole stage must have
+        room for the value.
+        """
+        size, rows = as_int(op.output.size), as_int(draft.domain.rows)
+        if (
+            draft.domain.flat
+            or size % rows
+            or size * self.device.choices.stored_share > as_int(op_points(reader))
+        ):
+            return False
+        if self._is_small(draft) and self._kept_bytes(op) > self.device.choices.replicated_bytes:
+            return False
+        seen: set[Operator] = set()
+        left = [op]
+        while left:
+            each = left.pop()
+            if each.op_class is OpClass.HEAVY:
+                return True
+            left += [p for p in self._producers(each, seen) if not p.is_reduce]
+        return False
+
     def _earliest(self, root: Operator) -> int:
         """Return the first phase in which all global values that the root reads are available."""
         phase = 0
@@ -92,6 +123,22 @@ class Placement:
         operators = slice_operators(self.cut, roots, phase)
         made = {op.output for op in operators}
         return {t for op in operators for t in op.inputs if t not in made}
+
+    def _idles(self, draft: Draft, root: Operator, across: bool) -> bool:
+        """Return whether the few rows of a stage would move a root's bytes slower than a later stage of all blocks.
+
+        A stage has at most one block for each row. An example is the mean of every image in a batch. The images that
+        it scales have enough elements for all blocks, behind one more barrier.
+        """
+        if across or draft.domain.flat:
+            return False
+        share = share_of(as_int(draft.domain.rows), self.device)
+        read = self._leaves([root], draft.phase)
+        moved = sum(as_int(t.size) * item_bytes(t.dtype) for t in (*read, root.output))
+        choices = self.device.choices
+        between = choices.barrier_seconds if self.replicate else choices.launch_seconds
+        rate = self.device.bandwidth * choices.copy_share * choices.resident_share
+        return moved / rate * (1 / share - 1) > between
 
     @staticmethod
     def _fits(draft: Draft, root: Operator, across: bool) -> bool:
