@@ -73,8 +73,9 @@ class Result:
 
 
 class Child:
-    """A child process that runs samples. It is started again if one ends it, or a program takes more than ``limit``
-    seconds. The start and the samples of an operator may take five times as long.
+    """A child process that runs samples. It is started again if one ends it, or takes more than ``limit`` seconds.
+
+    A program of several samples, and the start with the samples of an operator, may take five times as long.
     """
 
     def __init__(self, limit: float):
@@ -90,7 +91,7 @@ class Child:
             )
             waiting: list[tuple[str, int]] = []
             while True:
-                line = self._lines.read(self.limit if waiting else 5 * self.limit)
+                line = self._lines.read(self.limit if len(waiting) == 1 else 5 * self.limit)
                 if line is None:
                     break
                 kind, *rest = line
@@ -277,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the draw of that share, and of the order")
     parser.add_argument("--jobs", type=int, default=1, help="child processes (default: 1)")
     parser.add_argument(
-        "--limit", type=float, default=60.0, help="seconds for one program (default: %(default)s)"
+        "--limit", type=float, default=60.0, help="seconds for one sample (default: %(default)s)"
     )
     parser.add_argument("--output", type=Path, help="write the tables to this file")
     parser.add_argument(
