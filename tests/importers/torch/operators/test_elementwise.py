@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from tests.importers.torch.programs import compare
+from tests.importers.torch.programs import compare, refusal
 
 INFINITE = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5]
 
@@ -40,6 +40,27 @@ def test_no_number_and_infinities() -> None:
         },
         x,
         x.flip(0),
+    )
+
+
+def test_views_of_bits() -> None:
+    pairs = (
+        "float32 int32",
+        "int32 float32",
+        "float64 uint64",
+        "int64 float64",
+        "float16 int16",
+        "int16 uint16",
+    )
+
+    def viewed(x: torch.Tensor) -> list[torch.Tensor]:
+        types = [[getattr(torch, name) for name in pair.split()] for pair in pairs]
+        halves = x.to(torch.int16).view(torch.bfloat16).float()
+        return [*((x * 9).to(before).view(after) for before, after in types), halves]
+
+    compare({"views": viewed}, torch.tensor([0.0, -0.0, 1.5, -2000.25, math.inf]).nan_to_num(posinf=3e3))
+    assert "a view of the bits of float32 as int16" in refusal(
+        lambda x: x.view(torch.int16), torch.ones(2, 2)
     )
 
 
