@@ -24,7 +24,7 @@ from ...support.failures import error_text, fault_at, reraise_fatal
 from .converters import CONVERSIONS
 from .converters.node import Attributes, Node, Unsupported, as_tensor
 from .honoured.check import UnsupportedModel, where
-from .schema import attributes_of, domain_of
+from .schema import attributes_of, domain_of, schema_of
 from .symbolic import evaluated, symbolic_range
 
 _TAKE_SHAPES = frozenset(
@@ -244,7 +244,21 @@ class Importer(onnx_frontend.ONNXGraphImporter):
             value = results[position] if position < len(results) else None
             if value is None:
                 raise Unsupported(f"no converter makes its output {position} ({output!r})")
+            self._check_type(node, version, position, value)
             self._nodes[output] = self._named(value, name) if self.names else value
+
+    def _check_type(self, node: onnx.NodeProto, version: int, position: int, value: Any) -> None:
+        """Raise an error if an output has another type than the inputs that share its type in the schema."""
+        schema = schema_of(domain_of(node), node.op_type, version)
+        if schema is None or position >= len(schema.outputs) or any(map(self.narrow, node.input)):
+            return
+        for name, formal in zip(node.input, schema.inputs):
+            given = self._nodes.get(name) if formal.type_str == schema.outputs[position].type_str else None
+            types = [getattr(each, "ty", None) for each in (given, value)]
+            if all(isinstance(each, relax.TensorType) and each.dtype is not None for each in types):
+                wanted, found = (str(each.dtype.dtype) for each in types)
+                if found != wanted:
+                    raise Unsupported(f"its converter returns {found} instead of {wanted}")
 
     def _bound(self, value: Any, control: bool) -> Any:
         """Return a converter's result as a variable, except for shapes and symbolic integers."""

@@ -29,6 +29,7 @@ def elementwise_converters() -> dict[str, Converter]:
         **{f"{name}.default": partial(_rounded, function) for name, function in _ROUNDED.items()},
         **{f"logical_{name}.default": partial(_logical, function) for name, function in _LOGICAL.items()},
         "_to_copy.default": _to_copy,
+        "convert_element_type.default": _to_copy,
         "abs.default": _abs,
         "bitwise_not.default": _bitwise_not,
         "fmod.Scalar": _fmod,
