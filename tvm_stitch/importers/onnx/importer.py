@@ -2,7 +2,7 @@
 """TVM's graph importer with the converters of this package in place of some of its own.
 
 A node whose operator is in :data:`converters.CONVERSIONS` is converted by this package. TVM's class converts other
-nodes. Dimensions with a name become symbols: TVM's importer reads such a name as arithmetic.
+nodes. Dimensions with a name become symbols. A name such as ``past_len + 1`` is arithmetic if ``past_len`` is one, too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...relax.report.named_spans import named_call
 from ...support.failures import error_text, fault_at, reraise_fatal
 from .converters import CONVERSIONS
 from .converters.node import Attributes, Node, Unsupported, as_tensor
+from .dimensions import arithmetic, check_broadcast
 from .honoured.check import UnsupportedModel, where
 from .schema import attributes_of, domain_of, schema_of
 from .symbolic import evaluated, symbolic_range
@@ -64,6 +65,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         self._optionals: set[str] = set()
         self._narrow: dict[str, str] = {}
         self._symbols: dict[str, tirx.Var] = {}
+        self._plain: dict[str, Any] = {}
         self._taken: set[str] = set()
 
     def is_output(self, name: str) -> bool:
@@ -156,6 +158,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         return self.versions.get(domain_of(node), 1)
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
+        for value in graph.input:  # names that are arithmetic need the plain ones
+            dims = [] if value.name in self._nodes else list(value.type.tensor_type.shape.dim)
+            fixed = self._shape.get(value.name)
+            for at, dim in enumerate(dims):
+                if dim.dim_param.isidentifier():
+                    self._plain[dim.dim_param] = self._extent(dim) if fixed is None else fixed[at]
         for value in graph.input:
             if value.name not in self._nodes:
                 self._num_input += 1
@@ -201,6 +209,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         name = dim.dim_param
         if name and name != "?" and name in self._symbols:
             return self._symbols[name]
+        if name and not name.isidentifier() and (extent := arithmetic(name, self._plain)) is not None:
+            return extent
         start = re.sub(r"\W", "_", name.strip(), flags=re.ASCII) or "d"
         start = start if not start[0].isdigit() else f"d{start}"
         chosen, count = start, 1
@@ -245,6 +255,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):
             if value is None:
                 raise Unsupported(f"no converter makes its output {position} ({output!r})")
             self._check_type(node, version, position, value)
+            check_broadcast(node.op_type, inputs, value)
             self._nodes[output] = self._named(value, name) if self.names else value
 
     def _check_type(self, node: onnx.NodeProto, version: int, position: int, value: Any) -> None:
