@@ -136,6 +136,8 @@ def _not_compared(sample: Sample) -> str:
         return f"not run: {error_text(error)[:100]}"
     if not wanted:
         return "no tensor"
+    if any(x.layout != torch.strided for x in wanted):
+        return "sparse tensors"
     if any(x.dtype in WITHOUT_NUMPY for x in wanted):
         return "a type that NumPy does not have"
     return "" if all(map(_equal, wanted, again)) else "random"

@@ -73,7 +73,7 @@ def test_remainders_and_quotients() -> None:
             "to zero": lambda i, j, x, y: [
                 torch.div(a, b, rounding_mode="trunc") for a, b in ((i, j), (x, y))
             ],
-            "shifts": lambda i, j, x, y: [i << 2, i >> 1, torch.bitwise_left_shift(i, j.abs())],
+            "shifts": lambda i, j, x, y: [i << 2, i >> 1, torch.bitwise_left_shift(i, j.abs()), 1 << j.abs()],
         },
         torch.tensor([7, -7, 7, -7, 6, -6, 0]),
         torch.tensor([3, 3, -3, -3, 3, 3, 5]),
