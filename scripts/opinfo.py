@@ -208,6 +208,16 @@ def logged(path: Path) -> list[Result]:
     return list({(r.operator, r.dtype, r.sample, r.outcome == DONE): r for r in results}.values())
 
 
+def without(results: Sequence[Result], outcomes: Sequence[str]) -> list[Result]:
+    """Return results of a log without those of some outcomes, and without the ends of their operators."""
+    left_out = {(r.operator, r.dtype) for r in results if r.outcome in outcomes}
+    return [
+        r
+        for r in results
+        if r.outcome not in outcomes and not (r.outcome == DONE and (r.operator, r.dtype) in left_out)
+    ]
+
+
 def _matches(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
@@ -286,6 +296,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="append every sample to this file, one JSON list a line; samples that it has are not run",
     )
+    parser.add_argument(
+        "--again", default="", help="outcomes, with commas: samples of the log with these are run again"
+    )
     parser.add_argument("--markdown", type=Path, metavar="LOG", help="run nothing: print the tables of a log")
     parser.add_argument("--verbose", action="store_true", help="print every sample that is not right")
     return parser
@@ -293,7 +306,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run_logged(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Result]:
     """Return the results of the log, if there is one, and those of a run of all other samples."""
-    former = logged(args.log) if args.log else []
+    former = without(logged(args.log), args.again.split(",")) if args.log else []
     try:
         names = [n for n in args.ops.split(",") if n]
         requests = requests_for(names, args.dtypes.split(","), args.samples, args.share, args.seed, former)

@@ -81,6 +81,9 @@ def test_a_log_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     capsys.readouterr()
     opinfo.main(["--markdown", str(log)])
     assert "| float32 | 2 | 1 | 0 | 1 | 0 | 0 | 50.0% |" in capsys.readouterr().out
+    opinfo.main(["--ops", "add,sub", *options, "--again", "refused,wrong"])
+    assert {r.outcome for r in opinfo.logged(log)} == {"right", "done"}
+    assert len(log.read_text().splitlines()) == len(once.splitlines()) + 2
 
 
 def test_a_child_runs_the_samples_that_are_left() -> None:

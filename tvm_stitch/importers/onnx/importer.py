@@ -264,12 +264,11 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         if schema is None or position >= len(schema.outputs) or any(map(self.narrow, node.input)):
             return
         for name, formal in zip(node.input, schema.inputs):
-            given = self._nodes.get(name) if formal.type_str == schema.outputs[position].type_str else None
-            types = [getattr(each, "ty", None) for each in (given, value)]
-            if all(isinstance(each, relax.TensorType) and each.dtype is not None for each in types):
-                wanted, found = (str(each.dtype.dtype) for each in types)
-                if found != wanted:
-                    raise Unsupported(f"its converter returns {found} instead of {wanted}")
+            if formal.type_str != schema.outputs[position].type_str:
+                continue
+            wanted, found = (_element_type(each) for each in (self._nodes.get(name), value))
+            if wanted is not None and found is not None and found != wanted:
+                raise Unsupported(f"its converter returns {found} instead of {wanted}")
 
     def _bound(self, value: Any, control: bool) -> Any:
         """Return a converter's result as a variable, except for shapes and symbolic integers."""
@@ -349,6 +348,11 @@ def _is_shape(value: Any) -> bool:
     if tvm.ir.is_prim_expr(value) and not isinstance(value, tvm.ir.GenericConst):
         return not isinstance(getattr(value, "ty", None), relax.TensorType)
     return isinstance(value, relax.Expr) and isinstance(value.ty, relax.ShapeType)
+
+
+def _element_type(value: Any) -> str | None:
+    kind = getattr(value, "ty", None)
+    return str(kind.dtype.dtype) if isinstance(kind, relax.TensorType) and kind.dtype is not None else None
 
 
 def _described(value: Any) -> str:

@@ -280,7 +280,7 @@ def _reduced_axes(node: Node) -> list[int] | None:
     return list(axes) if axes else [] if node.attributes.get("noop_with_empty_axes", 0) else None
 
 
-def _mean(node: Node) -> relax.Expr:
+def _reduced_mean(node: Node) -> relax.Expr:
     """Return means in the input's type. Those of integers are rounded towards zero."""
     axes = _reduced_axes(node)
     if axes == []:
@@ -359,7 +359,7 @@ CONVERSIONS = {
     ("", "Gelu"): Conversion(_gelu, {"approximate": ("none", "tanh")}),
     ("", "BitCast"): Conversion(_bit_cast, {"to": ANY}),
     ("", "ReduceMax"): Conversion(_extreme(relax.op.max), _REDUCED),
-    ("", "ReduceMean"): Conversion(_mean, _REDUCED),
+    ("", "ReduceMean"): Conversion(_reduced_mean, _REDUCED),
     ("", "ReduceMin"): Conversion(_extreme(relax.op.min), _REDUCED),
     ("", "Trilu"): Conversion(_trilu, {"upper": ANY}),
 }
