@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One sample of PyTorch's operator tests through the importer: exported, imported, compiled and compared.
 
-A child of ``opinfo.py`` runs this file. It reads lines of JSON: operators, type, samples done, samples of each
-operator, and samples of one program. It writes one line before each program and one for each sample, so that its parent
-knows which samples ended the process.
+A child of ``opinfo.py`` runs this file. It reads lines of JSON: operators, type, samples to leave out, samples of each
+operator, samples of one program, and how many of the first samples have programs of their own. It writes one line
+before each program and one for each sample, so that its parent knows which samples ended the process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,26 +117,40 @@ class _Calls(torch.nn.Module):
 
 
 def outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
-    """Return the outcomes of samples with their reasons: of one program with all of them, or of two halves.
+    """Return the outcomes of samples with their reasons.
 
     ``"skipped"`` has no fixed result, or PyTorch exports none.
     """
+    reasons = [_not_compared(each) for each in given]
+    left = [each for each, reason in zip(given, reasons) if not reason]
+    said = iter(_outcomes(left) if left else [])
+    return [("skipped", reason) if reason else next(said) for reason in reasons]
+
+
+def _not_compared(sample: Sample) -> str:
+    """Return why the results of a sample are not compared, or nothing."""
+    try:
+        wanted, again = (sample.module(*map(torch.clone, sample.tensors)) for _ in range(2))
+    except Exception as error:  # PyTorch's own, of any kind
+        reraise_fatal(error)
+        return f"not run: {error_text(error)[:100]}"
+    if not wanted:
+        return "no tensor"
+    if any(x.layout != torch.strided for x in wanted):
+        return "sparse tensors"
+    if any(x.dtype in WITHOUT_NUMPY for x in wanted):
+        return "a type that NumPy does not have"
+    return "" if all(map(_equal, wanted, again)) else "random"
+
+
+def _outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
+    """Return the outcomes of samples of one program, or of two with the halves of them."""
     try:
         wanted = [each.module(*map(torch.clone, each.tensors)) for each in given]
-        again = [each.module(*map(torch.clone, each.tensors)) for each in given]
         program = torch.export.export(_Calls(given), tuple(x for each in given for x in each.tensors))
     except Exception as error:  # PyTorch's own, of any kind
         reraise_fatal(error)
         return _halves(given) or [("skipped", f"not exported: {error_text(error)[:100]}")]
-    if len(given) == 1:
-        if not wanted[0]:
-            return [("skipped", "no tensor")]
-        if reason := _not_compared(wanted[0]):
-            return [("skipped", reason)]
-        if not all(map(_equal, wanted[0], again[0])):
-            return [("skipped", "random")]
-    elif any(map(_not_compared, wanted)):
-        return _halves(given)
     try:
         mod = from_exported_program(program)
     except Exception as error:
@@ -157,16 +172,11 @@ def outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
         text = f"compile or run: {type(error).__name__}: {error_text(error)[-300:]}"
         return _halves(given) or [("failed", text)]
     said, at = [], 0
-    for sample, want, other in zip(given, wanted, again):
+    for sample, want in zip(given, wanted):
         own = found[at : at + len(want)]
         at += len(want)
-        random = not all(map(_equal, want, other))
-        if random:
-            said.append(("skipped", "random"))
-        elif sample.choice:
-            said.append(compared(*_picked(own, want, sample), None))
-        else:
-            said.append(compared(own, want, _reference(sample)))
+        pair = (*_picked(own, want, sample), None) if sample.choice else (own, want, _reference(sample))
+        said.append(compared(*pair))
     return said
 
 
@@ -182,14 +192,7 @@ def _as_wanted(found: np.ndarray, wanted: torch.Tensor) -> np.ndarray:
 
 def _halves(given: Sequence[Sample]) -> list[tuple[str, str]]:
     middle = len(given) // 2
-    return [*outcomes(given[:middle]), *outcomes(given[middle:])] if len(given) > 1 else []
-
-
-def _not_compared(results: Sequence[torch.Tensor]) -> str:
-    """Return why results are not compared, or nothing. Some samples name a GPU, if the machine has one."""
-    if any(x.dtype in WITHOUT_NUMPY for x in results):
-        return "a type that NumPy does not have"
-    return "on another device" if any(x.device.type != "cpu" for x in results) else ""
+    return [*_outcomes(given[:middle]), *_outcomes(given[middle:])] if len(given) > 1 else []
 
 
 def _picked(
@@ -301,18 +304,25 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    known = operators()
+    tests = operators()
     for line in sys.stdin:
-        names, dtype, done, count, together = json.loads(line)
-        given = [each for name in names for each in _chosen(known[name], getattr(torch, dtype), count)]
-        for first in range(done, len(given), together):
-            group = given[first : first + together]
+        names, dtype, known, count, together, alone = json.loads(line)
+        left_out = {(name, at) for name, at in known}
+        given = [
+            each
+            for name in names
+            for each in _chosen(tests[name], getattr(torch, dtype), count)
+            if each[:2] not in left_out
+        ]
+        starts = [*range(min(alone, len(given))), *range(alone, len(given), together), len(given)]
+        for first, end in pairwise(starts):
+            group = given[first:end]
             print(json.dumps(["begin", [[name, at] for name, at, _ in group]]), flush=True)
             calls = [sample for _, _, sample in group if isinstance(sample, Sample)]
             said = iter(outcomes(calls) if calls else [])
             for name, at, sample in group:
-                end = next(said) if isinstance(sample, Sample) else ("skipped", sample)
-                print(json.dumps(["end", name, at, *end]), flush=True)
+                outcome = next(said) if isinstance(sample, Sample) else ("skipped", sample)
+                print(json.dumps(["end", name, at, *outcome]), flush=True)
         print(json.dumps(["done"]), flush=True)
 
 

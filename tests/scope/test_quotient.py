@@ -112,6 +112,15 @@ def test_diamonds() -> None:
     assert not q.would_cycle(0, 3)
 
 
+def test_a_size_that_is_computed_at_run_time_is_an_edge() -> None:
+    count, cast = Node("count", NodeKind.MEMORY, ["x"], ["c"]), Node("cast", NodeKind.OPAQUE, ["c"], ["s"])
+    reader = Node("reader", NodeKind.MEMORY, ["x"], ["r"])
+    assert not Quotient([count, cast, reader]).would_cycle(0, 2)
+    cast.defines, reader.sizes = ["n"], ["n"]
+    q = Quotient([count, cast, reader])
+    assert q.would_cycle(0, 2) and q.producers == [[], [0], [1]]
+
+
 def test_the_order_stays_near_the_program() -> None:
     rng = random.Random(0)
     q = Quotient(random_nodes(rng, 30, 0.2))

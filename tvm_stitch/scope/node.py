@@ -36,6 +36,8 @@ class Node:
     Three fields describe it for TVM's fusion. ``pattern`` is its ``TOpPattern``. ``elementwise`` holds inputs that
     it reads element by element although the pattern is wider. ``tupled`` says that it takes its inputs as one
     tuple.
+
+    ``defines`` and ``sizes`` hold the sizes that a node computes at run time, and those it needs that others compute.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Node:
     pattern: int = 8
     elementwise: frozenset[Value] = frozenset()
     tupled: bool = False
+    defines: Sequence[Value] = ()
+    sizes: Sequence[Value] = ()
     # The graph, and whether it is a view, which is asked many times.
     _view: tuple[StitchGraph | None, bool] | None = field(default=None, init=False, repr=False)
 

@@ -32,7 +32,8 @@ class Quotient:
         for i, n in enumerate(nodes):
             for v in dict.fromkeys(n.inputs):
                 self.users.setdefault(v, []).append(i)
-        self.producers = [sorted({self.maker[v] for v in n.inputs if v in self.maker}) for n in nodes]
+        before = self.maker | {size: i for i, n in enumerate(nodes) for size in n.defines}
+        self.producers = [sorted({before[v] for v in (*n.inputs, *n.sizes) if v in before}) for n in nodes]
         self.consumers: list[list[int]] = [[] for _ in nodes]
         for i, ps in enumerate(self.producers):
             for p in ps:

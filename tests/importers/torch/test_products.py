@@ -62,6 +62,9 @@ CASES: dict[str, Callable[[Any], list[Any]]] = {
     "batch norms": lambda x: [
         F.batch_norm(x, *(_weights(5, like=x) ** 2 + 0.5 for _ in range(4))),
         F.batch_norm(x, _weights(5, like=x), _weights(5, like=x) ** 2 + 0.5),
+        *torch.native_batch_norm(
+            x, None, None, _weights(5, like=x), _weights(5, like=x) ** 2 + 0.5, False, 0.1, 1e-5
+        ),
     ],
     "group norms": lambda x: [F.group_norm(x, 5, _weights(5, like=x), _weights(5, like=x))],
     "layer norms": lambda x: [F.layer_norm(x, (6,), _weights(6, like=x), _weights(6, like=x))],

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op as R
 from tvm.script import ir as I
 from tvm.script import relax as R_
 from tvm.script import tirx as T
 
+import tvm_stitch
 from stitch_testing.random.graphs import LEVELS, random_graph
 from tests.graph.helpers import build, legalize, symbol
 from tvm_stitch.graph.reader import Unreadable
@@ -49,6 +50,24 @@ def test_values_connect_nodes() -> None:
     view, mod = viewed(lambda emit, x: [R.add(emit(R.exp(x)), x)], X)
     exp, add = view.nodes[:2]
     assert exp.inputs == [mod["main"].params[0]] and add.inputs == [exp.outputs[0], mod["main"].params[0]]
+
+
+def test_kernels_with_a_computed_size_come_after_it() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([3], "int64"))
+    n = tirx.Var("n", "int64")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            size = builder.emit(R.add(builder.emit(R.max(x, 0, keepdims=True)), relax.const(1, "int64")))
+            builder.match_cast(builder.emit(R.tensor_to_shape(size)), relax.ShapeType([n]))
+            length = builder.emit(R.shape_to_tensor(relax.ShapeExpr([n])))
+            wrapped = builder.emit(R.where(R.less(x, relax.const(0, "int64")), R.add(x, length), x))
+            result = builder.emit_output(relax.Tuple([wrapped, size]))
+        builder.emit_func_output(result)
+    mod = tvm_stitch.compile(builder.get(), "llvm", config=tvm_stitch.StitchConfig(strict=True))
+    given = tvm.runtime.tensor(np.array([2, -1, 4], "int64"))
+    wrapped, size = tvm.relax.VirtualMachine(mod, tvm.cpu())["main"](given)
+    assert wrapped.numpy().tolist() == [2, 4, 4] and size.numpy().tolist() == [5]
 
 
 def test_results_of_a_split_are_values() -> None:

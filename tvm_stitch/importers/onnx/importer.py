@@ -2,7 +2,7 @@
 """TVM's graph importer with the converters of this package in place of some of its own.
 
 A node whose operator is in :data:`converters.CONVERSIONS` is converted by this package. TVM's class converts other
-nodes. Dimensions with a name become symbols: TVM's importer reads such a name as arithmetic.
+nodes. Dimensions with a name become symbols. A name such as ``past_len + 1`` is arithmetic if ``past_len`` is one, too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from ...relax.report.named_spans import named_call
 from ...support.failures import error_text, fault_at, reraise_fatal
 from .converters import CONVERSIONS
 from .converters.node import Attributes, Node, Unsupported, as_tensor
+from .dimensions import arithmetic, check_broadcast
 from .honoured.check import UnsupportedModel, where
-from .schema import attributes_of, domain_of
+from .schema import attributes_of, domain_of, schema_of
 from .symbolic import evaluated, symbolic_range
 
 _TAKE_SHAPES = frozenset(
@@ -64,6 +65,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         self._optionals: set[str] = set()
         self._narrow: dict[str, str] = {}
         self._symbols: dict[str, tirx.Var] = {}
+        self._plain: dict[str, Any] = {}
         self._taken: set[str] = set()
 
     def is_output(self, name: str) -> bool:
@@ -156,6 +158,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         return self.versions.get(domain_of(node), 1)
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
+        for value in graph.input:  # names that are arithmetic need the plain ones
+            dims = [] if value.name in self._nodes else list(value.type.tensor_type.shape.dim)
+            fixed = self._shape.get(value.name)
+            for at, dim in enumerate(dims):
+                if dim.dim_param.isidentifier():
+                    self._plain[dim.dim_param] = self._extent(dim) if fixed is None else fixed[at]
         for value in graph.input:
             if value.name not in self._nodes:
                 self._num_input += 1
@@ -201,6 +209,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):
         name = dim.dim_param
         if name and name != "?" and name in self._symbols:
             return self._symbols[name]
+        if name and not name.isidentifier() and (extent := arithmetic(name, self._plain)) is not None:
+            return extent
         start = re.sub(r"\W", "_", name.strip(), flags=re.ASCII) or "d"
         start = start if not start[0].isdigit() else f"d{start}"
         chosen, count = start, 1
@@ -244,7 +254,21 @@ class Importer(onnx_frontend.ONNXGraphImporter):
             value = results[position] if position < len(results) else None
             if value is None:
                 raise Unsupported(f"no converter makes its output {position} ({output!r})")
+            self._check_type(node, version, position, value)
+            check_broadcast(node.op_type, inputs, value)
             self._nodes[output] = self._named(value, name) if self.names else value
+
+    def _check_type(self, node: onnx.NodeProto, version: int, position: int, value: Any) -> None:
+        """Raise an error if an output has another type than the inputs that share its type in the schema."""
+        schema = schema_of(domain_of(node), node.op_type, version)
+        if schema is None or position >= len(schema.outputs) or any(map(self.narrow, node.input)):
+            return
+        for name, formal in zip(node.input, schema.inputs):
+            if formal.type_str != schema.outputs[position].type_str:
+                continue
+            wanted, found = (_element_type(each) for each in (self._nodes.get(name), value))
+            if wanted is not None and found is not None and found != wanted:
+                raise Unsupported(f"its converter returns {found} instead of {wanted}")
 
     def _bound(self, value: Any, control: bool) -> Any:
         """Return a converter's result as a variable, except for shapes and symbolic integers."""
@@ -324,6 +348,11 @@ def _is_shape(value: Any) -> bool:
     if tvm.ir.is_prim_expr(value) and not isinstance(value, tvm.ir.GenericConst):
         return not isinstance(getattr(value, "ty", None), relax.TensorType)
     return isinstance(value, relax.Expr) and isinstance(value.ty, relax.ShapeType)
+
+
+def _element_type(value: Any) -> str | None:
+    kind = getattr(value, "ty", None)
+    return str(kind.dtype.dtype) if isinstance(kind, relax.TensorType) and kind.dtype is not None else None
 
 
 def _described(value: Any) -> str:

@@ -61,7 +61,7 @@ def arithmetic_converters() -> dict[str, Converter]:
         **{
             f"{name}.{overload}": partial(_shifted, function)
             for name, function in SHIFTS.items()
-            for overload in OVERLOADS
+            for overload in (*OVERLOADS, "Scalar_Tensor")
         },
         **{name: partial(_of_floats, *each) for name, each in _OF_FLOATS.items()},
         **dict.fromkeys(("clamp.default", "clamp.Tensor"), _clamp),

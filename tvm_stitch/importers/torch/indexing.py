@@ -19,7 +19,17 @@ from tvm.relax import op as R
 from ...graph.extent import same
 from .importing.unsupported import Unsupported
 from .operators.gathers import nonzero
-from .operators.values import cast, constant, full, has_no_elements, known_shape, naturals, type_name
+from .operators.values import (
+    cast,
+    constant,
+    full,
+    has_no_elements,
+    known_shape,
+    naturals,
+    result_type,
+    type_name,
+    widened,
+)
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 """PyTorch's names of a scatter's reductions, with TVM's."""
@@ -47,11 +57,13 @@ def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
 def _grid_sampler(node: Any, importer: Any) -> Any:
     """(input <N, C, H, W>, grid <N, H, W, 2>, interpolation, padding, align corners).
 
-    TVM's operator takes the coordinates as the first axis of the grid.
+    TVM's operator takes the coordinates as the first axis of the grid. Its kernel makes float32 of half types, whatever
+    its type says.
     """
-    x, grid = (importer.env[arg] for arg in node.args[:2])
+    dtype = result_type(node)
+    x, grid = (widened(importer.env[arg], importer) for arg in node.args[:2])
     emit = importer.block_builder.emit
-    return emit(
+    sampled = emit(
         R.image.grid_sample(
             x,
             emit(R.permute_dims(grid, [0, 3, 1, 2])),
@@ -61,6 +73,7 @@ def _grid_sampler(node: Any, importer: Any) -> Any:
             align_corners=bool(node.args[4]),
         )
     )
+    return cast(sampled, dtype, importer)
 
 
 class _Indexed:

@@ -146,7 +146,12 @@ def _batch_norm(node: Any, importer: Any) -> Any:
     """(input, weight or None, bias or None, running mean, running variance, ...), with the model's statistics."""
     with _in_float32(node.args[:5], importer):
         result = importer._batch_norm_legit_no_training(node)
-    dtype = _type_of(node)
-    if isinstance(result, relax.Tuple):
-        return relax.Tuple([_cast(result.fields[0], dtype, importer), *result.fields[1:]])
-    return _cast(result, dtype, importer)
+    result, others = _cast(result, _type_of(node), importer), node.meta["val"]
+    if not isinstance(others, Sequence):
+        return result
+    # Statistics of the batch are empty, since the model's are used.
+    empty = [
+        importer.block_builder.emit(R.zeros([int(extent) for extent in each.shape], dtype_name(each.dtype)))
+        for each in others[1:]
+    ]
+    return relax.Tuple([result, *empty])

@@ -149,12 +149,19 @@ def view_block(block: relax.BindingBlock, reader: GraphReader) -> BlockView:
     view = BlockView()
     tuples = _splittable(block)
     packed = {b.var for b in block.bindings if _is_packed(b.value)}
+    sizes: set[tirx.Var] = set()
     for binding in block.bindings:
         value, var = binding.value, binding.var
         if type(value).__name__ == "TupleGetItem" and value.tuple_value in tuples:
             view.item[(value.tuple_value, int(value.index))] = var
             continue
         node = _node(binding, reader, tuples)
+        if sizes:
+            node.sizes = [each for each in relax.analysis.free_symbolic_vars(value) if each in sizes]
+        if isinstance(binding, relax.MatchCast):
+            found = relax.analysis.definable_tir_vars_in_type(binding.ty)
+            node.defines = [each for each in found if each not in sizes]
+            sizes.update(found)
         view.nodes.append(node)
         view.numbers[node] = _inlined(node)
         if _is_packed(value) or getattr(value, "tuple_value", None) in packed:

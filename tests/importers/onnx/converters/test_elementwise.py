@@ -99,3 +99,14 @@ def test_extremes_of_booleans() -> None:
         {"a": np.array([1])},
         opset=20,
     )
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+@pytest.mark.parametrize("axes", [[1], [0, 1], []])
+def test_means_have_the_type_of_their_input(dtype: str, axes: list[int]) -> None:
+    x = np.array([[5, -8, 0, 3], [-1, -1, -1, -2]], dtype)
+    compare(helper.make_node("ReduceMean", ["x", "a"], ["y"]), {"x": x}, {"a": np.array(axes, "int64")})
+
+
+def test_the_mean_of_tensors() -> None:
+    compare(helper.make_node("Mean", ["x", "y", "x"], ["z"]), {"x": floats(2, 3), "y": floats(3)})

@@ -48,6 +48,18 @@ def test_sizes(how: dict[str, Any]) -> None:
     compare(by_sizes(**how), X, {"z": np.array([1, 2, 5, 9])}, opset=19, rtol=1e-3)
 
 
+@pytest.mark.parametrize("how", ["floor", "ceil", "round_prefer_floor"])
+def test_ties_of_the_nearest_element(how: str) -> None:
+    """At 3 / 0.6 float32 has 5, and float64 less, as 0.6 is rounded."""
+    node = by_scales(mode="nearest", nearest_mode=how, coordinate_transformation_mode="asymmetric")
+    compare(node, {"x": floats(1, 1, 10, 30)}, {"s": np.array([1, 1, 0.6, 0.7], "float32")}, opset=19)
+
+
+def test_one_row_or_column_is_read_at_the_first_one() -> None:
+    node = by_sizes(mode="cubic", coordinate_transformation_mode="pytorch_half_pixel")
+    compare(node, X, {"z": np.array([1, 2, 1, 9])}, opset=19, rtol=1e-3)
+
+
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 def test_the_aspect_ratio_is_kept(policy: str) -> None:
     node = by_sizes(mode="nearest", keep_aspect_ratio_policy=policy, axes=[2, 3])

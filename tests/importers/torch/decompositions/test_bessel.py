@@ -46,3 +46,21 @@ def test_limits() -> None:
     ends = torch.tensor([math.inf, -math.inf])
     run = compiled(imported(lambda x: [function(x) for function in EVERYWHERE.values()], ends))
     assert all((got == 0).all() for got in run(ends))
+
+
+def test_airys_function() -> None:
+    x = torch.cat(
+        [torch.linspace(-20, 20, 161), torch.tensor([2.01, -4.01, 110.0, math.inf, -math.inf, math.nan])]
+    )
+    run = compiled(imported(lambda x: [S.airy_ai(x), S.airy_ai(x.to(torch.int64))], x.nan_to_num(0, 9, -9)))
+    whole = x.nan_to_num(0, 9, -9).to(torch.int64)
+    np.testing.assert_allclose(run(x.nan_to_num(0, 9, -9))[1], S.airy_ai(whole).numpy(), rtol=1e-5, atol=1e-6)
+    run = compiled(imported(lambda x: [S.airy_ai(x)], x))
+    # Exponents up to 60 and angles up to 60 have errors of 60 roundings.
+    np.testing.assert_allclose(run(x)[0], S.airy_ai(x.double()).numpy(), rtol=1e-5, atol=2e-6)
+    above = x[(x > 0) & (x < 15)]
+    np.testing.assert_allclose(
+        compiled(imported(lambda x: [S.airy_ai(x)], above))(above)[0],
+        S.airy_ai(above.double()).numpy(),
+        rtol=1e-5,
+    )

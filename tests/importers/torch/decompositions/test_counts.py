@@ -27,6 +27,11 @@ def test_histograms() -> None:
             ],
             "bounds of the data": lambda x, w: [torch.histc(x, 7), torch.histc(x * 0, 3)],
             "rows": lambda x, w: [*torch.histogramdd(x[:, :2], [edges, edges * 2], weight=w[:, 0]).hist],
+            "counts of rows": lambda x, w: [
+                *torch.histogramdd(x[:, :2], [3, 4])[1],
+                torch.histogramdd(x[:, :2], [3, 4]).hist,
+                torch.histogramdd(x, [2, 3, 2], range=[-1.0, 1, -2, 1.5, 0, 2], density=True).hist,
+            ],
         },
         torch.tensor([[-1.0, 0.3, 1.9], [2.0, 0.25, -3.0], [0.7, -0.5, -0.9], [0.1, 2.5, -0.51]]),
         torch.rand(4, 3),
@@ -59,8 +64,40 @@ def test_positions() -> None:
             str(size): lambda x, size=size: [
                 torch.nonzero_static(x, size=size),
                 torch.nonzero_static(x[:, 0], size=size, fill_value=-7),
+                torch.nonzero_static(x[0, 1], size=size),
             ]
             for size in (0, 2, 5, 20)
         },
         torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0], [0.0, 0.0, 5.0]]),
+    )
+
+
+def test_counts_of_numbers() -> None:
+    compare(
+        {
+            "counts": lambda n, w: [torch.bincount(n), torch.bincount(n, minlength=9), torch.bincount(n[:0])],
+            "bytes": lambda n, w: [torch.bincount(n.to(torch.uint8), minlength=2)],
+            "weights": lambda n, w: [torch.bincount(n, w), torch.bincount(n, w.half(), minlength=6)],
+            "none": lambda n, w: [torch.bincount(n[:0], w[:0], minlength=3)],
+        },
+        torch.tensor([2, 0, 3, 3]),
+        torch.rand(4),
+    )
+
+
+def test_hashes() -> None:
+    compare(
+        {
+            "floats": lambda x: [
+                torch.hash_tensor(x),
+                torch.hash_tensor(x.half(), 1),
+                torch.hash_tensor(x[0, 0, 0]),
+            ],
+            "axes": lambda x: [torch.hash_tensor(x, (0, 2), keepdim=True)],
+            "integers": lambda x: [
+                torch.hash_tensor((x * 9).to(torch.int8), -1),
+                torch.hash_tensor(x > 0, 0),
+            ],
+        },
+        torch.randn(3, 5, 2),
     )

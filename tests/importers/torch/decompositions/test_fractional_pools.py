@@ -35,7 +35,10 @@ def test_three_axes() -> None:
         {
             "indices": lambda x, s: F.fractional_max_pool3d(
                 x, 2, output_size=(3, 1, 4), return_indices=True, _random_samples=s
-            )
+            ),
+            "no image": lambda x, s: F.fractional_max_pool3d(
+                x[:0], 2, output_size=(3, 1, 4), _random_samples=s[:0]
+            ),
         },
         torch.randn(2, 3, 7, 8, 9),
         torch.rand(2, 3, 3),

@@ -45,6 +45,7 @@ def test_distances() -> None:
     compare(
         {
             **{f"{p}": lambda x, y, p=p: torch.cdist(x, y, p) for p in (0.0, 1.0, 2.0, 3.0, math.inf)},
+            "of none": lambda x, y: [torch.cdist(x[:0], y, math.inf), torch.cdist(x[:, :0], y[:, :0])],
             "products": lambda x, y: torch.addbmm(
                 y[:, :3], x.view(1, 5, 4)[:, :3], y.view(1, 3, 4).mT, beta=0.5, alpha=2
             ),
@@ -80,3 +81,4 @@ def test_modes() -> None:
 
 def test_rows_of_bounded_norms() -> None:
     compare({"renorm": lambda x: [torch.renorm(x, 2, 0, 1.5), torch.renorm(x, 1, 1, 0.5)]}, torch.randn(4, 5))
+    compare({"halves": lambda x: torch.renorm(x, 2, 0, 1.5)}, torch.randn(4, 5).half(), tolerance=2e-3)

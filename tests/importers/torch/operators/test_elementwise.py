@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from tests.importers.torch.programs import compare
+from tests.importers.torch.programs import compare, refusal
 
 INFINITE = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5]
 
@@ -43,6 +43,27 @@ def test_no_number_and_infinities() -> None:
     )
 
 
+def test_views_of_bits() -> None:
+    pairs = (
+        "float32 int32",
+        "int32 float32",
+        "float64 uint64",
+        "int64 float64",
+        "float16 int16",
+        "int16 uint16",
+    )
+
+    def viewed(x: torch.Tensor) -> list[torch.Tensor]:
+        types = [[getattr(torch, name) for name in pair.split()] for pair in pairs]
+        halves = x.to(torch.int16).view(torch.bfloat16).float()
+        return [*((x * 9).to(before).view(after) for before, after in types), halves]
+
+    compare({"views": viewed}, torch.tensor([0.0, -0.0, 1.5, -2000.25, math.inf]).nan_to_num(posinf=3e3))
+    assert "a view of the bits of float32 as int16" in refusal(
+        lambda x: x.view(torch.int16), torch.ones(2, 2)
+    )
+
+
 def test_remainders_and_quotients() -> None:
     compare(
         {
@@ -52,7 +73,7 @@ def test_remainders_and_quotients() -> None:
             "to zero": lambda i, j, x, y: [
                 torch.div(a, b, rounding_mode="trunc") for a, b in ((i, j), (x, y))
             ],
-            "shifts": lambda i, j, x, y: [i << 2, i >> 1, torch.bitwise_left_shift(i, j.abs())],
+            "shifts": lambda i, j, x, y: [i << 2, i >> 1, torch.bitwise_left_shift(i, j.abs()), 1 << j.abs()],
         },
         torch.tensor([7, -7, 7, -7, 6, -6, 0]),
         torch.tensor([3, 3, -3, -3, 3, 3, 5]),

@@ -67,6 +67,14 @@ def test_masks() -> None:
             assert torch.equal(torch.from_numpy(got.copy()), want)
 
 
+def test_positions_in_a_tensor_of_no_axis() -> None:
+    run = compiled(imported(lambda x: [torch.nonzero(x), torch.argwhere(x > 2)], torch.tensor(3.0)))
+    for number in (3.0, 0.0, 1.0):
+        x = torch.tensor(number)
+        for got, want in zip(run(x), (torch.nonzero(x), torch.argwhere(x > 2)), strict=True):
+            assert got.dtype == "int64" and got.shape == tuple(want.shape)
+
+
 def test_sorted_bytes() -> None:
     x = torch.tensor([[200, 3, 3], [0, 255, 7]], dtype=torch.uint8)
     compare({"sorted": lambda x: [*x.sort(1), *x.topk(2), *(x > 5).sort(dim=1, stable=True)]}, x)

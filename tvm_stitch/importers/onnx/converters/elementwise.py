@@ -274,15 +274,35 @@ def np_type(dtype: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, dtype) if dtype == "bfloat16" else dtype)
 
 
+def _reduced_axes(node: Node) -> list[int] | None:
+    """Return the axes of a reduction: none for all of them, an empty list if the input is not reduced."""
+    axes = node.attributes.get("axes") if node.opset < 18 else (node.ints(1, "axes") if node.has(1) else None)
+    return list(axes) if axes else [] if node.attributes.get("noop_with_empty_axes", 0) else None
+
+
+def _reduced_mean(node: Node) -> relax.Expr:
+    """Return means in the input's type. Those of integers are rounded towards zero."""
+    axes = _reduced_axes(node)
+    if axes == []:
+        return node.tensor(0)
+    x, dtype, keep = node.tensor(0), node.dtype(0), bool(node.attributes["keepdims"])
+    if "int" not in dtype:
+        return relax.op.mean(x, axes, keep)
+    # TVM's mean of int32 is an int64 at run time, whatever its type says.
+    dims = node.static_shape(0)
+    count = math.prod(dims if axes is None else [dims[positive(axis, len(dims))] for axis in axes])
+    return relax.op.divide(node.emit(relax.op.sum(x, axes, keep)), scalar(max(count, 1), dtype))
+
+
 def _boolean_extreme(node: Node, op: Callable[..., relax.Expr]) -> relax.Expr | None:
     """Return the extreme of booleans as that of bytes, also of no elements. None says that the input has numbers."""
     if node.dtype(0) != "bool":
         return None
-    axes = node.attributes.get("axes") if node.opset < 18 else (node.ints(1, "axes") if node.has(1) else None)
-    if not axes and node.attributes.get("noop_with_empty_axes", 0):
+    axes = _reduced_axes(node)
+    if axes == []:
         return node.tensor(0)
     small = node.emit(relax.op.astype(node.tensor(0), "int8"))
-    extreme = op(small, axes or None, bool(node.attributes["keepdims"]))
+    extreme = op(small, axes, bool(node.attributes["keepdims"]))
     return relax.op.greater(node.emit(extreme), scalar(0, "int8"))
 
 
@@ -298,12 +318,8 @@ def _extreme(op: Callable[..., relax.Expr]) -> Callable[[Node], relax.Expr]:
     def convert(node: Node) -> relax.Expr:
         if (boolean := _boolean_extreme(node, op)) is not None:
             return boolean
-        axes = (
-            node.attributes.get("axes")
-            if node.opset < 18
-            else (node.ints(1, "axes") if node.has(1) else None)
-        )
-        if not axes and node.attributes.get("noop_with_empty_axes", 0):
+        axes = _reduced_axes(node)
+        if axes == []:
             return node.tensor(0)
         dims, keep = node.shape(0), bool(node.attributes["keepdims"])
         reduced = {positive(a, len(dims)) for a in axes} if axes else set(range(len(dims)))
@@ -311,7 +327,7 @@ def _extreme(op: Callable[..., relax.Expr]) -> Callable[[Node], relax.Expr]:
             left = [1 if i in reduced else d for i, d in enumerate(dims) if keep or i not in reduced]
             least = _bounds(node.dtype(0))[0 if op is relax.op.max else 1]
             return relax.op.full(relax.ShapeExpr(left), scalar(least, node.dtype(0)), node.dtype(0))
-        return op(node.tensor(0), axes or None, keep)
+        return op(node.tensor(0), axes, keep)
 
     return convert
 
@@ -343,6 +359,7 @@ CONVERSIONS = {
     ("", "Gelu"): Conversion(_gelu, {"approximate": ("none", "tanh")}),
     ("", "BitCast"): Conversion(_bit_cast, {"to": ANY}),
     ("", "ReduceMax"): Conversion(_extreme(relax.op.max), _REDUCED),
+    ("", "ReduceMean"): Conversion(_reduced_mean, _REDUCED),
     ("", "ReduceMin"): Conversion(_extreme(relax.op.min), _REDUCED),
     ("", "Trilu"): Conversion(_trilu, {"upper": ANY}),
 }

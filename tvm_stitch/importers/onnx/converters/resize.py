@@ -45,7 +45,9 @@ def _resize(node: Node) -> relax.Expr:
     y = x if nearest or wide == dtype else node.emit(relax.op.astype(x, wide))
     outside = None
     for axis in axes:
-        at = coordinates(axis, str(given.get("coordinate_transformation_mode", "asymmetric")))
+        # ONNX Runtime has coordinates in float32. Elsewhere than at a tie this is no matter.
+        number = np.float32 if nearest else np.float64
+        at = coordinates(axis, str(given.get("coordinate_transformation_mode", "asymmetric")), number)
         if nearest:
             indices = np.clip(_nearest(at, given.get("nearest_mode", "floor")), 0, axis.given - 1).astype(
                 "int64"
@@ -161,27 +163,27 @@ def _rois(node: Node, numbers: list[int], rank: int) -> dict[int, tuple[float, f
     return {n: (float(roi[i]), float(roi[len(numbers) + i])) for i, n in enumerate(numbers)}
 
 
-def coordinates(axis: Axis, mode: str) -> np.ndarray:
-    """Return the positions in the input of all elements of the output, in float64."""
-    y = np.arange(axis.size, dtype="float64")
-    length = axis.scale * axis.given
+def coordinates(axis: Axis, mode: str, number: type[np.floating] = np.float64) -> np.ndarray:
+    """Return the positions in the input of all elements of the output, computed in a type of floats."""
+    y, half = np.arange(axis.size, dtype=number), number(0.5)
+    scale, size, last = number(axis.scale), number(axis.size), number(axis.given - 1)
     if mode == "align_corners":
-        return y * 0 if axis.size == 1 else y * (axis.given - 1) / (axis.size - 1)
+        return y * 0 if axis.size == 1 else y * last / number(axis.size - 1)
     if mode == "asymmetric":
-        return y / axis.scale
+        return y / scale
     if mode == "tf_crop_and_resize":
-        start, end = axis.roi
+        start, end = map(number, axis.roi)
         if axis.size == 1:
-            return y * 0 + 0.5 * (start + end) * (axis.given - 1)
-        return start * (axis.given - 1) + y * (end - start) * (axis.given - 1) / (axis.size - 1)
+            return y * 0 + half * (start + end) * last
+        return start * last + y * (end - start) * last / number(axis.size - 1)
     if mode == "pytorch_half_pixel" and axis.size == 1:
-        return y * 0 - 0.5
+        return y * 0
     if mode == "tf_half_pixel_for_nn":
-        return (y + 0.5) / axis.scale
-    half = (y + 0.5) / axis.scale - 0.5
+        return (y + half) / scale
     if mode == "half_pixel_symmetric":
-        return axis.given / 2 * (1 - axis.size / length) + half
-    return half
+        middle = number(axis.given) * half
+        return middle * (1 - size / (scale * number(axis.given))) + (y + half) / scale - half
+    return (y + half) / scale - half
 
 
 def _nearest(at: np.ndarray, how: str) -> np.ndarray:

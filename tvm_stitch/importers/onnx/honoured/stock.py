@@ -37,7 +37,7 @@ STOCK: dict[str, Stock] = {
     **{
         name: Stock(since=6 if name in ("Abs", "Exp", "Log", "Neg", "Relu") else 1) for name in _PLAIN.split()
     },
-    **{f"Reduce{kind}": Stock(_REDUCED) for kind in ("Mean", "Prod", "Sum")},
+    **{f"Reduce{kind}": Stock(_REDUCED) for kind in ("Prod", "Sum")},
     **{f"Reduce{kind}": Stock(_REDUCED_POWERS) for kind in ("L1", "L2", "LogSum", "LogSumExp", "SumSquare")},
     **{name: Stock({"axis": ANY}) for name in ("Hardmax", "LogSoftmax", "Softmax", "Compress", "Concat")},
     **{

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bessel functions in PyTorch's core operators, as Chebyshev series for float32.
+"""Bessel functions and Airy's function in PyTorch's core operators, as Chebyshev series for float32.
 
 The series of modified functions are fits of ``exp(-x) I(x)`` up to 8, and of ``sqrt(x) exp(-x) I(x)`` in 1 / x from
 there on. Those of the second kind have their logarithm and their pole apart. Other functions are waves beyond 8: series
@@ -67,11 +67,23 @@ _FAR_K1 = (
     1.3603131, 0.103923737, -0.00285781686, 0.000195215518, -1.93619797e-05, 2.40648495e-06, -3.5019606e-07,
     5.74108413e-08, -1.03457625e-08,
 )  # fmt: skip
+_AIRY = (
+    0.0607852569, 0.189960309, -0.250924387, -0.0951201401, 0.202363242, -0.0641872831, -0.0268147032, 0.0240519043,
+    -0.00413259165, -0.00201968179, 0.00112507688, -0.000116975387, -7.12549925e-05, 2.81678331e-05, -1.75947424e-06,
+    -1.45872015e-06, 4.38874796e-07, -1.46270958e-08,
+)  # fmt: skip
+_FAR_AIRY = (
+    0.984405305, -0.0147927848, 0.000732717743, -6.12595419e-05, 6.8347669e-06, -9.23722961e-07, 1.43622531e-07,
+    -2.48931938e-08, 4.70979321e-09,
+)  # fmt: skip
+_AIRY_COSINE = (0.999370888, -0.000621683007, 7.1811779e-06, -2.31626168e-07, 1.32162183e-08)
+_AIRY_SINE = (0.0688217049, -0.000608914518, 1.31741207e-05, -6.01404991e-07, 4.32751502e-08)
 
 
 def bessel_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by PyTorch's overloads."""
     return {
+        aten.special_airy_ai.default: of_floats(_airy),
         aten.i0.default: of_floats(lambda x: _scaled_0(x) * torch.exp(x.abs())),
         aten.special_i0e.default: of_floats(_scaled_0),
         aten.special_i1.default: of_floats(lambda x: _scaled_1(x) * torch.exp(x.abs())),
@@ -189,3 +201,20 @@ def _spherical(x: Any) -> Any:
     near = 1.0 - square / 6.0 * (1.0 - square / 20.0 * (1.0 - square / 42.0))
     far = torch.sin(x) / torch.where(x == 0.0, 1.0, x)
     return torch.where(torch.isinf(x), 0.0, torch.where(x.abs() < 0.5, near, far))
+
+
+def _airy(x: Any) -> Any:
+    """Compute a series from -4 to 2, a wave below, and an exponential above. All have ``2 / 3 * |x| ** 1.5``."""
+    inner, above, below = torch.clamp(x, -4.0, 2.0), torch.clamp(x, min=2.0), torch.clamp(-x, min=4.0)
+    near = _series(_AIRY, (inner + 1.0) / 3.0)
+    power = above * torch.sqrt(above) * (2.0 / 3.0)
+    far = _series(_FAR_AIRY, (2.0 * (2.0 / 3.0 * 2.0**1.5)) / power - 1.0) * torch.exp(-power)
+    far = far * torch.rsqrt(torch.sqrt(above)) * (0.5 / math.sqrt(math.pi))
+    power = below * torch.sqrt(below) * (2.0 / 3.0)
+    end = 2.0 / 3.0 * 8.0
+    at = 2.0 * (end / power) ** 2 - 1.0
+    wave = _series(_AIRY_COSINE, at) * torch.cos(power - math.pi / 4)
+    wave = wave + _series(_AIRY_SINE, at) / power * torch.sin(power - math.pi / 4)
+    wave = wave * torch.rsqrt(torch.sqrt(below)) * (1.0 / math.sqrt(math.pi))
+    result = torch.where(x > 2.0, far, torch.where(x < -4.0, wave, near))
+    return torch.where(torch.isinf(x), math.nan, result)

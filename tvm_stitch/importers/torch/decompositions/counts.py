@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histograms, reductions of segments, and the positions of a fixed number of elements, in PyTorch's core operators."""
+"""Histograms, reductions of segments, positions of elements and hashes, in PyTorch's core operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ aten = torch.ops.aten
 def count_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by PyTorch's overloads."""
     return {
+        aten._histogramdd_bin_edges.default: _histogramdd_edges,
+        aten._histogramdd_from_bin_cts.default: _histogramdd_of_counts,
         aten._histogramdd_from_bin_tensors.default: _histogramdd,
+        aten.bincount.default: _bincount,
+        aten.hash_tensor.default: _hash,
         aten.histc.default: _histc,
         aten.histogram.bin_ct: _histogram_of_count,
         aten.histogram.bins_tensor: _histogram,
@@ -78,6 +82,48 @@ def _histogram_of_count(
     return _histogram(x, _edges(low, high, bins, x.dtype), weight=weight, density=density)
 
 
+def _histogramdd_edges(
+    x: Any,
+    bins: Sequence[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Any = None,
+    density: bool = False,
+) -> Any:
+    """Return evenly spaced edges for each column. ``range`` has two numbers for each."""
+    columns = x.reshape(-1, x.shape[-1]).unbind(1)
+    bounds = [None if range is None else range[2 * at : 2 * at + 2] for at, _ in enumerate(columns)]
+    return [
+        _edges(*_bounds(column, given, 0.5), count, x.dtype)
+        for column, given, count in zip(columns, bounds, bins)
+    ]
+
+
+def _histogramdd_of_counts(
+    x: Any,
+    bins: Sequence[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Any = None,
+    density: bool = False,
+) -> Any:
+    return _histogramdd(x, _histogramdd_edges(x, bins, range=range), weight=weight, density=density)
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """Count the numbers from 0 to the greatest one, which is read at run time."""
+    if x.shape[0] == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=x.device)
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    index = x.to(torch.int64)
+    size = torch.clamp(index.max() + 1, min=minlength).item()
+    torch._check(size >= 0)
+    added = torch.ones_like(index) if weights is None else weights.to(dtype)
+    return torch.zeros(size, dtype=dtype, device=x.device).index_add(0, index, added)
+
+
 def _histogramdd(x: Any, bins: Sequence[Any], *, weight: Any = None, density: bool = False) -> Any:
     """Count the rows of a tensor by the bins of all their elements."""
     rows = x.reshape(-1, x.shape[-1])
@@ -112,7 +158,7 @@ def _histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
 def _nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
     """Return the positions of the first elements that are not zero, one row for each."""
     if x.numel() == 0 or size == 0 or x.dim() == 0:
-        return NotImplemented if x.dim() == 0 else x.new_full([size, x.dim()], fill_value, dtype=torch.int64)
+        return x.new_full([size, x.dim()], fill_value, dtype=torch.int64)
     flat = (x != 0).reshape(-1)
     before = torch.cumsum(flat.to(torch.int64), 0) - 1
     slot = torch.where(torch.logical_and(flat, before < size), before, size)
@@ -171,3 +217,18 @@ def _segment_reduce(
     sizes = (ends - begins).reshape([*begins.shape, *[1] * (data.dim() - axis - 1)])
     empty = math.nan if initial is None else start
     return torch.where(sizes == 0, empty, total / sizes.to(total.dtype))
+
+
+def _hash(x: Any, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> Any:
+    """Return the exclusive or of integers, or of the bits of floats in float64, as unsigned numbers."""
+    words = x.to(torch.float64).view(torch.int64) if x.is_floating_point() else x.to(torch.int64)
+    axes = sorted(axis % x.dim() for axis in dim or range(x.dim())) if x.dim() else []
+    kept = [axis for axis in range(x.dim()) if axis not in axes]
+    words = words.permute(kept + axes).reshape([*(x.shape[axis] for axis in kept), -1])
+    while words.shape[-1] > 1:
+        half = words.shape[-1] // 2
+        first, second, rest = words.split([half, half, words.shape[-1] % 2], -1)
+        words = torch.cat([first ^ second, rest], -1)
+    words = words.sum(-1)  # of one word, or of none
+    shape = [1 if axis in axes else x.shape[axis] for axis in range(x.dim())]
+    return (words.reshape(shape) if keepdim else words).view(torch.uint64)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def _pool(x: Any, kernel: Sequence[int], output: Sequence[int], samples: Any, ra
     if not all(type(extent) is int for extent in extents):
         return NotImplemented
     lead = list(x.shape[:-rank])
-    batched = x.reshape([-1, lead[-1], *extents])
+    batched = x.reshape([*(lead if len(lead) > 1 else [1, *lead]), *extents])
     position: Any = 0
     for axis, (extent, size, count) in enumerate(zip(extents, kernel, output)):
         # PyTorch's samples of two axes are those of the columns first.
@@ -39,7 +40,7 @@ def _pool(x: Any, kernel: Sequence[int], output: Sequence[int], samples: Any, ra
         shape = [*at.shape[:2], *[1] * (2 * rank)]
         shape[2 + axis], shape[2 + rank + axis] = count, size
         position = position * extent + at.reshape(shape)
-    taps = position.reshape([*batched.shape[:2], *output, -1])
+    taps = position.reshape([*batched.shape[:2], *output, math.prod(kernel)])
     values = batched.flatten(2).gather(2, taps.flatten(2)).reshape(taps.shape)
     if x.is_floating_point():
         best = torch.argmax(torch.where(torch.isnan(values), torch.inf, values), -1, keepdim=True)

@@ -66,10 +66,11 @@ def _as_strided_scatter(
 
 
 def _repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
-    """Return each index as often as a number says. Without a size, the size of the result depends on the numbers."""
-    if output_size is None:
-        return NotImplemented
+    """Return each index as often as a number says. Without a size, the sum of the numbers is read at run time."""
     ends = torch.cumsum(repeats.to(torch.int64), 0)
+    if output_size is None:
+        output_size = 0 if repeats.shape[0] == 0 else ends[-1].item()
+        torch._check(output_size >= 0)
     at = torch.arange(output_size, device=repeats.device)
     return torch.searchsorted(ends, at, right=True).to(repeats.dtype)
 

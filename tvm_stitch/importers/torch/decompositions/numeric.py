@@ -131,10 +131,14 @@ def _power(base: Any, exponent: Any) -> Any:
 
 def _cdist(a: Any, b: Any, p: float, compute_mode: int | None = None) -> Any:
     """Distances between all rows of two tensors."""
-    difference = a.unsqueeze(-2) - b.unsqueeze(-3)
-    if isinstance(difference.shape[-1], int) and difference.shape[-1] == 0:  # a maximum of nothing is refused
-        return difference.sum(-1)
-    return torch.linalg.vector_norm(difference, p, -1)
+    return _lengths(a.unsqueeze(-2) - b.unsqueeze(-3), p)
+
+
+def _lengths(rows: Any, p: float) -> Any:
+    """Return the norms of rows. PyTorch refuses the greatest number of no rows, and gives some a wrong shape."""
+    if any(isinstance(extent, int) and extent == 0 for extent in rows.shape):
+        return rows.sum(-1)
+    return torch.linalg.vector_norm(rows, p, -1)
 
 
 def _trilinear(
@@ -164,7 +168,7 @@ def _addbmm(addend: Any, left: Any, right: Any, *, beta: float = 1, alpha: float
 
 def _pdist(x: Any, p: float = 2.0) -> Any:
     rows, columns = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device).unbind(0)
-    return torch.linalg.vector_norm(x.index_select(0, rows) - x.index_select(0, columns), p, -1)
+    return _lengths(x.index_select(0, rows) - x.index_select(0, columns), p)
 
 
 def _chosen(values: Any, order: Any, at: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:

@@ -36,7 +36,6 @@ LOOPS = (
     "this loop is not imported; write it with torch.while_loop or torch.scan, or as a Python for statement with a"
     " fixed number of steps, which torch.export unrolls"
 )
-SIZES = "the size of its result depends on numbers of its input"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -61,10 +60,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("map", "map_impl", "associative_scan"), LOOPS),
     "sym_storage_offset.default": (
         "the position of this view depends on numbers of an input; pass the positions as Python integers"
-    ),
-    **dict.fromkeys(
-        "bincount.default repeat_interleave.Tensor".split(),
-        SIZES,
     ),
 }
 """Reasons why operators are refused, by overload."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tvm import relax
+from tvm import DataType, relax, te, tirx
 from tvm.relax import op as R
 
 from ..core import Converter, argument
@@ -29,6 +29,7 @@ def elementwise_converters() -> dict[str, Converter]:
         **{f"{name}.default": partial(_rounded, function) for name, function in _ROUNDED.items()},
         **{f"logical_{name}.default": partial(_logical, function) for name, function in _LOGICAL.items()},
         "_to_copy.default": _to_copy,
+        "convert_element_type.default": _to_copy,
         "abs.default": _abs,
         "bitwise_not.default": _bitwise_not,
         "fmod.Scalar": _fmod,
@@ -141,14 +142,20 @@ def _to_copy(node: Any, importer: Any) -> Any:
 
 
 def _view_of_bits(node: Any, importer: Any) -> Any:
-    """(input, dtype): the same bits as integers of another sign. Other views of bits are refused."""
+    """(input, dtype): the same bits as numbers of another type of the same size. Other sizes are refused."""
     x, after = importer.env[node.args[0]], result_type(node)
     before = type_name(x)
     if before == after:
         return x
-    if not (is_integer(before) and is_integer(after) and before[-2:] == after[-2:]):
+    if "bool" in (before, after) or DataType(before).bits != DataType(after).bits:
         raise Unsupported.at(node, f"a view of the bits of {before} as {after} is not imported")
-    return cast(x, after, importer)
+    if is_integer(before) and is_integer(after):
+        return cast(x, after, importer)
+
+    def viewed(given: te.Tensor) -> te.Tensor:
+        return te.compute(given.shape, lambda *at: tirx.reinterpret(after, given(*at)), name="bits")
+
+    return importer.block_builder.emit_te(viewed, x)
 
 
 def _abs(node: Any, importer: Any) -> Any:

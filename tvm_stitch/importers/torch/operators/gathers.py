@@ -14,7 +14,6 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ..core import Converter, argument
-from ..importing.unsupported import Unsupported
 from .values import HALVES, cast, full, has_no_elements, known_shape, naturals, type_name
 
 
@@ -103,9 +102,10 @@ def nonzero(node: Any, x: Any, importer: Any) -> Any:
 
 def _nonzero(node: Any, importer: Any) -> Any:
     """(input) -> the positions of elements that are not zero, one row for each."""
-    x = importer.env[node.args[0]]
-    if not x.ty.shape:
-        raise Unsupported.at(node, "the positions in a tensor of no axis are not imported")
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    if not x.ty.shape:  # a tensor of no axis has one row without positions, or none
+        rows = nonzero(node, emit(R.reshape(x, [1])), importer)
+        return emit(R.full([rows.ty.shape[1], 0], relax.const(0, "int64"), "int64"))
     return importer.block_builder.emit(R.permute_dims(nonzero(node, x, importer), [1, 0]))
 
 

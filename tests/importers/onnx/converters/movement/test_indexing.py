@@ -75,6 +75,11 @@ def test_top_k_of_one_axis() -> None:
     compare(node, {"x": x}, {"k": np.array([2])})
 
 
+def test_top_k_of_nothing() -> None:
+    node = helper.make_node("TopK", ["x", "k"], ["v", "i"])
+    compare(node, {"x": floats(2, 4)}, {"k": np.array([0])})
+
+
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 def test_depth_to_space(mode: str) -> None:
     compare(helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=2, mode=mode), {"x": floats(1, 8, 2, 3)})

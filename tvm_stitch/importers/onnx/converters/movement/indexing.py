@@ -105,6 +105,9 @@ def _top_k(node: Node) -> Any:
         raise Unsupported(f"k = {k} of {size} elements of axis {axis}")
     if node.dtype(0) in ("uint64", "uint32", "uint16", "bfloat16"):
         raise Unsupported(f"it sorts {node.dtype(0)}, which TVM does not; cast the input")
+    if k == 0:  # TVM would return all elements
+        none = relax.ShapeExpr([k if i == axis else d for i, d in enumerate(node.shape(0))])
+        return tuple(relax.op.full(none, scalar(0, kind), kind) for kind in (node.dtype(0), "int64"))
     largest = bool(node.attributes.get("largest", 1))
     both = node.emit(relax.op.topk(node.tensor(0), k, axis, ret_type="both", largest=largest, dtype="int64"))
     return tuple(node.emit(relax.TupleGetItem(both, i)) for i in range(2))
