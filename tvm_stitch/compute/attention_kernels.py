@@ -18,6 +18,8 @@ from .attention import Attention, with_heads_as_queries
 from .cpu import attention as cpu_attention
 from .cuda import attention as cuda_attention
 from .cuda import attention_few
+from .cuda.attention_library import LibraryAttention, library_attention
+from .cuda.library import CUDNN_ATTENTION, why_not
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -38,6 +40,9 @@ class AttentionKernels(Protocol):
 
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result."""
+
+    def library(self, attention: Attention) -> LibraryAttention | None:
+        """Return the call of a library that computes this attention or runs the kernel, or None to call the kernel."""
 
 
 def attention_kernels(target: Target, config: StitchConfig) -> AttentionKernels | None:
@@ -77,6 +82,15 @@ class _Cuda:
             return attention_few.cuda_attention_few(attention, numbers, self.device)
         return cuda_attention.cuda_attention(attention, numbers, self.device)
 
+    def library(self, attention: Attention) -> LibraryAttention | None:
+        if self._has_few(attention.queries) or self.config.compute_of("attention") == "templates":
+            return None
+        try:
+            call = library_attention(attention, self.device.choices)
+        except Refusal:
+            return None
+        return call if why_not(CUDNN_ATTENTION, self.config) is None else None
+
 
 @dataclass(frozen=True)
 class _Cpu:
@@ -96,6 +110,9 @@ class _Cpu:
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         attention = with_heads_as_queries(attention)
         return cpu_attention.cpu_attention(attention, numbers, self.target, self.device.choices)
+
+    def library(self, attention: Attention) -> LibraryAttention | None:
+        return None
 
 
 def _check_asked(config: StitchConfig) -> None:

@@ -52,3 +52,10 @@ class KernelChoices:
     attention_two_tiles_queries: int = 512
     """Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
     blocks."""
+    attention_library_fewest_keys: int = 256
+    """Fewest keys of attention that cuDNN may compute. Of fewer, this package's kernel is faster: for 128 keys it took
+    17 us, and cuDNN 47 (H200, float16, 32 x 12 heads of 64)."""
+    attention_library_fewest_symbolic_keys: int = 1024
+    """The same of symbolic shapes, for which nothing is measured, and for each of which cuDNN compiles a kernel."""
+    attention_workspace_bytes: int = 1 << 20
+    """Device memory that attention by cuDNN may use in addition to its operands. cuDNN 9.28 asks for 256 bytes."""

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions by cuDNN, as functions of a TVM module: linked into the library of each model that calls them.
 //
-// What this file uses of cuDNN's interface is declared here: it compiles where cuDNN is not installed. Nothing is
-// allocated on a device: the caller passes workspace.
+// Nothing is allocated on a device: the caller passes workspace.
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -20,41 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn.h"
 #include "tuned.h"
 
 namespace {
 
 using namespace tvm_stitch;
-
-// -- what is used of the interface ----------------------------------------------------------------------------
-// Numbers of enumerations as all versions of cuDNN 9 have them.
-
-constexpr int kFloat32 = 0, kFloat16 = 2, kBFloat16 = 9;  // cudnnDataType_t
-constexpr int kCrossCorrelation = 1;                      // cudnnConvolutionMode_t
-
-enum Kind {  // cudnnBackendDescriptorType_t
-  kWindow = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kExecution = 5, kForward = 10, kWeightGradient = 11,
-  kDataGradient = 12, kGraph = 15, kPack = 16, kTensor = 17
-};
-
-enum Type {  // cudnnBackendAttributeType_t
-  kHandleType = 0, kDataType = 1, kInt64 = 3, kFloat = 4, kPointer = 6, kModeType = 7, kHeuristicMode = 8,
-  kNoteType = 11, kDescriptor = 15
-};
-
-enum Attribute {  // cudnnBackendAttributeName_t
-  kWindowCompute = 100, kWindowMode = 101, kWindowDilations = 102, kWindowStrides = 103, kWindowPaddingBehind = 104,
-  kWindowPaddingBefore = 105, kWindowAxes = 106,
-  kHeuristicAttribute = 200, kHeuristicGraph = 201, kHeuristicResults = 202,
-  kConfigEngine = 300,
-  kExecutionHandle = 400, kExecutionConfig = 401, kExecutionWorkspace = 402,
-  kGraphHandle = 800, kGraphOperations = 801,
-  kTensorAlignment = 900, kTensorType = 901, kTensorExtents = 902, kTensorStrides = 903, kTensorId = 906,
-  kPackIds = 1000, kPackPointers = 1001, kPackWorkspace = 1003,
-  kEngineNotes = 1303
-};
-
-constexpr int kByHeuristicA = 3, kByFallback = 2;  // cudnnBackendHeurMode_t
 
 // An operation, and its attributes.
 struct Operation {
@@ -65,85 +35,6 @@ struct Operation {
 constexpr Operation kForwardOf = {kForward, 700, 701, 702, 704, 703, 705};
 constexpr Operation kDataGradientOf = {kDataGradient, 706, 707, 708, 710, 709, 711};
 constexpr Operation kWeightGradientOf = {kWeightGradient, 712, 713, 714, 716, 715, 717};
-
-enum Note {  // cudnnBackendNumericalNote_t
-  kTensorCores = 0, kNarrowsInputs = 1, kNarrowSums = 2, kSpectral = 3, kVaries = 4, kWinograd = 5, kWinogradLast = 8
-};
-
-struct Library : Interface {
-  static constexpr const char* kTitle = "cuDNN";
-  static std::unique_ptr<Library> Open(const std::string& path);
-
-  int (*set_stream)(Handle, void* stream);
-  int (*descriptor_create)(int kind, Opaque*);
-  int (*descriptor_destroy)(Opaque);
-  int (*set)(Opaque, int attribute, int type, int64_t count, const void*);
-  int (*get)(const void*, int attribute, int type, int64_t asked, int64_t* found, void*);
-  int (*finalize)(Opaque);
-  int (*execute)(Handle, Opaque execution, Opaque pack);
-};
-
-constexpr const char* kAdvice =
-    "install nvidia-cudnn-cu13 (CUDA 13) or nvidia-cudnn-cu12 (CUDA 12), or name the library in TVM_STITCH_CUDNN";
-
-std::unique_ptr<Library> Library::Open(const std::string& path) {
-  void* file = OpenFile(kTitle, path, "TVM_STITCH_CUDNN", {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
-  auto made = std::make_unique<Library>();
-  Resolve(file, "cudnnCreate", &made->create);
-  Resolve(file, "cudnnGetVersion", &made->version);
-  Resolve(file, "cudnnGetErrorString", &made->status_text);
-  Resolve(file, "cudnnSetStream", &made->set_stream);
-  Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
-  Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
-  Resolve(file, "cudnnBackendSetAttribute", &made->set);
-  Resolve(file, "cudnnBackendGetAttribute", &made->get);
-  Resolve(file, "cudnnBackendFinalize", &made->finalize);
-  Resolve(file, "cudnnBackendExecute", &made->execute);
-  return made;
-}
-
-constexpr auto TheLibrary = The<Library>;
-constexpr auto Check = CheckStatus<Library>;
-
-// One of the library's descriptors, destroyed with its owner.
-class Descriptor {
- public:
-  explicit Descriptor(int kind) { Check(TheLibrary().descriptor_create(kind, &made_), "a descriptor"); }
-  Descriptor(Descriptor&& other) noexcept : made_(std::exchange(other.made_, nullptr)) {}
-  Descriptor(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (made_ != nullptr) TheLibrary().descriptor_destroy(made_);
-  }
-
-  Opaque get() const { return made_; }
-
-  template <typename Value>
-  Descriptor& Set(int attribute, int type, const Value* values, size_t count) {
-    Check(TheLibrary().set(made_, attribute, type, static_cast<int64_t>(count), values), "describing a convolution");
-    return *this;
-  }
-  template <typename Value>
-  Descriptor& Set(int attribute, int type, const Value& value) {
-    return Set(attribute, type, &value, 1);
-  }
-  Descriptor& Set(int attribute, const std::vector<int64_t>& values) {
-    return Set(attribute, kInt64, values.data(), values.size());
-  }
-  Descriptor& Set(int attribute, const Descriptor& other) { return Set(attribute, kDescriptor, other.made_); }
-
-  // Whether the library takes what was described.
-  bool IsFinal() { return TheLibrary().finalize(made_) == 0; }
-  void Finalize() { Check(TheLibrary().finalize(made_), "describing a convolution"); }
-
- private:
-  Opaque made_ = nullptr;
-};
-
-// The library's handle of the current device, for one thread: it holds a stream.
-Handle TheHandle(int device) {
-  thread_local std::map<int, Handle> handles;  // never destroyed: at exit the driver may be gone
-  return HandleOf<Library>(device, &handles);
-}
 
 // -- what is asked for ----------------------------------------------------------------------------------------
 struct Mode {
@@ -244,7 +135,6 @@ struct Operands {
 };
 
 // -- plans: what the library executes, kept by everything that it depends on ----------------------------------
-constexpr int64_t kMostConfigs = 64;   // of a heuristic
 constexpr size_t kMostTimed = 8;       // that are timed
 constexpr int64_t kIds[] = {'x', 'w', 'y'};
 constexpr uint32_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
@@ -279,50 +169,16 @@ Descriptor MadeTensor(int64_t id, const std::vector<int64_t>& extents, bool chan
   return made;
 }
 
-// Whether an engine computes what it is asked for: with no less precision than the mode says, and always the same.
+// Whether an engine with these numerical notes computes what it is asked for: with no less precision than the mode says,
+// and always the same.
 // Errors of transformed convolutions grow with the largest element near a result. The gradient of a weight sums over all
 // places: that element is in every sum anyway.
-bool IsAllowed(const Descriptor& config, int dtype, const Mode& mode) {
-  const Library& library = TheLibrary();
-  Descriptor engine(kEngine);
-  Opaque its = engine.get();
-  int64_t count = 0;
-  if (library.get(config.get(), kConfigEngine, kDescriptor, 1, &count, &its) != 0) return false;
-  int notes[32];
-  if (library.get(its, kEngineNotes, kNoteType, 32, &count, notes) != 0) return false;
-  return std::none_of(notes, notes + count, [&](int note) {
+bool IsAllowed(const std::vector<int>& notes, int dtype, const Mode& mode) {
+  return std::none_of(notes.begin(), notes.end(), [&](int note) {
     if (note == kNarrowsInputs || note == kTensorCores) return dtype == kFloat32 && !(mode.tf32 && note == kTensorCores);
     if (note >= kWinograd && note <= kWinogradLast) return !mode.computes_w();
     return note == kNarrowSums || note == kSpectral || note == kVaries;
   });
-}
-
-// What can be executed, the best first by cuDNN's own judgement.
-std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int dtype, const Mode& mode,
-                                   int64_t workspace, size_t most) {
-  const Library& library = TheLibrary();
-  std::vector<Descriptor> found;
-  for (int way : {kByHeuristicA, kByFallback}) {
-    Descriptor heuristic(kHeuristic);
-    heuristic.Set(kHeuristicGraph, graph).Set(kHeuristicAttribute, kHeuristicMode, way);
-    if (!heuristic.IsFinal()) continue;
-    std::vector<Descriptor> configs;
-    std::vector<Opaque> raw;
-    for (int64_t i = 0; i < kMostConfigs; ++i) raw.push_back(configs.emplace_back(kConfig).get());
-    int64_t count = 0;
-    if (library.get(heuristic.get(), kHeuristicResults, kDescriptor, kMostConfigs, &count, raw.data()) != 0) continue;
-    for (int64_t i = 0; i < count && found.size() < most; ++i) {
-      if (!IsAllowed(configs[i], dtype, mode)) continue;
-      Descriptor execution(kExecution);
-      execution.Set(kExecutionHandle, kHandleType, handle).Set(kExecutionConfig, configs[i]);
-      int64_t needed = 0, one = 0;
-      if (!execution.IsFinal()) continue;
-      if (library.get(execution.get(), kExecutionWorkspace, kInt64, 1, &one, &needed) != 0) continue;
-      if (needed <= workspace) found.push_back(std::move(execution));
-    }
-    if (!found.empty()) break;
-  }
-  return found;
 }
 
 std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shapes& shapes, const Window& window,
@@ -346,7 +202,8 @@ std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shape
   int64_t kept = mode.timed ? choices.Find(key, -1) : 0;
   bool measures = kept < 0 && !capturing;
   size_t most = measures ? kMostTimed : std::max<int64_t>(kept, 0) + 1;
-  auto found = Candidates(handle, graph, dtype, mode, SizeOf(given.workspace), most);
+  auto allows = [&](const std::vector<int>& notes) { return IsAllowed(notes, dtype, mode); };
+  auto found = Candidates(handle, graph, allows, SizeOf(given.workspace), most);
   if (found.empty()) {
     TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN has no algorithm for a convolution with "
                                 << SizeOf(given.workspace)
