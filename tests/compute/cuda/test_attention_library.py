@@ -53,6 +53,15 @@ def test_heads_that_share_keys() -> None:
     assert numbers(grouped()) == [2, 8, 2, 512, 1024, 64, 0, *q, *k, *k, *q]
 
 
+def test_heads_that_share_keys_of_one_batch() -> None:
+    a = grouped()
+    (q, k, v, out) = (
+        replace(x, strides=(0, *x.strides[1:])) for x in (a.q, a.k, a.v, a.out)
+    )  # fmt: skip
+    found = numbers(replace(a, leading=(1, 2, 4), q=q, k=k, v=v, out=out))
+    assert found[:3] == [1, 8, 2] and found[7:11] == [0, 8 * 64, 64, 512]
+
+
 def test_one_head_of_keys() -> None:
     a = described(PLAIN)
     keys = Operand((2, 1024, 1, 64), "float16", 0, (0, 1024 * 64, 0, 64))

@@ -114,15 +114,12 @@ def _candidates(axes: list[int], is_shared: bool) -> list[_Axes]:
     """Return the possible divisions of the leading axes that are not 1."""
     *before, last = axes or [2]
     if not is_shared:
-        joined = _Axes(tuple(before), (last,), (last,))
-        return (
-            [joined]
-            if len(before) < 2
-            else [joined, _Axes((before[0],), (before[1], last), (before[1], last))]
-        )
-    if len(before) < 2:
-        return [_Axes(tuple(before), (last,), ())]
-    return [_Axes((before[0],), (before[1], last), (before[1],)), _Axes(tuple(before), (last,), ())]
+        ways = [_Axes(tuple(before), (last,), (last,))]
+        ways += [_Axes((before[0],), (before[1], last), (before[1], last))] if len(before) == 2 else []
+        return ways
+    own = _Axes(tuple(before), (last,), ())  # a batch for each head of keys
+    joined = [_Axes(tuple(before[:-1]), (before[-1], last), (before[-1],))] if before else []
+    return [*joined, own]
 
 
 def _fits(attention: Attention, axes: _Axes) -> bool:
