@@ -78,6 +78,7 @@ CHECKED = (
     Long(2, 8, 512, 1024, 128, key_heads=2, causal=True),
     Long(2, 8, 512, 512, 64, mask=(2, 1, 1, 512)),
     Long(2, 8, 515, 517, 64, mask=(1, 8, 515, 517), dtype="bfloat16"),
+    Long(1, 8, 1024, 1024, 256, causal=True),
     Long(1, 8, 1100, 1100, 64, causal=True, symbolic=True),
 )
 TIMED = (
@@ -201,7 +202,7 @@ def checked(target: Any) -> Iterator[tuple[str, bool]]:
     """Yield a line for each case, and whether its error is at most 1.2 times PyTorch's, or that of rounding."""
     for case in CHECKED:
         model = Model(case, target)
-        lengths = (case.queries, 2048, 1500) if case.symbolic else (case.queries,)
+        lengths = (case.queries, 4096, 5000) if case.symbolic else (case.queries,)
         for length in lengths:
             if case.symbolic:
                 model.draw(

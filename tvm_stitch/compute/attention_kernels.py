@@ -69,6 +69,9 @@ class _Cuda:
         if self._has_few(attention.queries):
             attention_few.check(attention, self.device)
             return
+        if self._is_for_library(attention):
+            attention_few.check(attention, self.device, is_fallback=True)
+            return
         cuda_attention.check(attention, self.device.shared_per_block)
         if self.config.tf32 and attention.q.dtype == "float32":
             raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
@@ -77,16 +80,22 @@ class _Cuda:
         """Return whether queries are so few that another kernel is for them."""
         return isinstance(queries, int) and queries < self.device.choices.attention_fewest_queries
 
+    def _is_for_library(self, attention: Attention) -> bool:
+        """Return whether heads are so wide that a library alone is fast. Its fallback is the kernel of few queries."""
+        return attention.size > cuda_attention.LARGEST_HEAD and self.library(attention) is not None
+
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         if self._has_few(attention.queries):
             return attention_few.cuda_attention_few(attention, numbers, self.device)
+        if self._is_for_library(attention):
+            return attention_few.cuda_attention_few(attention, numbers, self.device, is_fallback=True)
         return cuda_attention.cuda_attention(attention, numbers, self.device)
 
     def library(self, attention: Attention) -> LibraryAttention | None:
         if self._has_few(attention.queries) or self.config.compute_of("attention") == "templates":
             return None
         try:
-            call = library_attention(attention, self.device.choices)
+            call = library_attention(attention, capability_of(self.target), self.device.choices)
         except Refusal:
             return None
         return call if why_not(CUDNN_ATTENTION, self.config) is None else None

@@ -33,18 +33,18 @@ def shared_by_batches(operand: Operand) -> Operand:
 
 
 def numbers(attention: Attention, choices: Choices | None = None) -> list[Any]:
-    return list(library_attention(attention, choices or Choices()).numbers)
+    return list(library_attention(attention, 90, choices or Choices()).numbers)
 
 
 def test_batches_and_heads() -> None:
-    found = library_attention(replace(described(PLAIN), causal=512), Choices())
+    found = library_attention(replace(described(PLAIN), causal=512), 90, Choices())
     q, k = [0, 512 * 512, 64, 512], [0, 1024 * 512, 64, 512]
     assert list(found.numbers) == [2, 8, 8, 512, 1024, 64, 512, *q, *k, *k, *q]
     assert found.mode.split() == [
         "causal",
         "timed",
         f"scale={PLAIN.scale.hex()}",
-        "fewest_keys=1024",
+        "fewest_keys=4096",
     ]
 
 
@@ -93,7 +93,7 @@ def test_three_axes_that_are_two() -> None:
     assert numbers(wide)[:3] == [12, 8, 8]
     mask = Operand((4, 1, 512, 1024), "float16", 0, (0, 512 * 1024, 0, 1024, 1))
     with pytest.raises(Refusal, match="not two axes"):
-        library_attention(replace(wide, mask=mask), Choices())
+        library_attention(replace(wide, mask=mask), 90, Choices())
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_three_axes_that_are_two() -> None:
 )
 def test_masks(strides: tuple[int, ...], wanted: list[int]) -> None:
     mask = Operand((2, 1, 512, 1024), "float32", 0, strides)
-    found = library_attention(replace(described(PLAIN), mask=mask), Choices())
+    found = library_attention(replace(described(PLAIN), mask=mask), 90, Choices())
     assert list(found.numbers[-4:]) == wanted and "masked" in found.mode.split()
 
 
 def test_symbolic_lengths_are_not_timed() -> None:
     n = symbol("n")
-    found = library_attention(described(replace(PLAIN, queries=n, keys=n)), Choices())
+    found = library_attention(described(replace(PLAIN, queries=n, keys=n)), 90, Choices())
     assert "timed" not in found.mode.split() and found.numbers[3] is n
 
 
@@ -128,9 +128,17 @@ def test_symbolic_lengths_are_not_timed() -> None:
 )  # fmt: skip
 def test_refusals(change: Any, reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        library_attention(change(described(PLAIN)), Choices())
+        library_attention(change(described(PLAIN)), 90, Choices())
 
 
 def test_fewest_keys_is_a_choice() -> None:
     small = described(Case(2, 8, 64, 64, 64))
     assert numbers(small, replace(Choices(), attention_library_fewest_keys=64))[4] == 64
+
+
+def test_wide_heads() -> None:
+    wide = described(replace(PLAIN, size=256))
+    assert numbers(wide)[5] == 256
+    for attention, capability in ((wide, 80), (described(replace(PLAIN, size=264)), 90)):
+        with pytest.raises(Refusal, match="heads of"):
+            library_attention(attention, capability, Choices())

@@ -110,6 +110,7 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
         replace(LONG, mask=(2, 4, 20, 260)),
         replace(LONG, mask=(2, 1, 1, 260), mask_dtype="float32"),
         replace(LONG, mask=(1, 4, 20, 260), flat=True),
+        replace(LONG, size=256),
     ],
     ids=str,
 )
@@ -173,6 +174,16 @@ def test_slices_of_one_product_and_a_causal_mask(causal: str) -> None:
 def test_the_kernel_alone(case: Case, options: dict[str, Any]) -> None:
     made, told = rewritten(module(case), **options)
     assert calls(made) == [] and [how.split(":")[0] for how in told] == ["our kernel"]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_wide_heads_need_the_library(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our kernel of few queries stands in where cuDNN is missing when the model runs, not when it is compiled."""
+    monkeypatch.setattr(library.CUDNN_ATTENTION, "opened", arch == "sm_80")
+    monkeypatch.setattr(library.CUDNN_ATTENTION, "missing", lambda: "cuDNN is not here")
+    target = resolve_target({"kind": "cuda", "arch": arch})
+    made = FusedAttention(target, StitchConfig())(module(replace(LONG, size=256)))
+    assert calls(made) == [] and "heads of 256 elements" in str(dict(decisions_of(made).computed))
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,14 @@ from ...graph.dtype import HALF
 from ...graph.extent import Extent, is_number, is_static, product, same
 from ...support.failures import Refusal
 from ..attention import Attention, Operand
+from .attention import LARGEST_HEAD as LARGEST_OWN_HEAD
 from .attention import is_aligned
+
+LARGEST_HEAD = 256
+"""Most elements of a head for cuDNN 9, on devices of ``FIRST_FOR_WIDE_HEADS`` and later."""
+
+FIRST_FOR_WIDE_HEADS = 90
+"""Ten times the least compute capability for heads of more elements than this package's kernel takes."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,12 @@ class _Axes:
     key_heads: tuple[int, ...]
 
 
-def library_attention(attention: Attention, choices: Choices) -> LibraryAttention:
+def library_attention(attention: Attention, capability: int, choices: Choices) -> LibraryAttention:
     """Return the call that lets cuDNN compute attention.
 
     Args:
         attention: the computation.
+        capability: ten times the compute capability of the device.
         choices: the constants of choice of the device.
 
     Raises:
@@ -61,6 +69,8 @@ def library_attention(attention: Attention, choices: Choices) -> LibraryAttentio
     dtypes = {operand.dtype for operand in (a.q, a.k, a.v, a.out)}
     if len(dtypes) > 1 or not dtypes <= set(HALF):
         raise Refusal("cuDNN computes attention of one half type")
+    if a.size > (LARGEST_HEAD if capability >= FIRST_FOR_WIDE_HEADS else LARGEST_OWN_HEAD):
+        raise Refusal(f"heads of {a.size} elements")
     if not is_aligned(a):
         raise Refusal("rows do not provably begin at multiples of 16 bytes")
     if isinstance(a.keys, int) and a.keys < choices.attention_library_fewest_keys:
