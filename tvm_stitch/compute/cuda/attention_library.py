@@ -97,8 +97,8 @@ def library_attention(attention: Attention, capability: int, choices: Choices) -
 
 
 def _check_mask(attention: Attention, mask: Operand) -> None:
-    if attention.safe:
-        raise Refusal("cuDNN does not promise zeros for a query that sees no key")
+    if not attention.safe:
+        raise Refusal("a query that sees no key has the result NaN here, and 0 by cuDNN")
     if not is_number(mask.strides[4], 1):
         raise Refusal("the columns of its mask are not adjacent in memory")
 
