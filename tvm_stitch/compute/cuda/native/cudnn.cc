@@ -10,8 +10,8 @@
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +39,7 @@ constexpr Operation kWeightGradientOf = {kWeightGradient, 712, 713, 714, 716, 71
 // -- what is asked for ----------------------------------------------------------------------------------------
 struct Mode {
   bool channels_last = false, tf32 = false, timed = false;
+  bool bias = false, residual = false, relu = false;  // what follows the convolution, in this graph
   Operation operation = kForwardOf;
 
   // Which of x, w and y is computed of the other two: of y that is its gradient, if it is not y.
@@ -57,6 +58,12 @@ Mode ModeOf(std::string_view words) {
       mode.tf32 = true;
     } else if (word == "timed") {
       mode.timed = true;
+    } else if (word == "bias") {
+      mode.bias = true;
+    } else if (word == "residual") {
+      mode.residual = true;
+    } else if (word == "relu") {
+      mode.relu = true;
     } else if (word == "weight_gradient") {
       mode.operation = kWeightGradientOf;
     } else if (word == "data_gradient") {
@@ -66,6 +73,12 @@ Mode ModeOf(std::string_view words) {
     }
   });
   if (!has_layout) TVM_FFI_THROW(ValueError) << "tvm_stitch: the mode of a convolution names no layout";
+  if ((mode.residual || mode.relu) && !mode.bias) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: a convolution with a residual or ReLU has a bias";
+  }
+  if (mode.bias && mode.operation.kind != kForward) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: a gradient of a convolution has no bias";
+  }
   return mode;
 }
 
@@ -129,31 +142,50 @@ void CheckShapes(const Shapes& s, const Window& window) {
 
 struct Operands {
   DLTensor x, w, y, workspace;
+  std::vector<DLTensor> more;  // the bias, the residual
 
-  std::array<void*, 3> pointers() const { return {AddressOf(x), AddressOf(w), AddressOf(y)}; }
+  // Of x, w, y, then of ``more``.
+  std::vector<void*> pointers() const {
+    std::vector<void*> found = {AddressOf(x), AddressOf(w), AddressOf(y)};
+    for (const DLTensor& each : more) found.push_back(AddressOf(each));
+    return found;
+  }
   void* scratch() const { return AddressOf(workspace); }
 };
 
+// The bias has an element for each channel, the residual one for each of the result.
+void CheckMore(const Operands& given, const Shapes& s, int dtype) {
+  for (size_t i = 0; i < given.more.size(); ++i) {
+    const DLTensor& each = given.more[i];
+    if (TypeOf(each.dtype) != dtype || SizeOf(each) != (i == 0 ? s.y[1] : SizeOf(given.y))) {
+      TVM_FFI_THROW(ValueError) << "tvm_stitch: the " << (i == 0 ? "bias" : "residual")
+                                << " of a convolution does not fit its result";
+    }
+  }
+}
+
 // -- plans: what the library executes, kept by everything that it depends on ----------------------------------
 constexpr size_t kMostTimed = 8;       // that are timed
-constexpr int64_t kIds[] = {'x', 'w', 'y'};
+constexpr int64_t kIds[] = {'x', 'w', 'y', 'b', 'r'}, kFirstVirtual = 1000;
+constexpr int kAdd = 0, kRelu = 100, kNansPropagate = 1;  // cudnnPointwiseMode_t, cudnnNanPropagation_t
 constexpr uint32_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
 
 struct Plan {
   Descriptor execution;
-  std::array<void*, 4> bound{};       // the pointers of the pack
+  std::vector<void*> bound;  // the pointers of the pack
   std::unique_ptr<Descriptor> pack;
 
   explicit Plan(Descriptor made) : execution(std::move(made)) {}
 
   // The same pointers come again and again where memory is planned.
   void Run(Handle handle, const Operands& given) {
-    auto [x, w, y] = given.pointers();
-    std::array<void*, 4> pointers = {x, w, y, given.scratch()};
+    std::vector<void*> pointers = given.pointers();
+    size_t count = pointers.size();
+    pointers.push_back(given.scratch());
     if (pack == nullptr || pointers != bound) {
       pack = std::make_unique<Descriptor>(kPack);
-      pack->Set(kPackIds, kInt64, kIds, 3).Set(kPackPointers, kPointer, pointers.data(), 3);
-      pack->Set(kPackWorkspace, kPointer, pointers[3]).Finalize();
+      pack->Set(kPackIds, kInt64, kIds, count).Set(kPackPointers, kPointer, pointers.data(), count);
+      pack->Set(kPackWorkspace, kPointer, pointers[count]).Finalize();
       bound = pointers;
     }
     Check(TheLibrary().execute(handle, execution.get(), pack->get()), "a convolution");
@@ -165,9 +197,79 @@ Descriptor MadeTensor(int64_t id, const std::vector<int64_t>& extents, bool chan
   made.Set(kTensorType, kDataType, dtype).Set(kTensorExtents, extents);
   made.Set(kTensorStrides, Strides(extents, channels_last));
   int64_t alignment = AlignmentOf(address, kMostAlignment);
-  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, alignment).Finalize();
+  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, alignment);
+  if (id >= kFirstVirtual) made.Set(kTensorIsVirtual, kBoolean, true);
+  made.Finalize();
   return made;
 }
+
+// The operators of a graph, in order.
+class Operations {
+ public:
+  explicit Operations(const Operands& given, const Shapes& shapes, int dtype, const Mode& mode)
+      : pointers_(given.pointers()), shapes_(shapes), mode_(mode), dtype_(dtype) {}
+
+  Descriptor Graph(Handle handle, const Window& window) {
+    Descriptor& data = Stored(0, shapes_.x);
+    Descriptor& weight = Stored(1, shapes_.w);
+    Descriptor& out = Stored(2, shapes_.y);
+    Convolution(window, data, weight, mode_.bias ? Virtual() : out);
+    if (mode_.residual) Elementwise(kAdd, Virtual(), &Stored(4, shapes_.y));
+    std::vector<int64_t> channels(shapes_.y.size(), 1);
+    channels[1] = shapes_.y[1];
+    if (mode_.bias) Elementwise(kAdd, mode_.relu ? Virtual() : out, &Stored(3, channels));
+    if (mode_.relu) Elementwise(kRelu, out, nullptr);
+    std::vector<Opaque> raw;
+    for (Descriptor& each : operations_) raw.push_back(each.get());
+    Descriptor graph(kGraph);
+    graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, kDescriptor, raw.data(), raw.size());
+    graph.Finalize();
+    return graph;
+  }
+
+ private:
+  Descriptor& Stored(size_t at, const std::vector<int64_t>& extents) {
+    return kept_.emplace_back(MadeTensor(kIds[at], extents, mode_.channels_last, dtype_, pointers_[at]));
+  }
+
+  // A result that only the next operator reads; it is not rounded.
+  Descriptor& Virtual() {
+    int64_t id = kFirstVirtual + static_cast<int64_t>(kept_.size());
+    return kept_.emplace_back(MadeTensor(id, shapes_.y, mode_.channels_last, kFloat32, nullptr));
+  }
+
+  void Convolution(const Window& window, const Descriptor& data, const Descriptor& weight, Descriptor& out) {
+    Descriptor& windows = kept_.emplace_back(kWindow);
+    windows.Set(kWindowCompute, kDataType, kFloat32).Set(kWindowMode, kModeType, kCrossCorrelation);
+    windows.Set(kWindowAxes, kInt64, static_cast<int64_t>(window.stride.size()));
+    windows.Set(kWindowPaddingBefore, window.padding).Set(kWindowPaddingBehind, window.padding);
+    windows.Set(kWindowStrides, window.stride).Set(kWindowDilations, window.dilation).Finalize();
+    const Operation& its = mode_.operation;
+    Descriptor& made = operations_.emplace_back(its.kind);
+    made.Set(its.alpha, kFloat, 1.0f).Set(its.beta, kFloat, 0.0f).Set(its.window, windows);
+    made.Set(its.x, data).Set(its.w, weight).Set(its.y, out).Finalize();
+    last_ = &out;
+  }
+
+  void Elementwise(int op, Descriptor& out, const Descriptor* other) {
+    Descriptor& config = kept_.emplace_back(kElementwise);
+    config.Set(kElementwiseOperator, kElementwiseMode, op).Set(kElementwiseCompute, kDataType, kFloat32);
+    if (op == kRelu) config.Set(kElementwiseNans, kNansType, kNansPropagate);
+    config.Finalize();
+    Descriptor& made = operations_.emplace_back(kElementwiseOf);
+    made.Set(kElementwiseConfig, config).Set(kElementwiseX, *last_).Set(kElementwiseY, out);
+    if (other != nullptr) made.Set(kElementwiseB, *other);
+    made.Finalize();
+    last_ = &out;
+  }
+
+  std::vector<void*> pointers_;
+  const Shapes& shapes_;
+  const Mode& mode_;
+  int dtype_;
+  std::deque<Descriptor> kept_, operations_;
+  Descriptor* last_ = nullptr;
+};
 
 // Whether an engine with these numerical notes computes what it is asked for: with no less precision than the mode says,
 // and always the same.
@@ -183,20 +285,7 @@ bool IsAllowed(const std::vector<int>& notes, int dtype, const Mode& mode) {
 
 std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shapes& shapes, const Window& window,
                                int dtype, const Mode& mode, const std::string& key, int device, void* stream) {
-  auto [x, w, y] = given.pointers();
-  Descriptor data = MadeTensor(kIds[0], shapes.x, mode.channels_last, dtype, x);
-  Descriptor weight = MadeTensor(kIds[1], shapes.w, mode.channels_last, dtype, w);
-  Descriptor out = MadeTensor(kIds[2], shapes.y, mode.channels_last, dtype, y);
-  Descriptor windows(kWindow), graph(kGraph);
-  windows.Set(kWindowCompute, kDataType, kFloat32).Set(kWindowMode, kModeType, kCrossCorrelation);
-  windows.Set(kWindowAxes, kInt64, static_cast<int64_t>(window.stride.size()));
-  windows.Set(kWindowPaddingBefore, window.padding).Set(kWindowPaddingBehind, window.padding);
-  windows.Set(kWindowStrides, window.stride).Set(kWindowDilations, window.dilation).Finalize();
-  const Operation& its = mode.operation;
-  Descriptor operation(its.kind);
-  operation.Set(its.alpha, kFloat, 1.0f).Set(its.beta, kFloat, 0.0f).Set(its.window, windows);
-  operation.Set(its.x, data).Set(its.w, weight).Set(its.y, out).Finalize();
-  graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, operation).Finalize();
+  Descriptor graph = Operations(given, shapes, dtype, mode).Graph(handle, window);
   bool capturing = IsCapturing(stream);
   Choices& choices = ChoicesOf("cudnn", TheLibrary().version(), device);
   int64_t kept = mode.timed ? choices.Find(key, -1) : 0;
@@ -238,11 +327,16 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   const DLTensor& result = mode.computes_x() ? given.x : mode.computes_w() ? given.w : given.y;
   if (SizeOf(result) == 0) return;
   CheckShapes(shapes, window);
+  CheckMore(given, shapes, dtype);
   DLDevice device = result.device;
   OnDevice current(device.device_id);
   void* stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
-  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) return FillWithZeros(result, stream);
+  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) {
+    if (mode.bias) TVM_FFI_THROW(ValueError) << "tvm_stitch: a convolution with a bias has operands with elements";
+    return FillWithZeros(result, stream);
+  }
   std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed, mode.operation.kind};
+  if (mode.bias) key.insert(key.end(), {'b', mode.residual, mode.relu});
   key.push_back(SizeOf(given.workspace));
   for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer, kMostAlignment));
   for (const auto* part : {&shapes.x, &shapes.w, &shapes.y}) key.insert(key.end(), part->begin(), part->end());
@@ -260,20 +354,29 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   found->second->Run(handle, given);
 }
 
-// convolution(data, weight, numbers, mode, out, workspace), or the gradients of one, with these words in the mode:
+// convolution(data, weight, bias and residual if there are any, numbers, mode, out, workspace), or the gradients of one,
+// with these words in the mode:
 // weight_gradient: convolution(data, gradient of the result, numbers, mode, out, workspace)
 // data_gradient: convolution(gradient of the result, weight, numbers, mode, out, workspace)
 void Convolution(ffi::PackedArgs args, ffi::Any*) {
-  if (args.size() != 6) TVM_FFI_THROW(TypeError) << "tvm_stitch: a convolution has 6 arguments";
+  if (args.size() < 6 || args.size() > 8) {
+    TVM_FFI_THROW(TypeError) << "tvm_stitch: a convolution has 6 arguments, and at most a bias and a residual";
+  }
   Operands given{};
-  auto numbers = args[2].cast<ffi::Shape>();
-  auto words = args[3].cast<ffi::String>();
+  int last = args.size() - 4;
+  auto numbers = args[last].cast<ffi::Shape>();
+  auto words = args[last + 1].cast<ffi::String>();
   Mode mode = ModeOf(std::string_view(words.data(), words.size()));
-  DLTensor first = *args[0].cast<DLTensor*>(), second = *args[1].cast<DLTensor*>(), out = *args[4].cast<DLTensor*>();
+  if (last != 2 + mode.bias + mode.residual) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: the mode of a convolution names other operands";
+  }
+  DLTensor first = *args[0].cast<DLTensor*>(), second = *args[1].cast<DLTensor*>();
+  DLTensor out = *args[last + 2].cast<DLTensor*>();
+  for (int i = 2; i < last; ++i) given.more.push_back(*args[i].cast<DLTensor*>());
   given.x = mode.computes_x() ? out : first;
   given.w = mode.computes_w() ? out : second;
   given.y = mode.computes_x() ? first : mode.computes_w() ? second : out;
-  given.workspace = *args[5].cast<DLTensor*>();
+  given.workspace = *args[last + 3].cast<DLTensor*>();
   Compute(given, numbers, mode);
 }
 

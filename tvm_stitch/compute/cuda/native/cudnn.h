@@ -31,11 +31,11 @@ enum Kind {  // cudnnBackendDescriptorType_t
 
 enum Type {  // cudnnBackendAttributeType_t
   kHandleType = 0, kDataType = 1, kBoolean = 2, kInt64 = 3, kFloat = 4, kPointer = 6, kModeType = 7,
-  kHeuristicMode = 8, kNoteType = 11, kElementwiseMode = 14, kDescriptor = 15, kReductionMode = 18
+  kHeuristicMode = 8, kNansType = 10, kNoteType = 11, kElementwiseMode = 14, kDescriptor = 15, kReductionMode = 18
 };
 
 enum Attribute {  // cudnnBackendAttributeName_t
-  kElementwiseOperator = 0, kElementwiseCompute = 1, kElementwiseAxis = 9,
+  kElementwiseOperator = 0, kElementwiseCompute = 1, kElementwiseNans = 2, kElementwiseAxis = 9,
   kWindowCompute = 100, kWindowMode = 101, kWindowDilations = 102, kWindowStrides = 103, kWindowPaddingBehind = 104,
   kWindowPaddingBefore = 105, kWindowAxes = 106,
   kHeuristicAttribute = 200, kHeuristicGraph = 201, kHeuristicResults = 202,
