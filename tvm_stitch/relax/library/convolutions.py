@@ -36,7 +36,7 @@ from ..rewriting.operators import operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import bytes_of, has_elements, shape_of
 from .calls import check_capability, has_calls
-from .fused_convolutions import FusedConvolution, constant, fused_convolutions, scaled_weight
+from .fused_convolutions import FusedConvolution, fused_convolutions
 from .weight_gradients import WeightGradient, WeightGradients
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
@@ -106,22 +106,15 @@ class LibraryConvolutions(ComputePass):
             return False
 
     def _fused(self, match: Match, fused: FusedConvolution) -> relax.Expr | None:
-        """Return the call of a convolution and of what follows it, or None if its constants do not fit their type."""
+        """Return the call of a convolution and of what follows it, or None if its bias does not fit its type."""
         call, dtype = match.values[fused.convolution], str(match.before.ty.dtype)
-        weight = match.now(call.args[1])
-        if fused.scale is not None:
-            array = constant(match.values, call.args[1])
-            scaled = None if array is None else scaled_weight(array, fused.scale, dtype)
-            if scaled is None:
-                return None
-            weight = relax.const(scaled, dtype)
         with np.errstate(over="ignore"):
             bias = np.asarray(fused.bias).astype(dtype)
         if not np.isfinite(bias.astype("float32")).all():
             return None
         more = [relax.const(bias, dtype)] + ([] if fused.residual is None else [match.now(fused.residual)])
         behind = ["bias", *["residual"] * (fused.residual is not None), *["relu"] * fused.relu]
-        args = [match.now(call.args[0]), weight, *more]
+        args = [*map(match.now, call.args), *more]
         words = [CHANNELS_LAST, *["timed"] * is_static(shape_of(call) or ()), *behind]
         self.computed[f"conv2d {fused.end.name}"] = (
             f"{library.CUDNN.title}: channels last, with {' and '.join(behind)}"

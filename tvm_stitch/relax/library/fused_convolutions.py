@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the bias, the residual and the ReLU that cuDNN computes with a convolution of half types.
 
-Models write ``relu(scale * convolution + bias + residual)``. Scale and bias are those of a batch norm, and there are
-casts to float32 and back. The library's own kernels compute a bias, a residual and ReLU on sums in float32. A
-constant scale is multiplied into the constant weight.
+Models write ``relu(convolution + bias + residual)``, with casts to float32 and back. The library's own kernels compute
+a bias, a residual and ReLU on sums in float32. A scale stays apart: a weight that is half would be rounded again.
+(``in_half_precision`` scales weights before they become half.)
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
 
-from ...graph.dtype import HALF
 from ...graph.extent import same_shape
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
@@ -30,7 +28,7 @@ class FusedConvolution:
     Attributes:
         convolution: the variable of the convolution.
         end: the variable that the fused result replaces. It has the convolution's dtype.
-        scale, bias: float32 arrays with an element for each channel of the result, or None without one.
+        bias: a float32 array with an element for each channel of the result, or None without one.
         residual: the value that is added, of the result's shape and dtype, or None.
         relu: whether ReLU comes last.
         members: the variables from the convolution to the end.
@@ -38,7 +36,6 @@ class FusedConvolution:
 
     convolution: relax.Var
     end: relax.Var
-    scale: np.ndarray | None = None
     bias: np.ndarray | None = None
     residual: relax.Expr | None = None
     relu: bool = False
@@ -106,15 +103,12 @@ class _Reader:
             return fused if str(call.ty.dtype) in (str(fused.convolution.ty.dtype), "float32") else None
         if name == "relax.nn.relu":
             return None if fused.bias is None or fused.relu else replace(fused, relu=True)
-        if name not in ("relax.multiply", "relax.add") or fused.relu:
+        if name != "relax.add" or fused.relu:
             return None
         (other,) = [arg for arg in call.args if not arg.same_as(at)] or [None]
         if other is None:
             return None
         channels = self._of_channels(other, call)
-        if name == "relax.multiply":
-            is_first = fused.bias is None and fused.scale is None and channels is not None
-            return replace(fused, scale=channels) if is_first and self._weight(fused) is not None else None
         if channels is not None:
             return replace(fused, bias=channels) if fused.bias is None else None
         residual = self._half(other, str(fused.convolution.ty.dtype))
@@ -125,9 +119,6 @@ class _Reader:
             if same_shape(shape_of(residual) or (), shape_of(call) or ())
             else None
         )
-
-    def _weight(self, fused: FusedConvolution) -> np.ndarray | None:
-        return constant(self.values, self.values[fused.convolution].args[1])
 
     def _of_channels(self, value: relax.Expr, call: relax.Call) -> np.ndarray | None:
         """Return a constant with an element for each channel of a call's result, as float32."""
@@ -154,19 +145,3 @@ def constant(values: Mapping[relax.Var, relax.Expr], value: relax.Expr) -> np.nd
         return None
     before = constant(values, call.args[0])
     return None if before is None else before.transpose(permutation(call, before.ndim))
-
-
-def scaled_weight(weight: np.ndarray, scale: np.ndarray, dtype: str) -> np.ndarray | None:
-    """Return a weight <outputs, window..., inputs> times the scale of each output, in a half type.
-
-    Returns None if a product leaves the type's range, or is so small that it loses digits there.
-    """
-    if dtype not in HALF:
-        return None
-    exact = weight.astype("float32") * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    with np.errstate(over="ignore"):
-        rounded = exact.astype(dtype)
-    axes = tuple(range(1, weight.ndim))
-    lost = np.square(rounded.astype("float64") - exact).sum(axes)
-    most = np.square(0.5 * float(ml_dtypes.finfo(dtype).eps) * exact.astype("float64")).sum(axes)
-    return rounded if (lost <= most).all() else None

@@ -302,7 +302,7 @@ class Graph {
 };
 
 // -- plans ----------------------------------------------------------------------------------------------------
-constexpr size_t kMostTimed = 3;            // of cuDNN's
+constexpr size_t kMostTimed = 2;              // of cuDNN's: each is compiled, which takes half a second
 constexpr size_t kFirstWithInfinity = 91000;  // version of cuDNN that takes it as the value of hidden scores
 
 // What computes one attention: cuDNN, or the caller's kernel if ``execution`` is empty.
