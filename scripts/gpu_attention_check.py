@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the attention kernel on a GPU against float64, and time it next to PyTorch's.
+"""Check the attention kernel on a GPU against float64, and time it next to PyTorch's. With ``--long``, also cuDNN.
 
     python scripts/gpu_attention_check.py
     python scripts/gpu_attention_check.py --no-time
+    python scripts/gpu_attention_check.py --long
 
 Needs a GPU and PyTorch. Prints a table last; the exit code is 0 only if all is right.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import _checkout  # noqa: F401  (puts the packages on the path)
+import _long_attention
 import numpy as np
 import torch
 import tvm
@@ -138,13 +140,30 @@ def check(case: Case, target: Any) -> str:
     return "" if np.array_equal(found, again) else f"{case}: two runs differ"
 
 
+def long(target: Any, is_timed: bool) -> int:
+    """Check and time attention over many keys, which cuDNN or the kernel computes."""
+    print("errors of tvm_stitch and PyTorch, and what computed it")
+    fine = []
+    for line, is_fine in _long_attention.checked(target):
+        print(line, flush=True)
+        fine.append(is_fine)
+    if is_timed:
+        print("microseconds of tvm_stitch, PyTorch's least over it, what computed it, and PyTorch's ways")
+        for line in _long_attention.timed(target):
+            print(line, flush=True)
+    return 0 if all(fine) else 1
+
+
 def main() -> int:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-time", action="store_true", help="check only")
+    parser.add_argument("--long", action="store_true", help="only attention that cuDNN may compute")
     options = parser.parse_args()
     need_gpu()
     target = tvm.target.Target.from_device(tvm.cuda())
+    if options.long:
+        return long(target, not options.no_time)
     cases = [*odd_cases(), *few_cases(), *timed_cases()]
     wrong = [found for case in cases if (found := check(case, target))]
     print(f"{len(cases)} cases, {len(wrong)} wrong", *wrong, sep="\n", flush=True)

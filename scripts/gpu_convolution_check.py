@@ -25,14 +25,16 @@ from _gpu import need_gpu
 
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.cost.choices import Choices
+from tvm_stitch.graph.dtype import HALF
 from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT
 
 TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Most of ||result - reference|| / ||reference||, by precision."""
 BLOCKS, CALLS = 5, 20
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
-KINDS = ("first", "last", "data", "weight")
-"""Forms of a check: channels first, or last; the gradient of the data, and of the weight."""
+KINDS = ("first", "last", "followed", "data", "weight")
+"""Forms of a check: channels first, or last; a bias, a residual and ReLU behind; the gradient of the data, and of the
+weight."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,28 @@ class Convolution:
         return float(np.linalg.norm(ours - wanted) / size), float(np.linalg.norm(theirs - wanted) / size)
 
 
+class Followed(Convolution):
+    """A case with channels last, and a bias, a residual and ReLU behind it."""
+
+    def __init__(self, case: Case, precision: str) -> None:
+        super().__init__(case, precision, last=True)
+        shape, dtype = tuple(self.out.shape), str(self.given[0].dtype)
+        rng = np.random.default_rng(sum(shape))
+        for more in ((shape[-1],), shape):
+            values = rng.standard_normal(more, dtype=np.float32).astype(dtype)
+            self.given.append(_tensor(values, dtype, tvm.cuda()))
+            first = np.ascontiguousarray(np.moveaxis(values, -1, 1)) if len(more) > 1 else values
+            self.wide.append(first.astype("float64"))
+            self.operands.append(torch.tensor(first.astype("float32")).to(self.operands[0].dtype).cuda())
+        self.mode += " bias residual relu"
+
+    def computed(self, operands: list[Any]) -> Any:
+        """The convolution and what follows."""
+        x, w, bias, residual = operands
+        found = self.convolved(x, w) + bias.reshape(-1, *[1] * (x.ndim - 2)) + residual
+        return torch.relu(found)
+
+
 class Gradient(Convolution):
     """The gradient of a case's data or weight, channels first, for a random gradient of its result."""
 
@@ -165,12 +189,22 @@ def _tensor(array: np.ndarray, dtype: str, device: Any) -> Any:
     return tvm.runtime.empty(array.shape, dtype, device).copyfrom(array)
 
 
+def is_checked(case: Case, precision: str, kind: str) -> bool:
+    """Return whether the compiler asks for a form of a convolution."""
+    if kind == "followed":
+        fits = all(channels % Choices().fused_channels == 0 for channels in (case.data[1], case.weight[0]))
+        return len(case.data) == 4 and case.groups == 1 and fits and precision in HALF
+    return kind != "weight" or case.groups == 1
+
+
 def check(case: Case, precision: str, kind: str) -> str:
     """Describe the errors of a case; empty if it is right."""
     try:
         found: Convolution
         if kind in ("data", "weight"):
             found = Gradient(case, precision, kind)
+        elif kind == "followed":
+            found = Followed(case, precision)
         else:
             found = Convolution(case, precision, kind == "last")
         ours, theirs = found.errors()
@@ -199,7 +233,7 @@ def main() -> int:
         for case in [*odd_cases(), *timed_cases(2)]
         for precision in PRECISIONS
         for kind in KINDS
-        if kind != "weight" or case.groups == 1
+        if is_checked(case, precision, kind)
     ]
     wrong = [found for one in checks if (found := check(*one))]
     print(f"{len(checks)} convolutions and gradients, {len(wrong)} wrong", flush=True)

@@ -349,6 +349,10 @@ _NO_CHOICE = {
         "_TILE": "of the instruction: the rows of a tile",
         "_RESIDENT": "of the kernel's CUDA source: the registers of its threads",
     },
+    "compute/cuda/attention_library.py": {
+        "LARGEST_HEAD": "of cuDNN",
+        "FIRST_FOR_WIDE_HEADS": "the first device on which cuDNN 9.0 takes them",
+    },
     "compute/cuda/attention.py": {
         "FIRST_CAPABILITY": "the first device with the instructions",
         "LARGEST_HEAD": "of the kernel's CUDA source, whose threads have registers for so many",

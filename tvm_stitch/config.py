@@ -40,8 +40,9 @@ class StitchConfig:
             convolutions, and the libraries even if that machine lacks them. ``"templates"``: the same as
             ``"auto"``, and in Relay templates come before a tuner's schedules and a target's library. ``"tvm"``:
             always TVM's schedules. Kinds of operators (``matmul``, ``convolution``, ``attention``) may have a
-            separate word: ``"auto, attention=tvm"``. Attention is one kernel of this package. With ``"tvm"`` its
-            products and softmax are computed one by one.
+            separate word: ``"auto, attention=tvm"``. Attention is one kernel of this package, or cuDNN's for half
+            types where that is faster. ``"templates"`` is that kernel alone. With ``"tvm"`` its products and softmax
+            are computed one by one.
         cuda_graph: capture the calls of static shapes and replay them as CUDA graphs, with one launch for all of
             them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.

@@ -30,12 +30,15 @@ class Window:
         )
 
 
-def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, workspace: Any) -> None:
+def convolution(data: Any, weight: Any, *rest: Any) -> None:
     """``tvm_stitch.cudnn.convolution`` in float64."""
+    *more, numbers, mode, out, workspace = rest
     words = str(mode).split()
     assert len({"channels_first", "channels_last"} & set(words)) == 1
     known = {"channels_first", "channels_last", "tf32", "timed", "weight_gradient", "data_gradient"}
-    assert set(words) <= known and workspace.dtype == "uint8"
+    after = [word for word in ("bias", "residual", "relu") if word in words]
+    assert set(words) <= known | set(after) and workspace.dtype == "uint8"
+    assert len(more) == len({"bias", "residual"} & set(after)) and ("bias" in after or not after)
     if "weight_gradient" in words:
         weight_gradient(data, weight, numbers, out)
         return
@@ -60,7 +63,11 @@ def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, works
             factor = w[(slice(g * made, (g + 1) * made), slice(None), *at)]
             found[:, g * made : (g + 1) * made] += np.einsum("nc...,oc->no...", part, factor)
     result = np.moveaxis(found, 1, -1) if last else found
-    assert result.shape == tuple(out.shape)
+    assert result.shape == tuple(out.shape) and (last or not after)
+    for operand in more:
+        assert operand.dtype == out.dtype
+        result = result + operand.numpy().astype("float64")
+    result = np.maximum(result, 0.0) if "relu" in after else result
     out.copyfrom(np.ascontiguousarray(result).astype(out.numpy().dtype))
 
 

@@ -32,3 +32,16 @@ def test_cases_are_convolutions_of_one_to_three_axes() -> None:
         assert case.weight[1] * case.groups == case.data[1] and case.weight[0] % case.groups == 0
         for extent, kernel in zip(case.data[2:], case.weight[2:]):
             assert extent + 2 * case.padding >= case.dilation * (kernel - 1) + 1
+
+
+def test_bias_residual_and_relu_are_checked_where_the_compiler_asks_for_them() -> None:
+    followed = [
+        (case, precision)
+        for case in [*check.odd_cases(), *check.timed_cases(2)]
+        for precision in check.PRECISIONS
+        if check.is_checked(case, precision, "followed")
+    ]
+    assert {precision for _, precision in followed} == {"float16", "bfloat16"}
+    assert {case.weight[2] for case, _ in followed} == {1, 3} and all(
+        case.groups == 1 for case, _ in followed
+    )

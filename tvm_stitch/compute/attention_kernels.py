@@ -18,6 +18,8 @@ from .attention import Attention, with_heads_as_queries
 from .cpu import attention as cpu_attention
 from .cuda import attention as cuda_attention
 from .cuda import attention_few
+from .cuda.attention_library import LibraryAttention, library_attention
+from .cuda.library import CUDNN_ATTENTION, why_not
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -38,6 +40,9 @@ class AttentionKernels(Protocol):
 
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result."""
+
+    def library(self, attention: Attention) -> LibraryAttention | None:
+        """Return the call of a library that computes this attention or runs the kernel, or None to call the kernel."""
 
 
 def attention_kernels(target: Target, config: StitchConfig) -> AttentionKernels | None:
@@ -64,6 +69,9 @@ class _Cuda:
         if self._is_few(attention):
             attention_few.check(attention, self.device)
             return
+        if self._is_for_library(attention):
+            attention_few.check(attention, self.device, is_fallback=True)
+            return
         cuda_attention.check(attention, self.device.shared_per_block)
         if self.config.tf32 and attention.q.dtype == "float32":
             raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
@@ -76,10 +84,25 @@ class _Cuda:
         """Return whether the kernel of few queries is for an attention: always, or because the keys are many more."""
         return self._has_few(attention.queries) or attention_few.splits_keys(attention, self.device)
 
+    def _is_for_library(self, attention: Attention) -> bool:
+        """Return whether heads are so wide that a library alone is fast. Its fallback is the kernel of few queries."""
+        return attention.size > cuda_attention.LARGEST_HEAD and self.library(attention) is not None
+
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         if self._is_few(attention):
             return attention_few.cuda_attention_few(attention, numbers, self.device)
+        if self._is_for_library(attention):
+            return attention_few.cuda_attention_few(attention, numbers, self.device, is_fallback=True)
         return cuda_attention.cuda_attention(attention, numbers, self.device)
+
+    def library(self, attention: Attention) -> LibraryAttention | None:
+        if self._is_few(attention) or self.config.compute_of("attention") == "templates":
+            return None
+        try:
+            call = library_attention(attention, capability_of(self.target), self.device.choices)
+        except Refusal:
+            return None
+        return call if why_not(CUDNN_ATTENTION, self.config) is None else None
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,9 @@ class _Cpu:
     def kernel(self, attention: Attention, numbers: Sequence[Var]) -> PrimFunc:
         attention = with_heads_as_queries(attention)
         return cpu_attention.cpu_attention(attention, numbers, self.target, self.device.choices)
+
+    def library(self, attention: Attention) -> LibraryAttention | None:
+        return None
 
 
 def _check_asked(config: StitchConfig) -> None:

@@ -32,7 +32,7 @@ from ..deploy.native_code import cache_folder
 from ..deploy.versions import versions
 from ..device import device_model
 from ..relax.dump import NAMES as DUMP
-from ..relax.library.available import has_cublaslt, has_cudnn
+from ..relax.library.calls import has_cublaslt, has_cudnn
 from ..support.failures import error_text, reraise_fatal
 from ..support.memory import parsed_bytes
 from .saved import load_library, write

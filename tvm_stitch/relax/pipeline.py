@@ -65,7 +65,7 @@ from .legalize.operators import legalize, legalize_weights
 from .legalize.short_scans import ShortScans
 from .legalize.transposed_convolutions import TransposedConvolutions
 from .legalize.widening_casts import WideningCasts
-from .library.available import has_cublaslt, has_cudnn, suits_cudnn
+from .library.calls import has_cublaslt, has_cudnn, suits_cudnn
 from .library.convolution_epilogues import ConvolutionEpilogues
 from .library.convolutions import LibraryConvolutions
 from .library.joined_matmuls import JoinedProducts

@@ -45,9 +45,11 @@ def close(case: Case, found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found.astype("float64"), wanted, rtol=0, atol=tolerance)
 
 
-def run_of(attention: Attention, arrays: list[np.ndarray]) -> tuple[np.ndarray, Launch]:
+def run_of(
+    attention: Attention, arrays: list[np.ndarray], is_fallback: bool = False
+) -> tuple[np.ndarray, Launch]:
     """Return what the kernel computes, and its launch."""
-    mod = calling(cuda_attention_few(attention, [], H200), attention)
+    mod = calling(cuda_attention_few(attention, [], H200, is_fallback), attention)
     done = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
     (launch,) = done.launches
     return done.outputs[0], launch
@@ -207,3 +209,11 @@ def test_heads_that_share_keys_on_matrix_units() -> None:
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     wanted = np.einsum("bgqk,bkd->bqgd", weights / weights.sum(-1, keepdims=True), wide[2])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-3 * abs(wanted).max())
+
+
+def test_as_a_fallback_it_takes_any_number_of_queries() -> None:
+    case = Case(1, 2, 37, 50, 136)
+    arrays = inputs(case, np.random.default_rng())
+    found, launch = run_of(described(case), arrays, is_fallback=True)
+    assert launch.grid[0] == 2 * 10 and len(found) == 1
+    close(case, found, reference(case, arrays))

@@ -23,12 +23,14 @@ def call(
     numbers: list[int] = NUMBERS,
     mode: str = "channels_first",
     dtype: str = "float32",
+    more: tuple[tuple[int, ...], ...] = (),
 ) -> None:
     def tensor(shape: tuple[int, ...], kind: str) -> Any:
         return tvm.runtime.tensor(np.ones(shape, kind))
 
     function = library.CUDNN.calls.module()[library.CUDNN.function]
-    operands = tensor(data, dtype), tensor(weight, dtype), tvm_ffi.Shape(numbers), mode
+    tensors = [tensor(shape, dtype) for shape in (data, weight, *more)]
+    operands = *tensors, tvm_ffi.Shape(numbers), mode
     function(*operands, tensor(out, dtype), tensor((16,), "uint8"))
 
 
@@ -46,6 +48,18 @@ def call(
         ({"mode": "channels_last"}, "do not fit its result"),
         ({"out": (1, 6, 9)}, "one to three spatial axes"),
         ({"data": (2, 2), "weight": (2, 2), "out": (2, 2)}, "one to three spatial axes"),
+        ({"mode": "channels_first bias"}, "names other operands"),
+        ({"more": ((6,),)}, "names other operands"),
+        ({"mode": "channels_first relu"}, "with a residual or ReLU has a bias"),
+        (
+            {"mode": "channels_first weight_gradient bias", "more": ((6,),)},
+            "a gradient of a convolution has no bias",
+        ),
+        ({"mode": "channels_first bias", "more": ((5,),)}, "the bias of a convolution does not fit"),
+        (
+            {"mode": "channels_first bias residual", "more": ((6,), (1, 6, 3, 2))},
+            "the residual of a convolution",
+        ),
     ],
 )
 def test_wrong_calls_are_refused(given: dict[str, Any], reason: str) -> None:
@@ -63,10 +77,11 @@ def test_convolutions_without_elements_need_no_library() -> None:
     [
         (DATA, WEIGHT, OUT, "channels_first timed"),
         ((1, 5, 5, 4), (6, 3, 3, 2), (1, 3, 3, 6), "channels_last tf32"),
+        (DATA, WEIGHT, OUT, "channels_first bias residual relu"),
     ],
 )
 def test_what_is_missing_is_told(
     data: tuple[int, ...], weight: tuple[int, ...], out: tuple[int, ...], mode: str
 ) -> None:
     with pytest.raises(Exception, match="tvm_stitch: no CUDA driver"):
-        call(data, weight, out, mode=mode)
+        call(data, weight, out, mode=mode, more=((6,), out) if "bias" in mode else ())

@@ -59,8 +59,13 @@ class FewQueries:
     units: bool = False
 
 
-def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
+def few_queries(attention: Attention, device: DeviceModel, is_fallback: bool = False) -> FewQueries:
     """Return how the kernel divides attention.
+
+    Args:
+        attention: the computation.
+        device: the GPU that the kernel is for.
+        is_fallback: whether any number of queries is allowed, because nothing else computes the attention.
 
     Raises:
         Refusal: if the number of queries is symbolic or too large for the kernel, or if a device without clusters has
@@ -71,11 +76,8 @@ def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
         raise Refusal("its number of queries is symbolic")
     choices = device.choices
     units = group * queries > choices.attention_lanes_queries and _for_units(attention)
-    if (
-        not 0
-        < group * queries
-        <= (choices.attention_units_queries if units else choices.attention_few_queries)
-    ):
+    most = choices.attention_units_queries if units else choices.attention_few_queries
+    if not is_fallback and not 0 < group * queries <= most:
         raise Refusal(f"{group * queries} queries of heads that share keys: the kernel takes few")
     rows = min(4, 1 << (group * queries - 1).bit_length())
     if units:
@@ -84,7 +86,7 @@ def few_queries(attention: Attention, device: DeviceModel) -> FewQueries:
     cells = tiles
     for extent in attention.leading[: 2 if group > 1 else 3]:
         cells *= extent if isinstance(extent, int) else 1
-    if device.max_cluster < min(CLUSTERS) and cells < device.sms:
+    if device.max_cluster < min(CLUSTERS) and cells < device.sms and not is_fallback:
         raise Refusal(f"blocks for {cells} heads alone leave a device without clusters idle")
     most = min(device.max_cluster, _RESIDENT * device.sms // max(1, cells))
     keys = attention.keys // choices.attention_few_keys if isinstance(attention.keys, int) else most
@@ -107,25 +109,28 @@ def splits_keys(attention: Attention, device: DeviceModel) -> bool:
     return few.units and few.blocks > 1 and isinstance(cells, int) and 2 * cells <= device.sms
 
 
-def check(attention: Attention, device: DeviceModel) -> None:
-    """Raise a Refusal unless the kernel supports this attention."""
+def check(attention: Attention, device: DeviceModel, is_fallback: bool = False) -> None:
+    """Raise a Refusal unless the kernel supports this attention. ``is_fallback``: as for :func:`few_queries`."""
     check_types(attention, LARGEST_HEAD)
-    few_queries(attention, device)
+    few_queries(attention, device, is_fallback)
 
 
-def cuda_attention_few(attention: Attention, numbers: Sequence[Var], device: DeviceModel) -> PrimFunc:
+def cuda_attention_few(
+    attention: Attention, numbers: Sequence[Var], device: DeviceModel, is_fallback: bool = False
+) -> PrimFunc:
     """Return the scheduled PrimFunc. Its parameters are the inputs, ``numbers`` and the result.
 
     Args:
         attention: the computation.
         numbers: symbols that no operand's shape gives.
         device: the GPU that the kernel is for.
+        is_fallback: as for :func:`few_queries`.
 
     Raises:
         Refusal: as :func:`check` does.
     """
-    check(attention, device)
-    few = few_queries(attention, device)
+    check(attention, device, is_fallback)
+    few = few_queries(attention, device, is_fallback)
     buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
     out = attention.out.declared("out")
     cells = attention.leading[: 2 if few.group > 1 else 3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries that compute for CUDA devices: cuBLASLt for matrix products, cuDNN for convolutions.
+"""The libraries that compute for CUDA devices: cuBLASLt for matrix products, cuDNN for convolutions and attention.
 
 The C++ declares the parts of a library that it uses, so it compiles without the library, and opens it at run time.
 Row-major ``D = L R`` is the column-major ``D' = R' L'`` of cuBLASLt, whose bias runs along rows as the row-major
@@ -53,7 +53,21 @@ The arguments are data, weight, ``(groups, *strides, *paddings, *dilations)``, m
 consists of words: ``channels_first`` or ``channels_last``, ``tf32``, ``timed``.
 """
 
-LIBRARIES = (CUBLASLT, CUDNN)
+CUDNN_ATTENTION = SharedLibrary(
+    title=CUDNN.title,
+    names=CUDNN.names,
+    in_wheels=CUDNN.in_wheels,
+    variable=CUDNN.variable,
+    how_to_get_it=CUDNN.how_to_get_it,
+    computes="attention of half types, where it is faster than the model's own kernel",
+    kind="attention",
+    function="tvm_stitch.cudnn_attention.attention",
+    calls=calls("cudnn_attention.cc", "cuDNN"),
+)
+"""Computes attention, or calls the kernel that it is given. The arguments are q, k, v, a mask if there is one, the
+kernel, the kernel's numbers, and those of :mod:`tvm_stitch.compute.cuda.attention_library`, result and workspace."""
+
+LIBRARIES = (CUBLASLT, CUDNN, CUDNN_ATTENTION)
 
 
 def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:

@@ -89,7 +89,7 @@ class SharedLibrary:
 def calls(source: str, title: str) -> Embedded:
     """Return the C++ file of this folder that calls a library."""
     folder = Path(__file__).parent / "native"
-    headers = tuple(folder / name for name in ("device.h", "tuned.h", "choices.h", "fastest.h"))
+    headers = tuple(folder / name for name in ("device.h", "cudnn.h", "tuned.h", "choices.h", "fastest.h"))
     return Embedded(folder / source, f"calls of {title}", headers)
 
 

@@ -56,3 +56,12 @@ class KernelChoices:
     attention_two_tiles_queries: int = 512
     """Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
     blocks."""
+    attention_library_fewest_keys: int = 256
+    """Fewest keys of attention that cuDNN may compute. Of fewer, this package's kernel is faster: for 128 keys it took
+    17 us, and cuDNN 47 (H200, float16, 32 x 12 heads of 64)."""
+    attention_library_fewest_symbolic_keys: int = 4096
+    """The same of symbolic shapes. Nothing is measured for them, and cuDNN compiles a kernel for each. That takes 0.5
+    s, and a layer of a decoder saves 0.25 ms for 4,096 keys (H200, float16, 32 heads of 128)."""
+    attention_workspace_bytes: int = 1 << 20
+    """Device memory that attention by cuDNN may use in addition to its operands. cuDNN 9.28 asks for 256 bytes on an
+    H200."""

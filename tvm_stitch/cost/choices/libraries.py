@@ -19,6 +19,9 @@ class LibraryChoices:
     fewest_channels: int = 4
     """Fewest channels of images of half types whose channels are innermost. Missing channels are zeros. cuDNN's
     kernels for three channels take 1.7 times as long as those for four."""
+    fused_channels: int = 8
+    """Divisor of the channels of data and result with which cuDNN also computes a bias, a residual and ReLU. Its
+    kernels load 8 elements at once. Other channels were not measured."""
     matmul_workspace_bytes: tuple[tuple[int, int], ...] = ((0, 4 << 20), (90, 32 << 20))
     """Device memory that a product may use in addition to its operands, by ten times the least compute capability.
     The figures are NVIDIA's recommendation. The memory is planned with all other storage of a function, so that

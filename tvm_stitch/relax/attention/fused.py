@@ -21,6 +21,7 @@ from ... import compat
 from ...compat import tir
 from ...compute.attention import Attention, Operand
 from ...compute.attention_kernels import AttentionKernels, attention_kernels
+from ...compute.cuda.library import CUDNN_ATTENTION
 from ...graph.extent import Extent, as_expr, as_extent, is_number, same_shape
 from ...support.failures import reason_of
 from ...support.module_pass import module_pass
@@ -32,6 +33,9 @@ from ..rewriting.views import shape_of
 from .operator import OPERATORS, planned_operator
 from .plan import AttentionFinder, Planned
 from .scores import NotAttention
+
+LIBRARY_OR_KERNEL = f"our kernel or {CUDNN_ATTENTION.title}, the faster one when it runs"
+"""The words of decisions for attention that a library may compute."""
 
 
 @module_pass
@@ -92,7 +96,8 @@ class FusedAttention(ComputePass):
             self.computed[key] = f"its products and softmax one by one: {reason}"
             return
         plans[made.result] = made
-        self.computed[key] = f"our kernel: {described(made.attention)}"
+        way = "our kernel" if kernels.library(made.attention) is None else LIBRARY_OR_KERNEL
+        self.computed[key] = f"{way}: {described(made.attention)}"
 
 
 def described(attention: Attention) -> str:
@@ -115,7 +120,14 @@ class _Kernels:
         operands += [_mask(match, plan)] if plan.masks else []
         kernel, numbers = self._kernel(match.builder, plan.attention)
         ty = relax.TensorType(match.before.ty.shape, str(match.before.ty.dtype))
-        return relax.call_tir(kernel, relax.Tuple([*operands, *numbers]), ty)
+        by_library = self.kernels.library(plan.attention)
+        if by_library is None:
+            return relax.call_tir(kernel, relax.Tuple([*operands, *numbers]), ty)
+        given = [relax.ShapeExpr(numbers), relax.ShapeExpr([as_expr(n) for n in by_library.numbers])]
+        arguments = relax.Tuple([*operands, kernel, *given, tvm.ir.StringImm(by_library.mode)])
+        results = [ty, relax.TensorType([by_library.workspace], "uint8")]
+        called = match.emit(relax.call_dps_packed(CUDNN_ATTENTION.function, arguments, results))
+        return relax.TupleGetItem(called, 0)
 
     def _kernel(self, builder: relax.BlockBuilder, attention: Attention) -> tuple[Any, list[Any]]:
         """Return the kernel of an attention, one for all equal ones, and the numbers that it takes as arguments."""

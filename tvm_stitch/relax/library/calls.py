@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks for the passes that call NVIDIA's libraries: the dtypes these take, and a missing library."""
+"""Checks for the passes that call NVIDIA's libraries: the dtypes these take, and a missing library.
+
+The first answer of a test for a library opens it, so only operators that it computes ask.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
 
 import tvm
 from tvm import relax
 
+from ...compute.cuda import library as libraries
 from ...compute.cuda.library import why_not
 from ...compute.cuda.shared_library import SharedLibrary
 from ...config import StitchConfig
 from ...support.failures import Refusal
 from ...target import capability_of
+from ..layout.convolutions import suits_library
 
 _BFLOAT16_FROM = 80
 
@@ -48,3 +55,22 @@ def has_calls(
         computed[f"{count} {name}{'s' if count > 1 else ''}"] = f"TVM: {reason}"
         return False
     return True
+
+
+def has_cublaslt(config: StitchConfig) -> Callable[[], bool]:
+    """Return a test whether cuBLASLt is installed."""
+    return cache(lambda: why_not(libraries.CUBLASLT, config) is None)
+
+
+def has_cudnn(config: StitchConfig) -> Callable[[], bool]:
+    """Return a test whether cuDNN is installed."""
+    return cache(lambda: why_not(libraries.CUDNN, config) is None)
+
+
+def suits_cudnn(config: StitchConfig) -> Callable[[Any, bool], bool]:
+    """Return a test whether cuDNN computes a convolution faster with channels innermost.
+
+    The test takes the convolution, and whether its result is read with channels innermost.
+    """
+    is_there = has_cudnn(config)
+    return lambda call, read_last: suits_library(config.tf32, call, read_last) and is_there()

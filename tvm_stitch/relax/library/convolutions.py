@@ -6,6 +6,9 @@ describes the convolution to cuDNN as a graph, and asks it for engines. It drops
 that they narrow inputs, sum in half types, transform, or vary from run to run. Gradients of weights may be
 transformed. (cuDNN's older interface, with eight algorithms, was two to six times slower than PyTorch in half types.)
 
+A bias, a residual and ReLU behind a convolution of half types are part of the call (``fused_convolutions``). They are
+operators of the same graph, and the algorithms are those of convolutions alone.
+
 If tensor cores compute, ``ConvolutionLayouts`` moves channels innermost first. The gradient of a weight is requested
 from cuDNN as such. A transposed convolution that ``PhasedConvolutions`` has left is requested as the gradient of
 data.
@@ -22,7 +25,7 @@ from tvm import relax
 
 from ...compute.cuda import library
 from ...graph.dtype import HALF, MULTIPLIED
-from ...graph.extent import is_static
+from ...graph.extent import is_multiple, is_static
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..legalize.transposed_convolutions import SPATIAL
@@ -30,8 +33,10 @@ from ..rewriting.calls import with_bound_calls
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
+from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import bytes_of, has_elements, shape_of
 from .calls import check_capability, has_calls
+from .fused_convolutions import FusedConvolution, fused_convolutions
 from .weight_gradients import WeightGradient, WeightGradients
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
@@ -71,12 +76,52 @@ class LibraryConvolutions(ComputePass):
         wanted = is_convolution, library.CUDNN, self.config, self.computed
         if not has_calls(functions.values(), "convolution", *wanted):
             return mod
+        fused: dict[relax.Var, FusedConvolution] = {}
+        for func in functions.values():
+            fused |= fused_convolutions(func, self._fuses)
+        rule = Rule(
+            "the library computes a bias, a residual and ReLU on its sums",
+            lambda match: self._fused(match, fused[match.var]),
+            variables=fused,
+            leaves_unused=True,
+        )
+        mod = apply_rules(mod, [rule]) if fused else mod
         gradients = WeightGradients(mod)
 
         def called(builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> relax.Expr:
             return _Rewriter(self, builder, gradients).replaced(call, var) if is_convolution(call) else call
 
         return with_bound_calls(mod, OPERATORS, called, why="the library is faster than TVM's schedule")
+
+    def _fuses(self, call: relax.Call) -> bool:
+        """Return whether the library computes what follows a convolution in its own kernels."""
+        choices, shapes = self.device.choices, (shape_of(call.args[0]), shape_of(call))
+        if not is_convolution(call) or str(call.ty.dtype) not in HALF or int(call.attrs.groups) > 1:
+            return False
+        if any(shape is None or not is_multiple(shape[-1], choices.fused_channels) for shape in shapes):
+            return False
+        try:
+            return layout_of(self.target, call) == CHANNELS_LAST
+        except Refusal:
+            return False
+
+    def _fused(self, match: Match, fused: FusedConvolution) -> relax.Expr | None:
+        """Return the call of a convolution and of what follows it, or None if its bias does not fit its type."""
+        call, dtype = match.values[fused.convolution], str(match.before.ty.dtype)
+        with np.errstate(over="ignore"):
+            bias = np.asarray(fused.bias).astype(dtype)
+        if not np.isfinite(bias.astype("float32")).all():
+            return None
+        more = [relax.const(bias, dtype)] + ([] if fused.residual is None else [match.now(fused.residual)])
+        behind = ["bias", *["residual"] * (fused.residual is not None), *["relu"] * fused.relu]
+        args = [*map(match.now, call.args), *more]
+        words = [CHANNELS_LAST, *["timed"] * is_static(shape_of(call) or ()), *behind]
+        self.computed[f"conv2d {fused.end.name}"] = (
+            f"{library.CUDNN.title}: channels last, with {' and '.join(behind)}"
+        )
+        workspace = self.device.choices.convolution_workspace_bytes
+        made = library_call(args, numbers_of(call), words, match.before.ty.shape, dtype, workspace)
+        return relax.TupleGetItem(match.emit(made), 0)
 
 
 def is_convolution(value: relax.Expr) -> bool:

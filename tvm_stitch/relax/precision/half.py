@@ -29,6 +29,7 @@ from ..rewriting.checked_module import checked_module
 from ..rewriting.functions import with_own_functions
 from ..rewriting.operators import PRODUCTS, operator_name
 from .crossings import with_half_crossings
+from .scaled_weights import with_scaled_weights
 
 NORMS = frozenset(f"relax.nn.{kind}_norm" for kind in ("batch", "group", "instance", "layer", "rms"))
 """Operators that read and return float32."""
@@ -49,7 +50,8 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
         mod: a Relax module of float32. Parameters and constants that are weights become half as well.
         dtype: ``"float16"`` or ``"bfloat16"``.
         products: the dtype of results of products and convolutions. With ``"float32"``, later operators may keep it.
-            With ``"half"``, values that are read again after a product are half too.
+            With ``"half"``, values that are read again after a product are half too. Scales of batch norms then
+            become part of constant weights of convolutions, before these are rounded.
 
     Raises:
         TypeError: when ``mod`` is no IRModule.
@@ -59,7 +61,10 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
         raise ValueError(f"dtype is {' or '.join(HALF)}, not {dtype!r}")
     if products not in ("float32", "half"):
         raise ValueError(f"products are 'float32' or 'half', not {products!r}")
-    mod = with_own_functions(checked_module(mod), lambda func: _with_half_inputs(func, dtype))
+    mod = checked_module(mod)
+    if products == "half":
+        mod = with_scaled_weights(relax.transform.ConvertToDataflow(min_size=1)(mod))
+    mod = with_own_functions(mod, lambda func: _with_half_inputs(func, dtype))
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
     if products == "half":
         mod = with_own_functions(mod, lambda func: with_half_crossings(func, dtype))

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions by cuDNN, as functions of a TVM module: linked into the library of each model that calls them.
 //
-// What this file uses of cuDNN's interface is declared here: it compiles where cuDNN is not installed. Nothing is
-// allocated on a device: the caller passes workspace.
+// Nothing is allocated on a device: the caller passes workspace.
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -11,8 +10,8 @@
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,41 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn.h"
 #include "tuned.h"
 
 namespace {
 
 using namespace tvm_stitch;
-
-// -- what is used of the interface ----------------------------------------------------------------------------
-// Numbers of enumerations as all versions of cuDNN 9 have them.
-
-constexpr int kFloat32 = 0, kFloat16 = 2, kBFloat16 = 9;  // cudnnDataType_t
-constexpr int kCrossCorrelation = 1;                      // cudnnConvolutionMode_t
-
-enum Kind {  // cudnnBackendDescriptorType_t
-  kWindow = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kExecution = 5, kForward = 10, kWeightGradient = 11,
-  kDataGradient = 12, kGraph = 15, kPack = 16, kTensor = 17
-};
-
-enum Type {  // cudnnBackendAttributeType_t
-  kHandleType = 0, kDataType = 1, kInt64 = 3, kFloat = 4, kPointer = 6, kModeType = 7, kHeuristicMode = 8,
-  kNoteType = 11, kDescriptor = 15
-};
-
-enum Attribute {  // cudnnBackendAttributeName_t
-  kWindowCompute = 100, kWindowMode = 101, kWindowDilations = 102, kWindowStrides = 103, kWindowPaddingBehind = 104,
-  kWindowPaddingBefore = 105, kWindowAxes = 106,
-  kHeuristicAttribute = 200, kHeuristicGraph = 201, kHeuristicResults = 202,
-  kConfigEngine = 300,
-  kExecutionHandle = 400, kExecutionConfig = 401, kExecutionWorkspace = 402,
-  kGraphHandle = 800, kGraphOperations = 801,
-  kTensorAlignment = 900, kTensorType = 901, kTensorExtents = 902, kTensorStrides = 903, kTensorId = 906,
-  kPackIds = 1000, kPackPointers = 1001, kPackWorkspace = 1003,
-  kEngineNotes = 1303
-};
-
-constexpr int kByHeuristicA = 3, kByFallback = 2;  // cudnnBackendHeurMode_t
 
 // An operation, and its attributes.
 struct Operation {
@@ -66,88 +36,10 @@ constexpr Operation kForwardOf = {kForward, 700, 701, 702, 704, 703, 705};
 constexpr Operation kDataGradientOf = {kDataGradient, 706, 707, 708, 710, 709, 711};
 constexpr Operation kWeightGradientOf = {kWeightGradient, 712, 713, 714, 716, 715, 717};
 
-enum Note {  // cudnnBackendNumericalNote_t
-  kTensorCores = 0, kNarrowsInputs = 1, kNarrowSums = 2, kSpectral = 3, kVaries = 4, kWinograd = 5, kWinogradLast = 8
-};
-
-struct Library : Interface {
-  static constexpr const char* kTitle = "cuDNN";
-  static std::unique_ptr<Library> Open(const std::string& path);
-
-  int (*set_stream)(Handle, void* stream);
-  int (*descriptor_create)(int kind, Opaque*);
-  int (*descriptor_destroy)(Opaque);
-  int (*set)(Opaque, int attribute, int type, int64_t count, const void*);
-  int (*get)(const void*, int attribute, int type, int64_t asked, int64_t* found, void*);
-  int (*finalize)(Opaque);
-  int (*execute)(Handle, Opaque execution, Opaque pack);
-};
-
-constexpr const char* kAdvice =
-    "install nvidia-cudnn-cu13 (CUDA 13) or nvidia-cudnn-cu12 (CUDA 12), or name the library in TVM_STITCH_CUDNN";
-
-std::unique_ptr<Library> Library::Open(const std::string& path) {
-  void* file = OpenFile(kTitle, path, "TVM_STITCH_CUDNN", {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
-  auto made = std::make_unique<Library>();
-  Resolve(file, "cudnnCreate", &made->create);
-  Resolve(file, "cudnnGetVersion", &made->version);
-  Resolve(file, "cudnnGetErrorString", &made->status_text);
-  Resolve(file, "cudnnSetStream", &made->set_stream);
-  Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
-  Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
-  Resolve(file, "cudnnBackendSetAttribute", &made->set);
-  Resolve(file, "cudnnBackendGetAttribute", &made->get);
-  Resolve(file, "cudnnBackendFinalize", &made->finalize);
-  Resolve(file, "cudnnBackendExecute", &made->execute);
-  return made;
-}
-
-constexpr auto TheLibrary = The<Library>;
-constexpr auto Check = CheckStatus<Library>;
-
-// One of the library's descriptors, destroyed with its owner.
-class Descriptor {
- public:
-  explicit Descriptor(int kind) { Check(TheLibrary().descriptor_create(kind, &made_), "a descriptor"); }
-  Descriptor(Descriptor&& other) noexcept : made_(std::exchange(other.made_, nullptr)) {}
-  Descriptor(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (made_ != nullptr) TheLibrary().descriptor_destroy(made_);
-  }
-
-  Opaque get() const { return made_; }
-
-  template <typename Value>
-  Descriptor& Set(int attribute, int type, const Value* values, size_t count) {
-    Check(TheLibrary().set(made_, attribute, type, static_cast<int64_t>(count), values), "describing a convolution");
-    return *this;
-  }
-  template <typename Value>
-  Descriptor& Set(int attribute, int type, const Value& value) {
-    return Set(attribute, type, &value, 1);
-  }
-  Descriptor& Set(int attribute, const std::vector<int64_t>& values) {
-    return Set(attribute, kInt64, values.data(), values.size());
-  }
-  Descriptor& Set(int attribute, const Descriptor& other) { return Set(attribute, kDescriptor, other.made_); }
-
-  // Whether the library takes what was described.
-  bool IsFinal() { return TheLibrary().finalize(made_) == 0; }
-  void Finalize() { Check(TheLibrary().finalize(made_), "describing a convolution"); }
-
- private:
-  Opaque made_ = nullptr;
-};
-
-// The library's handle of the current device, for one thread: it holds a stream.
-Handle TheHandle(int device) {
-  thread_local std::map<int, Handle> handles;  // never destroyed: at exit the driver may be gone
-  return HandleOf<Library>(device, &handles);
-}
-
 // -- what is asked for ----------------------------------------------------------------------------------------
 struct Mode {
   bool channels_last = false, tf32 = false, timed = false;
+  bool bias = false, residual = false, relu = false;  // what follows the convolution, in this graph
   Operation operation = kForwardOf;
 
   // Which of x, w and y is computed of the other two: of y that is its gradient, if it is not y.
@@ -166,6 +58,12 @@ Mode ModeOf(std::string_view words) {
       mode.tf32 = true;
     } else if (word == "timed") {
       mode.timed = true;
+    } else if (word == "bias") {
+      mode.bias = true;
+    } else if (word == "residual") {
+      mode.residual = true;
+    } else if (word == "relu") {
+      mode.relu = true;
     } else if (word == "weight_gradient") {
       mode.operation = kWeightGradientOf;
     } else if (word == "data_gradient") {
@@ -175,6 +73,12 @@ Mode ModeOf(std::string_view words) {
     }
   });
   if (!has_layout) TVM_FFI_THROW(ValueError) << "tvm_stitch: the mode of a convolution names no layout";
+  if ((mode.residual || mode.relu) && !mode.bias) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: a convolution with a residual or ReLU has a bias";
+  }
+  if (mode.bias && mode.operation.kind != kForward) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: a gradient of a convolution has no bias";
+  }
   return mode;
 }
 
@@ -238,32 +142,50 @@ void CheckShapes(const Shapes& s, const Window& window) {
 
 struct Operands {
   DLTensor x, w, y, workspace;
+  std::vector<DLTensor> more;  // the bias, the residual
 
-  std::array<void*, 3> pointers() const { return {AddressOf(x), AddressOf(w), AddressOf(y)}; }
+  // Of x, w, y, then of ``more``.
+  std::vector<void*> pointers() const {
+    std::vector<void*> found = {AddressOf(x), AddressOf(w), AddressOf(y)};
+    for (const DLTensor& each : more) found.push_back(AddressOf(each));
+    return found;
+  }
   void* scratch() const { return AddressOf(workspace); }
 };
 
+// The bias has an element for each channel, the residual one for each of the result.
+void CheckMore(const Operands& given, const Shapes& s, int dtype) {
+  for (size_t i = 0; i < given.more.size(); ++i) {
+    const DLTensor& each = given.more[i];
+    if (TypeOf(each.dtype) != dtype || SizeOf(each) != (i == 0 ? s.y[1] : SizeOf(given.y))) {
+      TVM_FFI_THROW(ValueError) << "tvm_stitch: the " << (i == 0 ? "bias" : "residual")
+                                << " of a convolution does not fit its result";
+    }
+  }
+}
+
 // -- plans: what the library executes, kept by everything that it depends on ----------------------------------
-constexpr int64_t kMostConfigs = 64;   // of a heuristic
 constexpr size_t kMostTimed = 8;       // that are timed
-constexpr int64_t kIds[] = {'x', 'w', 'y'};
+constexpr int64_t kIds[] = {'x', 'w', 'y', 'b', 'r'}, kFirstVirtual = 1000;
+constexpr int kAdd = 0, kRelu = 100, kNansPropagate = 1;  // cudnnPointwiseMode_t, cudnnNanPropagation_t
 constexpr uint32_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
 
 struct Plan {
   Descriptor execution;
-  std::array<void*, 4> bound{};       // the pointers of the pack
+  std::vector<void*> bound;  // the pointers of the pack
   std::unique_ptr<Descriptor> pack;
 
   explicit Plan(Descriptor made) : execution(std::move(made)) {}
 
   // The same pointers come again and again where memory is planned.
   void Run(Handle handle, const Operands& given) {
-    auto [x, w, y] = given.pointers();
-    std::array<void*, 4> pointers = {x, w, y, given.scratch()};
+    std::vector<void*> pointers = given.pointers();
+    size_t count = pointers.size();
+    pointers.push_back(given.scratch());
     if (pack == nullptr || pointers != bound) {
       pack = std::make_unique<Descriptor>(kPack);
-      pack->Set(kPackIds, kInt64, kIds, 3).Set(kPackPointers, kPointer, pointers.data(), 3);
-      pack->Set(kPackWorkspace, kPointer, pointers[3]).Finalize();
+      pack->Set(kPackIds, kInt64, kIds, count).Set(kPackPointers, kPointer, pointers.data(), count);
+      pack->Set(kPackWorkspace, kPointer, pointers[count]).Finalize();
       bound = pointers;
     }
     Check(TheLibrary().execute(handle, execution.get(), pack->get()), "a convolution");
@@ -275,78 +197,102 @@ Descriptor MadeTensor(int64_t id, const std::vector<int64_t>& extents, bool chan
   made.Set(kTensorType, kDataType, dtype).Set(kTensorExtents, extents);
   made.Set(kTensorStrides, Strides(extents, channels_last));
   int64_t alignment = AlignmentOf(address, kMostAlignment);
-  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, alignment).Finalize();
+  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, alignment);
+  if (id >= kFirstVirtual) made.Set(kTensorIsVirtual, kBoolean, true);
+  made.Finalize();
   return made;
 }
 
-// Whether an engine computes what it is asked for: with no less precision than the mode says, and always the same.
+// The operators of a graph, in order.
+class Operations {
+ public:
+  explicit Operations(const Operands& given, const Shapes& shapes, int dtype, const Mode& mode)
+      : pointers_(given.pointers()), shapes_(shapes), mode_(mode), dtype_(dtype) {}
+
+  Descriptor Graph(Handle handle, const Window& window) {
+    Descriptor& data = Stored(0, shapes_.x);
+    Descriptor& weight = Stored(1, shapes_.w);
+    Descriptor& out = Stored(2, shapes_.y);
+    Convolution(window, data, weight, mode_.bias ? Virtual() : out);
+    if (mode_.residual) Elementwise(kAdd, Virtual(), &Stored(4, shapes_.y));
+    std::vector<int64_t> channels(shapes_.y.size(), 1);
+    channels[1] = shapes_.y[1];
+    if (mode_.bias) Elementwise(kAdd, mode_.relu ? Virtual() : out, &Stored(3, channels));
+    if (mode_.relu) Elementwise(kRelu, out, nullptr);
+    std::vector<Opaque> raw;
+    for (Descriptor& each : operations_) raw.push_back(each.get());
+    Descriptor graph(kGraph);
+    graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, kDescriptor, raw.data(), raw.size());
+    graph.Finalize();
+    return graph;
+  }
+
+ private:
+  Descriptor& Stored(size_t at, const std::vector<int64_t>& extents) {
+    return kept_.emplace_back(MadeTensor(kIds[at], extents, mode_.channels_last, dtype_, pointers_[at]));
+  }
+
+  // A result that only the next operator reads; it is not rounded.
+  Descriptor& Virtual() {
+    int64_t id = kFirstVirtual + static_cast<int64_t>(kept_.size());
+    return kept_.emplace_back(MadeTensor(id, shapes_.y, mode_.channels_last, kFloat32, nullptr));
+  }
+
+  void Convolution(const Window& window, const Descriptor& data, const Descriptor& weight, Descriptor& out) {
+    Descriptor& windows = kept_.emplace_back(kWindow);
+    windows.Set(kWindowCompute, kDataType, kFloat32).Set(kWindowMode, kModeType, kCrossCorrelation);
+    windows.Set(kWindowAxes, kInt64, static_cast<int64_t>(window.stride.size()));
+    windows.Set(kWindowPaddingBefore, window.padding).Set(kWindowPaddingBehind, window.padding);
+    windows.Set(kWindowStrides, window.stride).Set(kWindowDilations, window.dilation).Finalize();
+    const Operation& its = mode_.operation;
+    Descriptor& made = operations_.emplace_back(its.kind);
+    made.Set(its.alpha, kFloat, 1.0f).Set(its.beta, kFloat, 0.0f).Set(its.window, windows);
+    made.Set(its.x, data).Set(its.w, weight).Set(its.y, out).Finalize();
+    last_ = &out;
+  }
+
+  void Elementwise(int op, Descriptor& out, const Descriptor* other) {
+    Descriptor& config = kept_.emplace_back(kElementwise);
+    config.Set(kElementwiseOperator, kElementwiseMode, op).Set(kElementwiseCompute, kDataType, kFloat32);
+    if (op == kRelu) config.Set(kElementwiseNans, kNansType, kNansPropagate);
+    config.Finalize();
+    Descriptor& made = operations_.emplace_back(kElementwiseOf);
+    made.Set(kElementwiseConfig, config).Set(kElementwiseX, *last_).Set(kElementwiseY, out);
+    if (other != nullptr) made.Set(kElementwiseB, *other);
+    made.Finalize();
+    last_ = &out;
+  }
+
+  std::vector<void*> pointers_;
+  const Shapes& shapes_;
+  const Mode& mode_;
+  int dtype_;
+  std::deque<Descriptor> kept_, operations_;
+  Descriptor* last_ = nullptr;
+};
+
+// Whether an engine with these numerical notes computes what it is asked for: with no less precision than the mode says,
+// and always the same.
 // Errors of transformed convolutions grow with the largest element near a result. The gradient of a weight sums over all
 // places: that element is in every sum anyway.
-bool IsAllowed(const Descriptor& config, int dtype, const Mode& mode) {
-  const Library& library = TheLibrary();
-  Descriptor engine(kEngine);
-  Opaque its = engine.get();
-  int64_t count = 0;
-  if (library.get(config.get(), kConfigEngine, kDescriptor, 1, &count, &its) != 0) return false;
-  int notes[32];
-  if (library.get(its, kEngineNotes, kNoteType, 32, &count, notes) != 0) return false;
-  return std::none_of(notes, notes + count, [&](int note) {
+bool IsAllowed(const std::vector<int>& notes, int dtype, const Mode& mode) {
+  return std::none_of(notes.begin(), notes.end(), [&](int note) {
     if (note == kNarrowsInputs || note == kTensorCores) return dtype == kFloat32 && !(mode.tf32 && note == kTensorCores);
     if (note >= kWinograd && note <= kWinogradLast) return !mode.computes_w();
     return note == kNarrowSums || note == kSpectral || note == kVaries;
   });
 }
 
-// What can be executed, the best first by cuDNN's own judgement.
-std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int dtype, const Mode& mode,
-                                   int64_t workspace, size_t most) {
-  const Library& library = TheLibrary();
-  std::vector<Descriptor> found;
-  for (int way : {kByHeuristicA, kByFallback}) {
-    Descriptor heuristic(kHeuristic);
-    heuristic.Set(kHeuristicGraph, graph).Set(kHeuristicAttribute, kHeuristicMode, way);
-    if (!heuristic.IsFinal()) continue;
-    std::vector<Descriptor> configs;
-    std::vector<Opaque> raw;
-    for (int64_t i = 0; i < kMostConfigs; ++i) raw.push_back(configs.emplace_back(kConfig).get());
-    int64_t count = 0;
-    if (library.get(heuristic.get(), kHeuristicResults, kDescriptor, kMostConfigs, &count, raw.data()) != 0) continue;
-    for (int64_t i = 0; i < count && found.size() < most; ++i) {
-      if (!IsAllowed(configs[i], dtype, mode)) continue;
-      Descriptor execution(kExecution);
-      execution.Set(kExecutionHandle, kHandleType, handle).Set(kExecutionConfig, configs[i]);
-      int64_t needed = 0, one = 0;
-      if (!execution.IsFinal()) continue;
-      if (library.get(execution.get(), kExecutionWorkspace, kInt64, 1, &one, &needed) != 0) continue;
-      if (needed <= workspace) found.push_back(std::move(execution));
-    }
-    if (!found.empty()) break;
-  }
-  return found;
-}
-
 std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shapes& shapes, const Window& window,
                                int dtype, const Mode& mode, const std::string& key, int device, void* stream) {
-  auto [x, w, y] = given.pointers();
-  Descriptor data = MadeTensor(kIds[0], shapes.x, mode.channels_last, dtype, x);
-  Descriptor weight = MadeTensor(kIds[1], shapes.w, mode.channels_last, dtype, w);
-  Descriptor out = MadeTensor(kIds[2], shapes.y, mode.channels_last, dtype, y);
-  Descriptor windows(kWindow), graph(kGraph);
-  windows.Set(kWindowCompute, kDataType, kFloat32).Set(kWindowMode, kModeType, kCrossCorrelation);
-  windows.Set(kWindowAxes, kInt64, static_cast<int64_t>(window.stride.size()));
-  windows.Set(kWindowPaddingBefore, window.padding).Set(kWindowPaddingBehind, window.padding);
-  windows.Set(kWindowStrides, window.stride).Set(kWindowDilations, window.dilation).Finalize();
-  const Operation& its = mode.operation;
-  Descriptor operation(its.kind);
-  operation.Set(its.alpha, kFloat, 1.0f).Set(its.beta, kFloat, 0.0f).Set(its.window, windows);
-  operation.Set(its.x, data).Set(its.w, weight).Set(its.y, out).Finalize();
-  graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, operation).Finalize();
+  Descriptor graph = Operations(given, shapes, dtype, mode).Graph(handle, window);
   bool capturing = IsCapturing(stream);
   Choices& choices = ChoicesOf("cudnn", TheLibrary().version(), device);
   int64_t kept = mode.timed ? choices.Find(key, -1) : 0;
   bool measures = kept < 0 && !capturing;
   size_t most = measures ? kMostTimed : std::max<int64_t>(kept, 0) + 1;
-  auto found = Candidates(handle, graph, dtype, mode, SizeOf(given.workspace), most);
+  auto allows = [&](const std::vector<int>& notes) { return IsAllowed(notes, dtype, mode); };
+  auto found = Candidates(handle, graph, allows, SizeOf(given.workspace), most);
   if (found.empty()) {
     TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN has no algorithm for a convolution with "
                                 << SizeOf(given.workspace)
@@ -381,11 +327,16 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   const DLTensor& result = mode.computes_x() ? given.x : mode.computes_w() ? given.w : given.y;
   if (SizeOf(result) == 0) return;
   CheckShapes(shapes, window);
+  CheckMore(given, shapes, dtype);
   DLDevice device = result.device;
   OnDevice current(device.device_id);
   void* stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
-  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) return FillWithZeros(result, stream);
+  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) {
+    if (mode.bias) TVM_FFI_THROW(ValueError) << "tvm_stitch: a convolution with a bias has operands with elements";
+    return FillWithZeros(result, stream);
+  }
   std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed, mode.operation.kind};
+  if (mode.bias) key.insert(key.end(), {'b', mode.residual, mode.relu});
   key.push_back(SizeOf(given.workspace));
   for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer, kMostAlignment));
   for (const auto* part : {&shapes.x, &shapes.w, &shapes.y}) key.insert(key.end(), part->begin(), part->end());
@@ -403,20 +354,29 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   found->second->Run(handle, given);
 }
 
-// convolution(data, weight, numbers, mode, out, workspace), or the gradients of one, with these words in the mode:
+// convolution(data, weight, bias and residual if there are any, numbers, mode, out, workspace), or the gradients of one,
+// with these words in the mode:
 // weight_gradient: convolution(data, gradient of the result, numbers, mode, out, workspace)
 // data_gradient: convolution(gradient of the result, weight, numbers, mode, out, workspace)
 void Convolution(ffi::PackedArgs args, ffi::Any*) {
-  if (args.size() != 6) TVM_FFI_THROW(TypeError) << "tvm_stitch: a convolution has 6 arguments";
+  if (args.size() < 6 || args.size() > 8) {
+    TVM_FFI_THROW(TypeError) << "tvm_stitch: a convolution has 6 arguments, and at most a bias and a residual";
+  }
   Operands given{};
-  auto numbers = args[2].cast<ffi::Shape>();
-  auto words = args[3].cast<ffi::String>();
+  int last = args.size() - 4;
+  auto numbers = args[last].cast<ffi::Shape>();
+  auto words = args[last + 1].cast<ffi::String>();
   Mode mode = ModeOf(std::string_view(words.data(), words.size()));
-  DLTensor first = *args[0].cast<DLTensor*>(), second = *args[1].cast<DLTensor*>(), out = *args[4].cast<DLTensor*>();
+  if (last != 2 + mode.bias + mode.residual) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: the mode of a convolution names other operands";
+  }
+  DLTensor first = *args[0].cast<DLTensor*>(), second = *args[1].cast<DLTensor*>();
+  DLTensor out = *args[last + 2].cast<DLTensor*>();
+  for (int i = 2; i < last; ++i) given.more.push_back(*args[i].cast<DLTensor*>());
   given.x = mode.computes_x() ? out : first;
   given.w = mode.computes_w() ? out : second;
   given.y = mode.computes_x() ? first : mode.computes_w() ? second : out;
-  given.workspace = *args[5].cast<DLTensor*>();
+  given.workspace = *args[last + 3].cast<DLTensor*>();
   Compute(given, numbers, mode);
 }
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multiply the scale of a batch norm into the constant weight of the convolution before it, in float64.
+
+A weight that is scaled before it becomes half is rounded once. The library that computes the convolution can then add
+what is left of the norm, a bias, to its sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.readers import Readers, only_reader_inside, readers_of
+from ..rewriting.rules import Match, Rule, apply_rules
+
+CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledWeight:
+    """The convolution before a batch norm, its weight times the norm's scale, and the norm's shift.
+
+    Attributes:
+        convolution: the call.
+        weight: float32, laid out as the convolution's weight.
+        shift: float32, with an element for each channel, and all axes of the convolution's result.
+        statistics: the constant mean and variance, which are results of the norm as well.
+    """
+
+    convolution: relax.Call
+    weight: np.ndarray
+    shift: np.ndarray
+    statistics: tuple[relax.Expr, relax.Expr]
+
+
+def with_scaled_weights(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a float32 module whose batch norms behind convolutions are biases. All constants must be known."""
+    found: dict[relax.Var, ScaledWeight] = {}
+    for _, func in own_functions(mod):
+        values = dict(relax.analysis.get_var2val(func).items())
+        readers = readers_of(func)
+        for var, call in values.items():
+            if operator_name(call) == "relax.nn.batch_norm":
+                scaled = _scaled(call, values, readers)
+                found |= {} if scaled is None else {var: scaled}
+    if not found:
+        return mod
+    why = "a weight that is scaled before it becomes half is rounded once"
+    rule = Rule(why, lambda match: _biased(match, found[match.var]), variables=found, leaves_unused=True)
+    passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(passes)(apply_rules(mod, [rule]))
+
+
+def _scaled(norm: relax.Call, values: Mapping[Any, Any], readers: Readers) -> ScaledWeight | None:
+    x, *constants = norm.args
+    convolution = values.get(x) if isinstance(x, relax.Var) else None
+    if convolution is None or operator_name(convolution) not in CONVOLUTIONS or norm.attrs.training:
+        return None
+    weight, attrs = convolution.args[1], convolution.attrs
+    arrays = [_float32(value) for value in (weight, *constants)]
+    layout = str(attrs.out_layout) or str(attrs.data_layout)
+    is_channel = int(norm.attrs.axis) % len(layout) == layout.find("C")
+    if any(array is None for array in arrays) or not is_channel or only_reader_inside(readers, x) is None:
+        return None
+    array, gamma, beta, mean, variance = (np.asarray(each, "float64") for each in arrays)
+    with np.errstate(all="ignore"):
+        scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
+        shift = (beta if norm.attrs.center else 0.0) - mean * scale
+        outputs = [-1 if axis == "O" else 1 for axis in str(attrs.kernel_layout)]
+        made = (array * scale.reshape(outputs)).astype("float32")
+    if not (np.isfinite(made).all() and np.isfinite(shift).all()):
+        return None
+    channels = [-1 if axis == "C" else 1 for axis in layout]
+    return ScaledWeight(convolution, made, shift.astype("float32").reshape(channels), tuple(constants[2:]))
+
+
+def _biased(match: Match, scaled: ScaledWeight) -> relax.Expr:
+    """Return the results of a norm: the convolution with the scaled weight and the shift, mean and variance."""
+    call = scaled.convolution
+    weight = relax.const(scaled.weight, "float32")
+    made = match.emit(relax.Call(call.op, [match.now(call.args[0]), weight], call.attrs, call.ty_args))
+    result = match.emit(relax.op.add(made, relax.const(scaled.shift, "float32")))
+    return relax.Tuple([result, *scaled.statistics])
+
+
+def _float32(value: relax.Expr) -> np.ndarray | None:
+    """Return the array of a float32 constant, or None for any other value."""
+    if not isinstance(value, tvm.ir.GenericConst) or str(value.value.dtype) != "float32":
+        return None
+    return np.asarray(value.value.numpy())
