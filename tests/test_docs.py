@@ -32,8 +32,10 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 #: Pages whose Python runs with this TVM. The README's has a test of its own; the emulator's page calls things not
 #: defined there; the page on Relay runs with another TVM (``tests/relay/test_docs.py``).
 RUNNABLE = [page for page in PAGES if page.stem not in ("emulator", "relay")]
+#: The pages of the user guide.
+GUIDE = [ROOT / "docs/user-guide.md", *sorted((ROOT / "docs/user-guide").glob("*.md"))]
 #: Pages whose blocks run when each is pasted alone; the others' follow on each other.
-ALONE = ("user-guide.md", "deployment.md")
+ALONE = (*GUIDE, ROOT / "docs/deployment.md")
 #: Layers of the package: a module imports those of its own number and of smaller ones.
 LAYERS = {
     "compat": 0,
@@ -122,7 +124,7 @@ def run(page: Path) -> list[tuple[Fence, str]]:
     with _module_for(page) as (module, source):
         for fence in fences(page.read_text(encoding="utf-8")):
             if fence.info == "python":
-                if page.name in ALONE:
+                if page in ALONE:
                     for name in [n for n in vars(module) if not n.startswith("__")]:
                         delattr(module, name)
                 out = io.StringIO()
@@ -166,7 +168,7 @@ def test_pytorch_programs_are_imported_with_the_converters() -> None:
 
 
 def test_the_models_of_the_guide_are_those_that_blocks_import() -> None:
-    guide = (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
+    guide = guide_text()
     source = (ROOT / "tvm_stitch/testing/workloads/examples.py").read_text(encoding="utf-8")
     for name in ("Attention", "Keys"):
         (shown,) = re.findall(rf"^(@I.ir_module\nclass {name}:\n(?:(?: .*)?\n)*?)\n\n", guide, re.M)
@@ -234,9 +236,14 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 
 # -- the user guide is complete ------------------------------------------------------------------------------
+def guide_text() -> str:
+    """Return the text of all pages of the user guide."""
+    return "".join(page.read_text(encoding="utf-8") for page in GUIDE)
+
+
 @pytest.fixture(scope="module")
 def guide() -> str:
-    return (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
+    return guide_text()
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(StitchConfig), ids=lambda field: field.name)
