@@ -60,9 +60,6 @@ LAYERS |= {
 }
 
 
-_KERNELS_ROW = re.compile(r"\| `\w+` (\| \d+ ){4}\|$")
-
-
 @dataclasses.dataclass(frozen=True)
 class Fence:
     """A fenced block: what follows the backticks, its lines, and the number (from 0) of the first of these."""
@@ -177,19 +174,6 @@ def test_the_models_of_the_guide_are_those_that_blocks_import() -> None:
     assert [line.strip() for line in shown.split("\n") if line.strip() and line.strip() not in source] == []
 
 
-def counted_kernels() -> list[str]:
-    """The rows of the README's table, from what the first block of docs/results.md prints."""
-    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    counted = next(f.text for f in fences(results) if f.info == "text output")
-    rows = [line.split() for line in counted.splitlines()[1:]]
-    return [f"| `{row[0]}` | {' | '.join(row[1:])} |" for row in rows]
-
-
-def test_the_readme_shows_the_kernels_that_are_counted() -> None:
-    shown = [line for line in _readme().splitlines() if _KERNELS_ROW.match(line)]
-    assert shown == counted_kernels()
-
-
 # -- links ---------------------------------------------------------------------------------------------------
 def _readme() -> str:
     return (ROOT / "README.md").read_text(encoding="utf-8")
@@ -272,6 +256,28 @@ def test_the_table_of_reasons_is_the_one_that_reports_use(guide: str) -> None:
     assert guide[start:].split("\n\n")[0].splitlines() == guide_table()
 
 
+def _literals() -> str:
+    """Return the texts of the package's sources as they are printed. Values in them become spaces."""
+    found = []
+    for path in sorted((ROOT / "tvm_stitch").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(v.value if isinstance(v, ast.Constant) else " " for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_the_error_texts_of_troubleshooting_are_those_of_the_sources() -> None:
+    page = (ROOT / "docs/user-guide/troubleshooting.md").read_text(encoding="utf-8")
+    table = page[page.index("## Error texts") : page.index("## Questions")]
+    shown = re.findall(r"^\| `(.+?)`(?: \([^|]*\))? \|", table, re.M)
+    assert len(shown) > 20
+    texts = _literals()
+    pieces = [piece.strip() for text in shown for piece in text.split("...") if len(piece.strip()) > 3]
+    assert [piece for piece in pieces if piece not in texts] == []
+
+
 def test_every_math_function_is_documented(guide: str) -> None:
     from tvm_stitch.codegen.vector_math import MATH_ERROR
 
@@ -350,14 +356,6 @@ def update(page: Path) -> None:
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def update_readme() -> None:
-    """Write the counted kernels into the README's table."""
-    lines = _readme().splitlines()
-    at = [i for i, line in enumerate(lines) if _KERNELS_ROW.match(line)]
-    lines[at[0] : at[-1] + 1] = counted_kernels()
-    (ROOT / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def chosen(names: list[str]) -> list[Path]:
     """The pages of some names, relative to the working directory, or all whose Python runs."""
     pages = [Path(name).resolve() for name in names]
@@ -379,4 +377,3 @@ if __name__ == "__main__":
     for page in chosen(sys.argv[1:]):
         update(page)
         print(f"{page.relative_to(ROOT)}: up to date")
-    update_readme()
