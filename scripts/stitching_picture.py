@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import _checkout  # noqa: F401  (puts the packages on the path)
 
@@ -46,6 +47,10 @@ def _arrow(x: float, y: float, end: float) -> str:
     return f'<line x1="{x:g}" y1="{y:g}" x2="{x:g}" y2="{end:g}" stroke="#555" marker-end="url(#tip)"/>'
 
 
+def _megabytes(size: Any) -> float:
+    return size / 1e6 if isinstance(size, int) else 0.0
+
+
 def picture() -> str:
     """Return the picture as SVG.
 
@@ -55,9 +60,9 @@ def picture() -> str:
     report = tvm_stitch.explain(softmax_add_layer_norm_gelu(ROWS, COLUMNS).build(), TARGET).completed()
     if len(report.kernels) != 1 or report.stock is None:
         raise ValueError(f"the chain has {len(report.kernels)} stitched kernels: choose another one")
-    stock = [f"{call.function}: {int(call.bytes or 0) / 1e6:.1f} MB" for call in report.stock_kernels]
+    stock = [f"{call.function}: {_megabytes(call.bytes):.1f} MB" for call in report.stock_kernels]
     (kernel,) = report.kernels
-    before, after = int(report.stock.bytes or 0) / 1e6, int(report.stitched.bytes or 0) / 1e6
+    before, after = _megabytes(report.stock.bytes), _megabytes(report.stitched.bytes)
     bottom = TOP + STEP * len(stock) - (STEP - BOX)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 46}" '
