@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Link a check of the CPU into a model's library. Whoever loads the library on an older CPU gets a message.
+"""Link a check of the CPU into a model's library. On an older CPU, everybody who loads the library gets a message.
 
 A property of the library names the level of x86-64 that it needs. The system's loader refuses it on other CPUs. A C++
 object checks every feature. It writes to stderr when the library is loaded. Its function ``tvm_stitch_check_cpu``

@@ -45,8 +45,7 @@ def export_library(
 ) -> None:
     """Run ``executable.export_library(path)``, with CUDA kernels as machine code, and with a check of the CPU.
 
-    The library runs on devices of the target's architecture, and if written with nvcc, on later ones too. For
-    targets without CUDA kernels this is TVM's export.
+    The library runs on devices of the target's architecture, and if written with nvcc, on later ones too.
 
     Args:
         executable: the result of ``tvm_stitch.compile``, ``tvm.compile`` or ``relax.build``.
