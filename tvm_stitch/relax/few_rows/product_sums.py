@@ -15,6 +15,7 @@ from ...device import DeviceModel
 from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
+from ..rewriting.saving import saved
 from ..stitch.dataflow import SUMS_ATTR
 from .calls import ProductCall, ProductCalls, private_like
 from .sums import sums_of
@@ -82,4 +83,4 @@ def _marked(sums: tirx.PrimFunc, call: ProductCall, mod: tvm.IRModule) -> tirx.P
         of.append(mod[call.turning])
     elif call.turned:
         of.append(list(call.order))
-    return private_like(sums, func).with_attr(SUMS_ATTR, tvm.ir.save_json(of))
+    return private_like(sums, func).with_attr(SUMS_ATTR, saved(of))
