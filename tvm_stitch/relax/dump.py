@@ -22,7 +22,7 @@ import tvm
 
 from ..records.decisions import without_decisions
 from ..support.interrupts import carrying
-from .rewriting.saving import why_not_saved
+from .few_rows.saving import why_not_saved
 
 NAMES, FOLDER = "TVM_STITCH_DUMP", "TVM_STITCH_DUMP_TO"
 """Names of the environment variables."""

@@ -15,9 +15,9 @@ from ...device import DeviceModel
 from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
-from ..rewriting.saving import saved
 from ..stitch.dataflow import SUMS_ATTR
 from .calls import ProductCall, ProductCalls, private_like
+from .saving import saved
 from .sums import sums_of
 
 

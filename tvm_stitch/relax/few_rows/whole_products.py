@@ -10,9 +10,9 @@ from tvm import relax
 from ... import compat
 from ...support.module_pass import module_pass
 from ..rewriting.rules import Match, Rule, apply_rules
-from ..rewriting.saving import loaded
 from ..stitch.dataflow import SUMS_ATTR
 from .product_sums import transposed
+from .saving import loaded
 
 
 @module_pass

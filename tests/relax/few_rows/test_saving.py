@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from tvm_stitch.relax.rewriting import saving
+from tvm_stitch.relax.few_rows import saving
 
 
 @pytest.fixture

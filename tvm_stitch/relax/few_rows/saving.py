@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether TVM can save objects as text here. With apache-tvm-ffi 0.1.15 that ends the process (``ToJSONGraph``)."""
+"""Save objects as text, if TVM can. With apache-tvm-ffi 0.1.15 that ends the process (``ToJSONGraph``)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def why_not_saved() -> str:
 def saved(value: Any) -> Any:
     """Return an attribute's value from which :func:`loaded` makes the object again.
 
-    It is text, which dumps of modules hold. Where TVM saves nothing, it is the object itself.
+    It is text, which dumps of modules hold. If TVM saves nothing, it is the object itself.
     """
     return value if why_not_saved() else tvm.ir.save_json(value)
 
