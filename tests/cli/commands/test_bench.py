@@ -58,8 +58,8 @@ class _Fake:
         facts = {"name": "ONNX Runtime", "tolerance": 1e-3} if self.name == "peer" else {"kernels": kernels}
         return self.outputs, facts
 
-    def turn(self) -> float:
-        return self.seconds
+    def turn(self) -> list[float]:
+        return [self.seconds]
 
 
 @pytest.fixture

@@ -50,9 +50,9 @@ def test_turns_alternate() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def turn(self) -> float:
+        def turn(self) -> list[float]:
             order.append(self.name)
-            return float(len(order))
+            return [float(len(order))]
 
     found = times_of({"a": Fake("a"), "b": Fake("b")}, 2)  # type: ignore[dict-item]
     assert order == ["a", "b", "b", "a"] and found["a"].seconds == (1.0, 4.0)

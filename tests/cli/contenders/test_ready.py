@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 
 import pytest
@@ -19,7 +20,7 @@ def test_rare_slow_calls_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     def call() -> None:
         clock[0] += 0.05 if next(number) % 8 == 0 else 0.001
 
-    assert ready.turn(call) == pytest.approx(0.001)
+    assert statistics.median(ready.turn(call)) == pytest.approx(0.001)
     assert next(number) > 2 * ready.LEAST_CALLS, "one phase does not count, one does"
 
 
@@ -30,7 +31,7 @@ def test_the_first_calls_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def call() -> None:
         clock[0] += 0.02 if next(number) < ready.LEAST_CALLS else 0.003
 
-    assert ready.turn(call) == pytest.approx(0.003)
+    assert max(ready.turn(call)) == pytest.approx(0.003)
 
 
 def test_a_slow_call_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,4 +42,4 @@ def test_a_slow_call_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
         next(calls)
         clock[0] += 2 * ready.SLOW
 
-    assert ready.turn(call) == 2 * ready.SLOW and next(calls) == 1
+    assert ready.turn(call) == [2 * ready.SLOW] and next(calls) == 1

@@ -132,9 +132,7 @@ def _lines(
             line += f"{kernels['total']:9d}{kernels['memory_intensive']:18d}{row['max_abs_error']:11.1e}"
         lines.append(line)
     peer, turns = titles[PEER], data["repeats"]
-    lines.append(
-        f"error: the greatest absolute difference to {peer}; times: medians of {turns} turns, and their middle half"
-    )
+    lines.append(f"error: the greatest absolute difference to {peer}; times: of the calls of {turns} turns")
     busy = data["load_average"] > BUSY * data["processors"]
     note = ": other work on this machine makes all times longer, and ratios uncertain" if busy else ""
     lines.append(f"load average {data['load_average']:.1f} before, on {data['processors']} processors{note}")

@@ -48,7 +48,9 @@ def fault_of(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray], tole
 
 
 def times_of(contenders: Mapping[str, Process], repeats: int) -> dict[str, Times]:
-    """Return the times of contenders, ``repeats`` turns each. The order of turns alternates.
+    """Return the times of all calls of contenders, in ``repeats`` turns each. The order of turns alternates.
+
+    A turn in which threads wait for each other has few calls. So it does not decide the median of all calls.
 
     Args:
         contenders: the processes, all of them prepared and stopped.
@@ -57,5 +59,5 @@ def times_of(contenders: Mapping[str, Process], repeats: int) -> dict[str, Times
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(repeats):
         for name in contenders if number % 2 == 0 else reversed(list(contenders)):
-            seconds[name].append(contenders[name].turn())
+            seconds[name] += contenders[name].turn()
     return {name: Times(tuple(found)) for name, found in seconds.items()}

@@ -70,8 +70,8 @@ class Process:
         self._pause()
         return outputs, facts
 
-    def turn(self) -> float:
-        """Return the seconds of a call, the median of a turn of calls. All other contenders have to be stopped.
+    def turn(self) -> list[float]:
+        """Return the seconds of each call of a turn. All other contenders have to be stopped.
 
         Raises:
             Failure: if the process ends.
@@ -79,7 +79,7 @@ class Process:
         self._process.send_signal(signal.SIGCONT)
         with contextlib.suppress(ConnectionError):
             self._pipe.send("turn")
-        seconds: float = self._answer()
+        seconds: list[float] = self._answer()
         self._pause()
         return seconds
 

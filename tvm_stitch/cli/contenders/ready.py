@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,8 @@ NAMES = (STITCHED, STOCK, PEER)
 PHASE, LONGEST = 0.2, 2.0
 """Least seconds of consecutive calls, and the seconds after which no further call begins."""
 
-LEAST_CALLS = 40
-"""Calls that a phase has at least, unless they take too long.
+LEAST_CALLS, MOST_CALLS = 40, 5000
+"""Calls that a phase has at least, unless they take too long, and at most.
 
 On a busy machine the two threads of a call share a core until the system moves one of them. OpenMP's threads spin
 meanwhile, and a call of 0.4 ms takes 50 ms. A limit by time alone would count few other calls.
@@ -128,27 +127,27 @@ def _tolerance(job: Job) -> float:
     return ROUNDED if types & rounded else EXACT
 
 
-def turn(call: Callable[[], Any]) -> float:
-    """Return the median time of single calls in seconds, after a phase of calls that do not count.
+def turn(call: Callable[[], Any]) -> list[float]:
+    """Return the seconds of single calls, after a phase of calls that do not count.
 
-    A mean would be decided by a few calls during which another process had the core of a thread that all others wait
-    for. In the first phase caches are filled, and threads get cores of their own.
+    Their median counts. A mean would be decided by a few calls during which another process had a thread's core. In
+    the first phase caches are filled, and threads get cores of their own.
 
     Args:
         call: is called repeatedly.
     """
     first = _seconds(call)
     if first >= SLOW:
-        return first
+        return [first]
     _phase(call)
-    return statistics.median(_phase(call))
+    return _phase(call)
 
 
 def _phase(call: Callable[[], Any]) -> list[float]:
     """Return the seconds of consecutive calls."""
     times: list[float] = []
     spent = 0.0
-    while spent < PHASE or (len(times) < LEAST_CALLS and spent < LONGEST):
+    while (spent < PHASE and len(times) < MOST_CALLS) or (len(times) < LEAST_CALLS and spent < LONGEST):
         times.append(_seconds(call))
         spent += times[-1]
     return times
