@@ -14,6 +14,8 @@ int main() {
   namespace ffi = tvm::ffi;
   // By a path with a slash: a plain name would be looked up where the system's libraries are.
   ffi::Module library = ffi::Module::LoadFromFile(std::filesystem::absolute("model.so").string());
+  // Says by name what the CPU lacks, if it is older than the one that the model is compiled for.
+  if (auto check = library->GetFunction("tvm_stitch_check_cpu", true)) (*check)();
   auto vm = library->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
   vm->GetFunction("vm_initialization").value()(int{kDLCPU}, 0, 2);  // 2: the allocator that keeps memory for later
 

@@ -118,6 +118,8 @@ void Run(const std::string& path, const std::vector<std::string>& inputs, bool c
   DLDevice device{cuda ? kDLCUDA : kDLCPU, 0};
   // As a path: a plain name would be looked up where the system's libraries are.
   ffi::Module library = ffi::Module::LoadFromFile(std::filesystem::absolute(path).string());
+  // Says by name what the CPU lacks, if it is older than the one that the model is compiled for.
+  if (auto check = library->GetFunction("tvm_stitch_check_cpu", true)) (*check)();
   auto vm = FunctionOf(library, "vm_load_executable")().cast<ffi::Module>();
   ffi::Function initialize = FunctionOf(vm, "vm_initialization");
   if (cuda) {  // shapes are computed on the CPU, which comes last

@@ -62,13 +62,15 @@ def from_root(text: str) -> str:
 
 def from_docs(text: str) -> str:
     """Rewrite links of a page in docs/ to the root."""
-    for source, name in PAGES.items():
-        text = text.replace(f"](../{source})", f"]({name})")
     text = re.sub(r"\[docs/records\]\([./]*records\)", "`docs/records`", text)
-    return _to_files(text, "../")
+    for up in ("../", ""):  # pages in a folder of docs/, and those in docs/
+        for source, name in PAGES.items():
+            text = text.replace(f"](../{up}{source})", f"]({up}{name})")
+        text = _to_files(text, f"../{up}", up)
+    return text
 
 
-def _to_files(text: str, up: str) -> str:
+def _to_files(text: str, before: str, after: str = "") -> str:
     for source in FILES:
-        text = text.replace(f"]({up}{source})", f"]({source}.txt)")
+        text = text.replace(f"]({before}{source})", f"]({after}{source}.txt)")
     return text

@@ -32,8 +32,10 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 #: Pages whose Python runs with this TVM. The README's has a test of its own; the emulator's page calls things not
 #: defined there; the page on Relay runs with another TVM (``tests/relay/test_docs.py``).
 RUNNABLE = [page for page in PAGES if page.stem not in ("emulator", "relay")]
+#: The pages of the user guide.
+GUIDE = [ROOT / "docs/user-guide.md", *sorted((ROOT / "docs/user-guide").glob("*.md"))]
 #: Pages whose blocks run when each is pasted alone; the others' follow on each other.
-ALONE = ("user-guide.md", "deployment.md")
+ALONE = (*GUIDE, ROOT / "docs/deployment.md")
 #: Layers of the package: a module imports those of its own number and of smaller ones.
 LAYERS = {
     "compat": 0,
@@ -56,9 +58,6 @@ LAYERS |= {
     "relax": 5,
     "relay": 5,
 }
-
-
-_KERNELS_ROW = re.compile(r"\| `\w+` (\| \d+ ){4}\|$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +121,7 @@ def run(page: Path) -> list[tuple[Fence, str]]:
     with _module_for(page) as (module, source):
         for fence in fences(page.read_text(encoding="utf-8")):
             if fence.info == "python":
-                if page.name in ALONE:
+                if page in ALONE:
                     for name in [n for n in vars(module) if not n.startswith("__")]:
                         delattr(module, name)
                 out = io.StringIO()
@@ -166,26 +165,13 @@ def test_pytorch_programs_are_imported_with_the_converters() -> None:
 
 
 def test_the_models_of_the_guide_are_those_that_blocks_import() -> None:
-    guide = (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
+    guide = guide_text()
     source = (ROOT / "tvm_stitch/testing/workloads/examples.py").read_text(encoding="utf-8")
     for name in ("Attention", "Keys"):
         (shown,) = re.findall(rf"^(@I.ir_module\nclass {name}:\n(?:(?: .*)?\n)*?)\n\n", guide, re.M)
         assert shown in source, name
     (shown,) = re.findall(r"^class Head.*?\n\n\n", guide, re.M | re.S)
     assert [line.strip() for line in shown.split("\n") if line.strip() and line.strip() not in source] == []
-
-
-def counted_kernels() -> list[str]:
-    """The rows of the README's table, from what the first block of docs/results.md prints."""
-    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    counted = next(f.text for f in fences(results) if f.info == "text output")
-    rows = [line.split() for line in counted.splitlines()[1:]]
-    return [f"| `{row[0]}` | {' | '.join(row[1:])} |" for row in rows]
-
-
-def test_the_readme_shows_the_kernels_that_are_counted() -> None:
-    shown = [line for line in _readme().splitlines() if _KERNELS_ROW.match(line)]
-    assert shown == counted_kernels()
 
 
 # -- links ---------------------------------------------------------------------------------------------------
@@ -234,9 +220,14 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 
 # -- the user guide is complete ------------------------------------------------------------------------------
+def guide_text() -> str:
+    """Return the text of all pages of the user guide."""
+    return "".join(page.read_text(encoding="utf-8") for page in GUIDE)
+
+
 @pytest.fixture(scope="module")
 def guide() -> str:
-    return (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
+    return guide_text()
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(StitchConfig), ids=lambda field: field.name)
@@ -263,6 +254,28 @@ def test_every_command_line_option_is_documented(guide: str) -> None:
 def test_the_table_of_reasons_is_the_one_that_reports_use(guide: str) -> None:
     start = guide.index("| Reason | What it means |")
     assert guide[start:].split("\n\n")[0].splitlines() == guide_table()
+
+
+def _literals() -> str:
+    """Return the texts of the package's sources as they are printed. Values in them become spaces."""
+    found = []
+    for path in sorted((ROOT / "tvm_stitch").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(v.value if isinstance(v, ast.Constant) else " " for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_the_error_texts_of_troubleshooting_are_those_of_the_sources() -> None:
+    page = (ROOT / "docs/user-guide/troubleshooting.md").read_text(encoding="utf-8")
+    table = page[page.index("## Error texts") : page.index("## Questions")]
+    shown = re.findall(r"^\| `([^`]+)`[^|]*\|", table, re.M)
+    assert len(shown) > 20
+    texts = _literals()
+    pieces = [piece.strip() for text in shown for piece in text.split("...") if len(piece.strip()) > 3]
+    assert [piece for piece in pieces if piece not in texts] == []
 
 
 def test_every_math_function_is_documented(guide: str) -> None:
@@ -343,14 +356,6 @@ def update(page: Path) -> None:
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def update_readme() -> None:
-    """Write the counted kernels into the README's table."""
-    lines = _readme().splitlines()
-    at = [i for i, line in enumerate(lines) if _KERNELS_ROW.match(line)]
-    lines[at[0] : at[-1] + 1] = counted_kernels()
-    (ROOT / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def chosen(names: list[str]) -> list[Path]:
     """The pages of some names, relative to the working directory, or all whose Python runs."""
     pages = [Path(name).resolve() for name in names]
@@ -372,4 +377,3 @@ if __name__ == "__main__":
     for page in chosen(sys.argv[1:]):
         update(page)
         print(f"{page.relative_to(ROOT)}: up to date")
-    update_readme()

@@ -18,8 +18,8 @@ from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN = [
     line
-    for page in ("README.md", "docs/user-guide.md")
-    for line in re.findall(r"^\$ (.*?)(?: +#.*)?$", (ROOT / page).read_text(encoding="utf-8"), re.M)
+    for page in (ROOT / "README.md", ROOT / "docs/user-guide.md", *(ROOT / "docs/user-guide").glob("*.md"))
+    for line in re.findall(r"^\$ (.*?)(?: +#.*)?$", page.read_text(encoding="utf-8"), re.M)
 ]
 EXECUTED = {
     r"tvm-stitch ": "cli/test_shown_commands.py",

@@ -34,7 +34,7 @@ def text(path: str) -> str:
 
 
 def test_the_range_of_pythons_is_the_same_everywhere() -> None:
-    for page in ("README.md", "docs/user-guide.md", "CONTRIBUTING.md"):
+    for page in ("README.md", "docs/user-guide/quick-start.md", "CONTRIBUTING.md"):
         assert f"Python {LEAST} or newer" in text(page), page
     assert f"version_info < ({LEAST.replace('.', ', ')})" in text("Makefile")
     for name in ("tvm-relay-toolchain", *SIBLINGS):
@@ -45,6 +45,20 @@ def test_the_range_of_pythons_is_the_same_everywhere() -> None:
 def test_the_version_has_one_source() -> None:
     assert PROJECT["dynamic"] == ["version"]
     assert f"\n## {tvm_stitch.__version__}" in text("CHANGELOG.md")
+
+
+def test_requirements_are_those_of_their_users() -> None:
+    """An install compiles ONNX models. Only the tuner needs an old release of TVM's FFI."""
+    extras = PROJECT["optional-dependencies"]
+    assert {"onnx", "apache-tvm-ffi"} < set(PROJECT["dependencies"])
+    assert [name for name, needs in extras.items() if any("apache-tvm-ffi==" in n for n in needs)] == ["tune"]
+    named = [name for name in extras if f"`{name}`" in text("docs/user-guide/quick-start.md")]
+    assert named == list(extras)
+
+
+def test_every_minor_version_is_named() -> None:
+    minors = [re.search(r":: (3\.\d+)$", each) for each in PROJECT["classifiers"]]
+    assert [m[1] for m in minors if m] == ["3.11", "3.12", "3.13"]
 
 
 def test_both_ci_files_run_the_same() -> None:
@@ -161,6 +175,10 @@ with builder.function("main", [x]):
 vm = relax.VirtualMachine(tvm_stitch.compile(builder.get()), tvm.cpu())
 print(np.round(vm["main"](tvm.runtime.tensor(np.ones((4, 8), "float32"))).numpy().sum()))
 assert tvm_stitch.explain(builder.get(), "cuda -arch=sm_90").to_html().startswith("<!doctype html>")
+import onnx
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
+small = BertConfig(layers=1, hidden=32, heads=2, sequence=16, ffn=64, vocabulary=64)
+onnx.save(build_bert(small), "model.onnx")
 """
 
 
@@ -185,3 +203,9 @@ def test_it_installs_and_runs_in_a_fresh_environment(python: str, built: Path, t
         cwd=tmp_path, timeout=120,
     )  # fmt: skip
     assert (used.returncode, used.stdout) == (0, "4.0\n"), used.stderr
+    for words in (["compile", "model.onnx", "-o", "out"], ["run", "out"]):
+        done = subprocess.run(
+            [str(bin_folder / "tvm-stitch"), *words], capture_output=True, text=True, check=False, env=env,
+            cwd=tmp_path, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr

@@ -135,7 +135,8 @@ def export_library(
 ) -> None:
     """Write the library of a compiled model, with CUDA kernels as machine code. It runs without Python.
 
-    For targets without CUDA kernels this is ``executable.export_library(path)``.
+    A library for x86 names the CPU features that are missing where it is loaded. ``executable.export_library`` leaves
+    that check out, and CUDA kernels as source.
 
     Args:
         executable: the result of ``compile``, ``tvm.compile`` or ``relax.build``.

@@ -259,7 +259,7 @@ def test_a_full_disk(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **_options: object) -> None:
         if raised == "ours":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/out/model.so")
         raise RuntimeError("Compilation error:\n/usr/bin/ld: final link failed: No space left on device\n")

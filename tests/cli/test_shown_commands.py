@@ -17,8 +17,8 @@ from tests.cli.helpers import run
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 COMMANDS = [
     (page, line)
-    for page in ("user-guide.md", "deployment.md")
-    for line in re.findall(r"^\$ (tvm-stitch .*)$", (DOCS / page).read_text(encoding="utf-8"), re.M)
+    for page in (*sorted((DOCS / "user-guide").glob("*.md")), DOCS / "deployment.md")
+    for line in re.findall(r"^\$ (tvm-stitch .*)$", page.read_text(encoding="utf-8"), re.M)
 ]
 
 

@@ -16,7 +16,7 @@ from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import without_decisions
-from tvm_stitch.relax import pipeline
+from tvm_stitch.relax import dump, pipeline
 from tvm_stitch.relax.dump import dumping, read_dump
 from tvm_stitch.relax.phases import numbers_of
 from tvm_stitch.relax.pipeline import PHASES, planning_passes
@@ -85,3 +85,9 @@ def test_an_unknown_name_is_told() -> None:
         pytest.raises(ValueError, match="neither a phase nor a pass; did you mean layouts?"),
     ):
         pipeline(LLVM)(model())
+
+
+def test_a_runtime_that_saves_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump, "why_not_saved", lambda: "pip install another one")
+    with dumping("all"), pytest.raises(RuntimeError, match="all cannot be dumped: pip install another one"):
+        dump.asked_dump(numbers_of(PHASES))

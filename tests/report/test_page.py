@@ -73,6 +73,22 @@ def test_a_keyboard_will_do(tmp_path: Path) -> None:
     assert "Computed by TVM: no library" in found["opened"] and "Kernels a call" in found["closed"]
 
 
+def test_edges_are_reached_by_keyboard(tmp_path: Path) -> None:
+    steps = """
+      const edge = document.querySelector(".link.actionable .hit");
+      const space = new KeyboardEvent("keydown", { key: " ", cancelable: true });
+      edge.dispatchEvent(space);
+      return { opened: document.getElementById("panel").innerText, label: edge.getAttribute("aria-label"),
+               role: edge.getAttribute("role"), tab: edge.getAttribute("tabindex"), scrolls: !space.defaultPrevented,
+               images: document.querySelectorAll("[role=img] [tabindex]").length };
+    """
+    outcome = in_browser(html_page(sample(), "encoder"), steps, tmp_path)
+    assert outcome.complaints == []
+    found = outcome.found
+    assert "has a symbolic or empty shape" in found["opened"] and found["label"].startswith("Boundary: ")
+    assert (found["role"], found["tab"], found["scrolls"], found["images"]) == ("button", "0", False, 0)
+
+
 def test_plans_alone_are_shown_without_edges(tmp_path: Path) -> None:
     kernels = [Kernel(f"norm{i}", [], [], "4", [], {}, 8, 192, 128, 256) for i in range(3)]
     page = html_page(bare_report("llvm", "cpu", kernels, {"argmax": "why"}, ()), "plans")

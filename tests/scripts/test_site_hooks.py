@@ -31,6 +31,11 @@ def test_links_of_pages() -> None:
     )
 
 
+def test_links_of_pages_in_folders() -> None:
+    text = "[a](../relay.md) [b](../../README.md) [c](../../examples/minimal.cc)"
+    assert site_hooks.from_docs(text) == "[a](../relay.md) [b](../index.md) [c](../examples/minimal.cc.txt)"
+
+
 def test_blocks_of_names_that_the_site_knows() -> None:
     text = "```text output\nx\n```\n```py\ny\n```\n```python\n```text"
     assert site_hooks.on_page_markdown(text, None) == "```text\nx\n```\n```python\ny\n```\n```python\n```text"

@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import Failure, UsageError
 from .readers.model import Job
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def check_here(target: Any) -> None:
+    """Raise a Failure if this machine has no device of a target, or an older CPU."""
+    from ..relax.report.measured import check_runs_here
+
+    try:
+        check_runs_here(target)
+    except RuntimeError as error:
+        raise Failure(str(error)) from None
 
 
 def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
@@ -20,12 +30,8 @@ def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
         UsageError: if a shape is symbolic.
     """
     from ..execution.tensors import make_inputs
-    from ..relax.report.measured import check_runs_here
 
-    try:
-        check_runs_here(job.target)
-    except RuntimeError as error:
-        raise Failure(str(error)) from None
+    check_here(job.target)
     try:
         return make_inputs(job.model.inputs, seed)
     except ValueError as error:

@@ -24,6 +24,7 @@ from ..support.failures import reraise_fatal
 from ..support.interrupts import watched
 from ..target import resolve_target
 from . import embedded
+from .cpu_check import link_options
 from .linking import check_linker, linking
 
 if TYPE_CHECKING:
@@ -42,10 +43,9 @@ _SOURCE_FORMAT = b"cuda"
 def export_library(
     executable: Any, path: str | os.PathLike[str], target: Any = "native", **options: Any
 ) -> None:
-    """Run ``executable.export_library(path)``, with CUDA kernels as machine code.
+    """Run ``executable.export_library(path)``, with CUDA kernels as machine code, and with a check of the CPU.
 
-    The library runs on devices of the target's architecture, and if written with nvcc, on later ones too. For
-    targets without CUDA kernels this is TVM's export.
+    The library runs on devices of the target's architecture, and if written with nvcc, on later ones too.
 
     Args:
         executable: the result of ``tvm_stitch.compile``, ``tvm.compile`` or ``relax.build``.
@@ -62,13 +62,14 @@ def export_library(
     """
     target = resolve_target(target)
     _check(executable, Path(path))
-    if not options:  # options may name another linker
+    checks_cpu = not options  # options may name another linker
+    if checks_cpu:
         check_linker(target)
     if target.kind.name != "cuda" and _parents(executable.mod):
         said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
         raise ValueError(f"{said}: give the target that it was compiled for")
     with watched(), linking(Path(path)), _compiled_kernels(executable.mod, target):
-        executable.export_library(str(Path(path)), **options)
+        executable.export_library(str(Path(path)), **(link_options(target) if checks_cpu else options))
 
 
 def _check(executable: Any, path: Path) -> None:

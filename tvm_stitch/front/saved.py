@@ -16,6 +16,7 @@ import tvm_ffi
 
 from ..config import StitchConfig
 from ..deploy import export
+from ..deploy.cpu_check import link_options
 from ..deploy.cpu_flags import needed_flags
 from ..deploy.folder import LIBRARY, MANIFEST, STATE, NotCompiled
 from ..deploy.linking import linking
@@ -163,5 +164,5 @@ def _export(executable: Any, path: Path, target: tvm.target.Target, tell: Callab
             reason = f"{type(error).__name__}: {error_text(error)}".splitlines()[-1]
             tell(f"kernels are compiled when they are first launched: {reason}")
     with linking(path), without_native_stderr():  # TVM warns there of every scope of memory
-        executable.export_library(str(path))
+        executable.export_library(str(path), **link_options(target))
     return False

@@ -22,6 +22,7 @@ import tvm
 
 from ..records.decisions import without_decisions
 from ..support.interrupts import carrying
+from .few_rows.saving import why_not_saved
 
 NAMES, FOLDER = "TVM_STITCH_DUMP", "TVM_STITCH_DUMP_TO"
 """Names of the environment variables."""
@@ -99,6 +100,7 @@ def asked_dump(numbers: Mapping[str, str]) -> Dump | None:
 
     Raises:
         ValueError: for a name that is neither a phase nor a pass.
+        RuntimeError: if this release of TVM's FFI crashes when it saves a module.
     """
     text, folder = _asked.get() or (os.environ.get(NAMES, ""), Path(os.environ.get(FOLDER) or DEFAULT_FOLDER))
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
@@ -109,6 +111,8 @@ def asked_dump(numbers: Mapping[str, str]) -> Dump | None:
         near = difflib.get_close_matches(name, [*numbers, ALL], 1)
         more = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"cannot dump after {name!r}, which is neither a phase nor a pass{more}")
+    if reason := why_not_saved():
+        raise RuntimeError(f"{', '.join(sorted(names))} cannot be dumped: {reason}")
     if ALL in names:
         names |= {name for name, number in numbers.items() if "-" not in number}
     return Dump(names, folder, numbers)

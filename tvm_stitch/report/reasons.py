@@ -27,7 +27,7 @@ class Rule:
 
 
 ON_A_GPU = (
-    "On CUDA a [grid-wide plan](#grid-wide-plans) takes both; what follows `grid-wide:` says why it did not. "
+    "On CUDA a [grid-wide plan](reports.md#grid-wide-plans) takes both; what follows `grid-wide:` says why it did not. "
     "On a CPU nothing: two kernels are needed"
 )
 
@@ -133,7 +133,7 @@ RULES = (
         "`block ... holds SeqStmt, not one store`, `a loop nest ends in ...`",
         r"^block .* holds |a loop nest ends in",
         "The operator is not a plain loop nest: sort, top-k, scatter, running sums of long rows or of symbolic ones",
-        "Nothing; [extending.md](extending.md) says how readable constructs are added",
+        "Nothing; [extending.md](../extending.md) says how readable constructs are added",
     ),
     Rule(
         "`its results are used as one tuple`",
@@ -163,13 +163,13 @@ RULES = (
     Rule(
         "`computed by a kernel of its own`",
         r"^computed by a kernel of its own",
-        "[Attention](#attention), whose products and softmax are one kernel",
+        "[Attention](gpu.md#attention), whose products and softmax are one kernel",
         "Nothing",
     ),
     Rule(
         "`computed by a function outside the module`",
         r"^computed by a function outside",
-        "A library call, such as cuBLASLt's [products](#matrix-products-on-a-gpu)",
+        "A library call, such as cuBLASLt's [products](gpu.md#matrix-products-on-a-gpu)",
         "Nothing",
     ),
     Rule(

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..graph.sizes import with_sizes_as_text
 from .bare import bare_report
+from .compare.difference import Difference, difference
+from .compare.side import read, save, side_of, stock_side_of
+from .compare.views import difference_page, difference_text, plain
 from .data import ModelReport, Reason
 from .html import html_page
 from .kernel import Kernel
@@ -22,6 +27,34 @@ from .words import count_of
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+STOCK = "stock"
+"""The name of TVM's own pipeline, for :meth:`Report.against`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The difference of two reports of one model. It prints as text."""
+
+    difference: Difference
+
+    def __str__(self) -> str:
+        return difference_text(self.difference)
+
+    __repr__ = __str__
+
+    def to_html(self, title: str = "Model") -> str:
+        """Return the difference as a single HTML file.
+
+        Args:
+            title: name of the model, any text.
+        """
+        return difference_page(self.difference, title)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the difference as JSON-able data."""
+        return plain(self.difference)
 
 
 @dataclass(repr=False)
@@ -129,6 +162,31 @@ class Report:
             if not name:
                 raise ValueError("a name is empty; give the name of an operator or a kernel")
         return why(self._model(), first, second)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file, for a comparison with another version or configuration.
+
+        Args:
+            path: the file.
+        """
+        save(self.completed().to_dict(), Path(path))
+
+    def against(self, other: Report | str | os.PathLike[str]) -> Comparison:
+        """Return the difference to another report of the same model, as text and as a page.
+
+        Args:
+            other: a report, the path of a saved one, or ``"stock"`` for TVM's own pipeline.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is not a saved report, or TVM's own pipeline does not compile the model.
+        """
+        own = self.completed().to_dict()
+        if isinstance(other, Report):
+            before = side_of(other.completed().to_dict(), "before")
+        else:
+            before = stock_side_of(own) if other == STOCK else read(Path(other))
+        return Comparison(difference(before, side_of(own, "stitched" if other == STOCK else "this report")))
 
     def to_html(self, title: str = "Model") -> str:
         """Return the report as a single HTML file that needs no network.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 VARIABLE = "TVM_NUM_THREADS"
@@ -68,6 +69,10 @@ def use_all_cores() -> None:
         raise ValueError(f"{VARIABLE} must be a number of threads, 1 to {MOST_THREADS}, not {setting!r}")
 
 
+_CHOSEN: list[str] = []
+"""The variables that :func:`sleep_soon` has set."""
+
+
 def sleep_soon() -> None:
     """Set how long OpenMP's threads spin, if that is not set. Call this before PyTorch is imported.
 
@@ -76,3 +81,9 @@ def sleep_soon() -> None:
     """
     if not {SPINS, POLICY} & set(os.environ):
         os.environ[SPINS] = str(SOON)
+        _CHOSEN.append(SPINS)
+
+
+def without_our_choice(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables that :func:`sleep_soon` set, for a process that runs alone."""
+    return {name: value for name, value in environment.items() if name not in _CHOSEN}

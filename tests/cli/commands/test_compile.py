@@ -135,8 +135,8 @@ def test_an_interrupt_exits_130_and_leaves_nothing(
     owner, name = (schedule, "emit") if where == "emit" else (relax.vm_build.VMExecutable, "export_library")
     original = getattr(owner, name)
 
-    def interrupted(*args: object) -> object:
-        result = original(*args)
+    def interrupted(*args: object, **options: object) -> object:
+        result = original(*args, **options)
         signal.raise_signal(number)
         return result
 

@@ -132,3 +132,24 @@ def test_explain_dumps_phases(model: Path, tmp_path: Path, capfd: pytest.Capture
     assert code == 0 and [path.name for path in (tmp_path / "dumped").iterdir()] == ["06-layouts.py"]
     code, _, stderr = run(capfd, *arguments, "layout")
     assert code == 2 and "did you mean layouts?" in stderr
+
+
+def test_reports_are_compared(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explain", model, "--shape", "x=8,16", "--target", "cuda -arch=sm_90", "-q")
+    saved, page = tmp_path / "a.json", tmp_path / "d.html"
+    assert run(capfd, *arguments, "--save", saved)[0] == 0
+    code, stdout, _ = run(capfd, *arguments, "--against", saved)
+    assert code == 0 and stdout.startswith("a.json (cuda sm_90) and this report") and "\n  none\n" in stdout
+    code, stdout, _ = run(capfd, *arguments, "--against", "stock", "--html", page, "--json")
+    data = json.loads(stdout)
+    assert code == 0 and data["before"] == "stock TVM" and data["changes"]
+    assert "Best opportunities" in page.read_text(encoding="utf-8")
+    for words, said in (
+        (["--against", tmp_path / "none"], "none cannot be read: No such file"),
+        (["--against", model], "is not a saved report"),
+        (["--against", ""], "--against is empty"),
+        (["--against", saved, "--why", "a", "b"], "give one of them"),
+        (["--against", saved, "--save", saved], "is read by this command"),
+    ):
+        code, _, stderr = run(capfd, *arguments, *words)
+        assert code == 2 and said in stderr, stderr

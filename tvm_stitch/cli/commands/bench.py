@@ -5,15 +5,28 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ...deploy.versions import versions
-from ..measuring import random_inputs_here
-from ..options import add_model_options, add_timing, check_timing
+from ..contenders.ready import NAMES, PEER, STITCHED, STOCK, Unavailable
+from ..measuring import check_here
+from ..options import add_model_options, add_timing, check_timing, make_config, parse_config, parse_target
 from ..progress import Progress
-from ..readers.model import check_options, read_job
+from ..readers.model import check_options
+
+if TYPE_CHECKING:
+    from ...execution.timing import Times
+    from ..contenders.process import Process
 
 SUMMARY = "time stock TVM, stitching, and ONNX Runtime or PyTorch in turn on this machine, and compare their results"
+
+SHOWN = (STOCK, STITCHED, PEER)
+"""The contenders in the order of the table."""
+
+BUSY = 0.5
+"""Load average for each processor from which on the text says that the machine is busy."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -30,85 +43,103 @@ def check(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
     """Time a model. Return the figures as data and as a table."""
-    job = read_job(args, progress)
-    import tvm
+    from ..contenders.judged import fault_of, times_of
+    from ..contenders.process import processes
 
-    import tvm_stitch
-
-    from ...execution.count import count_kernels
-    from ...execution.runner import Runner
-    from ...execution.timing import Times, comparison, interleaved
-    from ...importers.onnx.compare import greatest_error
-    from ...relax import pipeline
-    from ...repairs.legalize.take import stock_pipeline
-    from ...support.failures import error_text, reraise_fatal
-
-    on_gpu = "gpu" in job.target.keys
-    inputs = random_inputs_here(job, args.seed)
-    mod, target, peer_name = job.model.mod, job.target, job.model.peer_name
-    stock_passes = stock_pipeline(target)
-    stock, failed = None, ""
-    with progress("compiling with stock TVM"):
-        try:
-            built = tvm.compile(mod, target, relax_pipeline=stock_passes)
-        except Exception as err:  # a failure of stock TVM is a result to report
-            reraise_fatal(err)
-            failed = error_text(err)
-        else:
-            stock = Runner(built, target, list(inputs.values()))
-    with progress("compiling with stitching"):
-        stitched = Runner(
-            tvm_stitch.compile(mod, target=target, config=job.config), target, list(inputs.values())
-        )
-    with progress(f"running {peer_name}"):
-        peer = job.model.peer(inputs)
-        expected = peer()
-    with progress(f"timing, {args.repeats} calls each"):
-        timed = {"stock": stock, "stitched": stitched, "peer": peer}
-        calls = {name: call for name, call in timed.items() if call is not None}
-        times: dict[str, Times] = dict(zip(calls, interleaved(list(calls.values()), args.repeats)))
-    rows: dict[str, dict[str, Any]] = {}
-    for name, runner, passes in (
-        ("stock", stock, stock_passes),
-        ("stitched", stitched, pipeline(target, job.config)),
-    ):
-        if runner is None:
-            rows[name] = {"failed": failed}
-            continue
-        rows[name] = {
-            **times[name].to_dict(),
-            "max_abs_error": greatest_error(runner.outputs(), expected),
-            "kernels": count_kernels(mod, target, passes).to_dict(),
-        }
+    target, load = parse_target(args.target), os.getloadavg()[0]
+    check_here(target)
+    config = make_config(
+        parse_config(args.config) | {k: True for k in ("strict", "cuda_graph") if vars(args)[k]}
+    )
+    with processes(NAMES, args) as contenders:
+        with progress("compiling with stock TVM and with stitching, and preparing the other runtime"):
+            outputs, rows = _prepared(contenders)
+        with progress(f"timing, {args.repeats} turns each"):
+            times = times_of({name: contenders[name] for name in SHOWN if name in outputs}, args.repeats)
+    peer_name, tolerance = rows[PEER]["name"], rows[PEER].pop("tolerance")
+    for name in outputs:
+        rows[name] = {**rows[name], **times[name].to_dict()}
+        if name != PEER:
+            rows[name] |= _error(outputs[name], outputs[PEER])
+            if fault := fault_of(outputs[name], outputs[PEER], tolerance):
+                rows[name]["wrong"] = fault
+    compared = {name: _is_compared(rows, name) for name in (STOCK, PEER)}
     data = {
         "model": str(args.model),
         "target": json.loads(str(target)),
-        "config": job.config.to_dict(),
+        "config": config.to_dict(),
         "precision": args.precision,
         "products": args.products,
         "repeats": args.repeats,
         "seed": args.seed,
+        "load_average": load,
+        "processors": len(os.sched_getaffinity(0)),
         **rows,
-        "peer": {"name": peer_name, **times["peer"].to_dict()},
-        "speedup": times["stock"].median / times["stitched"].median if "stock" in times else None,
+        "speedup": _ratio(times, STOCK) if compared[STOCK] else None,
+        "speedup_over_peer": _ratio(times, PEER) if compared[PEER] else None,
         "versions": versions(),
     }
-    shown = f"{peer_name} (CPU)" if on_gpu else peer_name
+    shown = f"{peer_name} (CPU)" if "gpu" in target.keys else peer_name
+    return data, "\n".join(_lines(rows, times, {STOCK: "stock TVM", STITCHED: "stitched", PEER: shown}, data))
+
+
+def _prepared(contenders: Mapping[str, Process]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the outputs and facts of contenders. A contender that does not take the model has no outputs."""
+    outputs: dict[str, Any] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, process in contenders.items():
+        try:
+            outputs[name], rows[name] = process.prepared()
+        except Unavailable as error:
+            rows[name] = {"failed": str(error)}
+    return outputs, {name: rows[name] for name in SHOWN}
+
+
+def _error(outputs: Any, expected: Any) -> dict[str, float]:
+    from ...importers.onnx.compare import greatest_error
+
+    return {"max_abs_error": greatest_error(outputs, expected)}
+
+
+def _is_compared(rows: Mapping[str, Mapping[str, Any]], other: str) -> bool:
+    """Return whether a ratio of times means anything: both contenders ran, and their results are right."""
+    return not any({"failed", "wrong"} & set(rows[name]) for name in (STITCHED, other))
+
+
+def _ratio(times: Mapping[str, Times], other: str) -> float:
+    return times[other].median / times[STITCHED].median
+
+
+def _lines(
+    rows: Mapping[str, Mapping[str, Any]],
+    times: Mapping[str, Times],
+    titles: Mapping[str, str],
+    data: Mapping[str, Any],
+) -> list[str]:
+    """Return the table and the comparisons."""
+    from ...execution.timing import comparison
+
     lines = [f"{'':20}{'median':>12}{'middle half':>22}{'kernels':>9}{'memory-intensive':>18}{'error':>11}"]
-    for name, title in (("stock", "stock TVM"), ("stitched", "stitched"), ("peer", shown)):
+    for name in SHOWN:
+        row = rows[name]
         if name not in times:
-            lines.append(f"{title:20}does not compile it: {failed}")
+            lines.append(f"{titles[name]:20}does not compile it: {row['failed']}")
             continue
         low, high = times[name].middle
-        line = f"{title:20}{times[name].median * 1e3:9.3f} ms{low * 1e3:9.3f} to {high * 1e3:6.3f} ms"
-        if name in rows:
-            kernels = rows[name]["kernels"]
-            line += (
-                f"{kernels['total']:9d}{kernels['memory_intensive']:18d}{rows[name]['max_abs_error']:11.1e}"
-            )
+        line = f"{titles[name]:20}{times[name].median * 1e3:9.3f} ms{low * 1e3:9.3f} to {high * 1e3:6.3f} ms"
+        if name != PEER:
+            kernels = row["kernels"]
+            line += f"{kernels['total']:9d}{kernels['memory_intensive']:18d}{row['max_abs_error']:11.1e}"
         lines.append(line)
-    lines.append(f"error: the greatest absolute difference to {peer_name}; middle half: of the calls")
-    for name, title in (("stock", "stock TVM"), ("peer", shown)):
-        if name in times:
-            lines.append(f"stitched is {comparison(times['stitched'], times[name], title)}")
-    return data, "\n".join(lines)
+    peer, turns = titles[PEER], data["repeats"]
+    lines.append(f"error: the greatest absolute difference to {peer}; times: of the calls of {turns} turns")
+    busy = data["load_average"] > BUSY * data["processors"]
+    note = ": other work on this machine makes all times longer, and ratios uncertain" if busy else ""
+    lines.append(f"load average {data['load_average']:.1f} before, on {data['processors']} processors{note}")
+    for name in (STOCK, STITCHED):
+        if "wrong" in rows[name]:
+            lines.append(f"{titles[name]} is not compared: it differs from {peer}: {rows[name]['wrong']}")
+    for name in (STOCK, PEER):
+        if _is_compared(rows, name):
+            lines.append(f"stitched is {comparison(times[STITCHED], times[name], titles[name])}")
+    return lines

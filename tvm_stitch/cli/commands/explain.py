@@ -24,6 +24,9 @@ from ..outputs import check_files, files_for
 from ..progress import Progress
 from ..readers.model import check_options, read_job
 
+STOCK = "stock"
+"""The word of ``--against`` for TVM's own pipeline."""
+
 SUMMARY = "say which kernels a model gets, how they run, and why each boundary stands"
 
 
@@ -50,6 +53,14 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     add_timing(command)
     command.add_argument(
+        "--save", metavar="FILE", type=path_of, help="write the report, for --against of another call"
+    )
+    command.add_argument(
+        "--against",
+        metavar="FILE|stock",
+        help="print the difference to a saved report of the model, or to stock TVM; --html writes it as a page",
+    )
+    command.add_argument(
         "--why",
         nargs=2,
         metavar=("A", "B"),
@@ -68,13 +79,28 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise a UsageError for invalid options."""
     if args.passes:
-        if args.model or args.html or args.trace or args.measure or args.why or args.dump:
+        others = (
+            args.model,
+            args.html,
+            args.trace,
+            args.measure,
+            args.why,
+            args.dump,
+            args.save,
+            args.against,
+        )
+        if any(others):
             raise UsageError("--passes is about no model; give it with --target and --config only")
         make_config(parse_config(args.config))
         return
     if args.model is None:
         raise UsageError("give a MODEL to explain, or --passes")
-    check_files(_files(args), [args.model])
+    if args.against == "":
+        raise UsageError("--against is empty; give the file of a saved report, or stock")
+    saved = [Path(args.against)] if args.against not in (None, STOCK) else []
+    check_files(_files(args), [args.model, *saved])
+    if args.why and args.against:
+        raise UsageError("--why is about one report, and --against about two; give one of them")
     check_timing(args)
     if args.measure and args.why:
         raise UsageError("--why says reasons, which --measure does not change; give one of them")
@@ -82,7 +108,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _files(args: argparse.Namespace) -> dict[str, Path | None]:
-    return {"--html": args.html, "--trace": args.trace}
+    return {"--html": args.html, "--trace": args.trace, "--save": args.save}
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
@@ -100,9 +126,14 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
         if args.measure:
             with progress(f"compiling and timing every kernel, {args.repeats} calls"):
                 report = report.measure(inputs, args.repeats)
+        compared = _compared(report, args.against) if args.against else None
         if "--html" in files:
             with progress(f"writing {args.html}"), by_tvm_alone(job.target):
-                files["--html"].write_text(report.to_html(args.model.stem), encoding="utf-8")
+                page = (compared or report).to_html(args.model.stem)
+                files["--html"].write_text(page, encoding="utf-8")
+        if "--save" in files:
+            with progress(f"writing {args.save}"), by_tvm_alone(job.target):
+                report.save(files["--save"])
         if "--trace" in files:
             with progress(f"writing {args.trace}"), by_tvm_alone(job.target):
                 files["--trace"].write_text(json.dumps(report.to_trace()), encoding="utf-8")
@@ -112,7 +143,18 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             except ValueError as error:
                 raise UsageError(f"--why: {error}") from None
             return {"why": answer}, answer
+        if compared is not None:
+            return compared.to_dict(), str(compared)
     return report.to_dict(), report.verbose() if args.verbose else str(report)
+
+
+def _compared(report: Any, against: str) -> Any:
+    try:
+        return report.against(against)
+    except OSError as error:
+        raise UsageError(f"--against: {against} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--against: {error}") from None
 
 
 def _passes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Inputs = Mapping[str, np.ndarray]
     Call = Callable[[], list[np.ndarray]]
 
-ONNX_ADVICE = "ONNX models need: pip install 'tvm-stitch[onnx]'"
+RUNTIME_ADVICE = "ONNX models are compared with ONNX Runtime: pip install onnxruntime"
 
 
 @dataclass(frozen=True)

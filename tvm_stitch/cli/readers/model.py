@@ -14,7 +14,7 @@ from ..errors import UsageError, reading
 from ..heavy import import_or_say
 from ..options import make_config, parse_config, parse_shapes, parse_target
 from ..progress import Progress
-from .imported import ONNX_ADVICE, Model
+from .imported import Model
 
 if TYPE_CHECKING:
     from ...importers.torch.importing.state import State
@@ -81,7 +81,7 @@ def _reader(path: Path, state: State) -> Callable[[Path, dict[str, tuple[int, ..
         from .torch import read_torch
 
         return partial(read_torch, state=state)
-    import_or_say("onnx", ONNX_ADVICE)
+    import_or_say("onnx", "ONNX models need: pip install onnx")
     from .onnx import read_onnx
 
     return read_onnx

@@ -23,7 +23,7 @@ from ...importers.onnx.shapes import folded, with_symbolic_dims
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
 from ..heavy import import_or_say
-from .imported import ONNX_ADVICE, Model
+from .imported import RUNTIME_ADVICE, Model
 
 if TYPE_CHECKING:
     from .imported import Call, Inputs
@@ -111,5 +111,5 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> s
 
 
 def _peer(proto: onnx.ModelProto, inputs: Inputs) -> Call:
-    import_or_say("onnxruntime", ONNX_ADVICE)
+    import_or_say("onnxruntime", RUNTIME_ADVICE)
     return onnxruntime_call(proto, inputs)

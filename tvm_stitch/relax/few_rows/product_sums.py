@@ -17,6 +17,7 @@ from ..rewriting.functions import own_functions
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import SUMS_ATTR
 from .calls import ProductCall, ProductCalls, private_like
+from .saving import saved
 from .sums import sums_of
 
 
@@ -82,4 +83,4 @@ def _marked(sums: tirx.PrimFunc, call: ProductCall, mod: tvm.IRModule) -> tirx.P
         of.append(mod[call.turning])
     elif call.turned:
         of.append(list(call.order))
-    return private_like(sums, func).with_attr(SUMS_ATTR, tvm.ir.save_json(of))
+    return private_like(sums, func).with_attr(SUMS_ATTR, saved(of))

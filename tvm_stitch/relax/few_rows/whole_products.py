@@ -12,6 +12,7 @@ from ...support.module_pass import module_pass
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import SUMS_ATTR
 from .product_sums import transposed
+from .saving import loaded
 
 
 @module_pass
@@ -21,7 +22,7 @@ class WholeProducts:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Replace the calls of sums."""
         held = {
-            gvar: tvm.ir.load_json(func.attrs[SUMS_ATTR])
+            gvar: loaded(func.attrs[SUMS_ATTR])
             for gvar, func in mod.functions_items()
             if isinstance(func, tvm.tirx.PrimFunc) and func.attrs and SUMS_ATTR in func.attrs
         }

@@ -160,7 +160,8 @@ function drawInto(layer, scene) {
   const links = layer.append("g").selectAll("g").data(scene.links).join("g").attr("class", linkClass);
   links.append("path").attr("class", "line").attr("d", (e) => curve(e.points)).attr("stroke-width", thickness);
   const hit = links.filter((e) => e.edges.length).append("path").attr("class", "hit").attr("d", (e) => curve(e.points));
-  hit.on("click", (event, e) => select({ edges: e.edges })).append("title").text(edgeTitle);
+  hit.append("title").text(edgeTitle);
+  pressable(hit, edgeLabel, (e) => ({ edges: e.edges }));
   links.append("path").attr("class", "tip").attr("d", (e) => arrow(e.points));
 
   const tags = layer.append("g").selectAll("g").data(scene.frames.filter((f) => f.text)).join("g").attr("class", "tag");
@@ -188,12 +189,14 @@ function drawInto(layer, scene) {
   pressable(pills, (n) => `Operator: ${labelOf(operators[n.operator])}`, (n) => ({ operator: n.operator }));
 }
 
-// Nodes are buttons, for a keyboard too.
+// Nodes and edges are buttons, for a keyboard too.
 function pressable(nodes, label, what) {
   nodes.attr("tabindex", 0).attr("role", "button").attr("aria-label", label);
   nodes.on("click", (event, n) => select(what(n)));
   nodes.on("keydown", (event, n) => {
-    if (event.key === "Enter" || event.key === " ") select(what(n));
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault(); // a space would scroll the page
+    select(what(n));
   });
 }
 
@@ -205,6 +208,12 @@ const cardFacts = (k) => {
 const sizeOf = (e) => Math.max(0, ...e.edges.flatMap((i) => edges[i].values.map((v) => (typeof v.bytes === "number" ? v.bytes : 0))));
 const thickness = (e) => (1 + Math.max(0, Math.log10(sizeOf(e) + 1) - 3) * 0.55).toFixed(2);
 const edgeTitle = (e) => [...new Set(e.edges.flatMap((i) => edges[i].reasons.map((r) => r.text)))].join("\n");
+
+// The kernels of a boundary, and why there is one.
+function edgeLabel(e) {
+  const { producer, consumer } = edges[e.edges[0]];
+  return `Boundary: ${computes(kernels[producer])} to ${computes(kernels[consumer])}. ${edgeTitle(e)}`;
+}
 
 function linkClass(e) {
   if (!e.edges.length) return "link inner";

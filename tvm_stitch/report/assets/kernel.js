@@ -54,7 +54,7 @@ function memory(k, plan) {
   }
   facts(part, [
     ["measured time", k.measured ? spread(k.measured) : ""],
-    ["estimated time", k.seconds === null ? "" : `${plan ? "" : "at least "}${duration(k.seconds)}, by bytes and launches`],
+    ["estimated time", k.seconds === null ? "" : `at least ${duration(k.seconds)}, by bytes and launches`],
     ["shared memory", plan && plan.shared_bytes ? `${bytes(plan.shared_bytes)} a block` : ""],
   ]);
 }

@@ -80,7 +80,7 @@ function times(parent) {
   const found = timesOf(kernels);
   if (found.whole === null) return;
   const stock = stockKernels.length ? timesOf(stockKernels) : null;
-  const title = data.measured_on ? "Time in kernels, measured" : "Time in kernels, estimated from bytes and launches";
+  const title = data.measured_on ? "Time in kernels, measured" : "Time in kernels, at least: bytes and launches";
   bars(parent, title, stock, found, (t) => t.whole, (t) => t.compute, duration, "less");
   if (!data.measured_on) return;
   const pairs = [["TVM", data.stock], ["stitched", data.stitched]].filter(([, t]) => t && t.measured);
@@ -93,7 +93,7 @@ function stockSection() {
   const groups = equalOnes(stockKernels);
   const total = (calls) => timesOf(calls).whole;
   const list = add(section(`TVM’s own kernels · ${stockKernels.length} calls, ${groups.size} different`), "details");
-  add(list, "summary", "", data.measured_on ? "by measured time" : "by estimated time");
+  add(list, "summary", "", data.measured_on ? "by measured time" : "by least time");
   [...groups.values()]
     .sort((a, b) => (total(b) || 0) - (total(a) || 0))
     .forEach((calls) => {
@@ -142,7 +142,7 @@ function captions(parent) {
   const line = add(parent, "div", "captions");
   add(line, "span", "row-text", "");
   add(line, "span", "row-value bytes", "bytes, each");
-  if (longest) add(line, "span", "row-value time", data.measured_on ? "time, all" : "estimate, all");
+  if (longest) add(line, "span", "row-value time", data.measured_on ? "time, all" : "at least, all");
 }
 
 // A time as a bar; the longest of its pipeline fills it.
