@@ -8,7 +8,8 @@
 
 Types are ``float32``, ``bfloat16``, and words of ``8bit`` or ``4bit`` integers with a scale for each 32 of them. The
 last two are multiplied exactly, by activations of float32. llama.cpp has ``Q8_0`` and ``Q4_0`` in their place, whose
-activations it rounds to 8 bits. It needs the packages ``llama-cpp-python`` and ``gguf``. Weights are random.
+activations it rounds to 8 bits. Its weights are not laid out anew (``REPACKED`` in ``decoding/gguf_step.py``). It needs
+the packages ``llama-cpp-python`` and ``gguf``. Weights are random.
 
 All contenders take turns by blocks of calls, and the shortest call counts: other programs disturb long calls more than
 short ones. The limit is the time of a maximum over as many bytes as the weights have. Errors are those of the scores,

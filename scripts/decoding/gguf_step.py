@@ -13,6 +13,8 @@ from models.decoder_step import Decoder
 
 STEPS = 64
 """Tokens that are computed before the cache is filled again."""
+REPACKED = False
+"""Whether llama.cpp lays integers out anew, for AMX or AVX-512. Its kernels for AMX crash on some machines."""
 
 
 class LlamaCpp:
@@ -35,6 +37,7 @@ class LlamaCpp:
         llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model = llama_cpp.llama_model_default_params()
+        model.use_extra_bufts = REPACKED
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model)
         if not self.model:
             raise RuntimeError("llama.cpp does not load the file of weights")

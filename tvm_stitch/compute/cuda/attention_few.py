@@ -106,7 +106,7 @@ def splits_keys(attention: Attention, device: DeviceModel) -> bool:
     except Refusal:
         return False
     cells = product([*attention.leading[: 2 if few.group > 1 else 3], few.tiles])
-    return few.units and few.blocks > 1 and isinstance(cells, int) and 2 * cells <= device.sms
+    return few.blocks > 1 and isinstance(cells, int) and 2 * cells <= device.sms
 
 
 def check(attention: Attention, device: DeviceModel, is_fallback: bool = False) -> None:

@@ -55,7 +55,9 @@ def dense_rows(device: DeviceModel, config: StitchConfig, dtype: str, depth: int
         return 0
     if not device.is_gpu:
         return choices.cpu_dense_rows
-    if not device.matrix_units or dtype not in HALF:
+    if dtype not in HALF:
+        return choices.few_float_rows
+    if not device.matrix_units:
         return choices.few_dense_rows
     kept = int(choices.matrix_factor_share * device.shared_per_block) // max(1, depth * item_bytes(dtype))
     return max(choices.few_dense_rows, min(choices.matrix_rows, kept))
