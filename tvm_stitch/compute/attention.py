@@ -49,6 +49,7 @@ class Attention:
         mask: added to the scores, if not None.
         causal: query ``i`` sees the keys up to ``i + causal``. None: it sees all keys.
         safe: a query that sees no key (all scores are -inf) has the result 0, not NaN.
+        wide_weights: the weights of v are float32, although v is of a half type.
     """
 
     leading: tuple[Extent, Extent, Extent]
@@ -63,6 +64,7 @@ class Attention:
     mask: Operand | None = None
     causal: Extent | None = None
     safe: bool = False
+    wide_weights: bool = False
 
     @property
     def inputs(self) -> tuple[Operand, ...]:

@@ -560,3 +560,18 @@ def test_few_queries_of_floats_read_widened_keys() -> None:
     assert how.startswith("our kernel")
     (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     assert {str(each.dtype) for each in func.params[:3]} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("wide", "function"), [(True, "attention_few_bfloat16"), (False, "attention_few_units_bfloat16")]
+)
+def test_weights_of_float32_are_not_rounded_for_matrix_units(wide: bool, function: str) -> None:
+    def softmaxed(emit: Any, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (emit(R.astype(x, "float32")) if wide else x for x in (q, k, v))
+        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
+        return emit(R.astype(emit(R.matmul(emit(R.nn.softmax(scores, -1)), v)), "bfloat16"))
+
+    shapes = [((B, H, rows, D), "bfloat16") for rows in (6, T, T)]
+    mod, _ = fused(build(softmaxed, *shapes))
+    (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert f"tvm_stitch_{function}" in func.script()

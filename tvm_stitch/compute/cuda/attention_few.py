@@ -95,8 +95,12 @@ def few_queries(attention: Attention, device: DeviceModel, is_fallback: bool = F
 
 
 def _for_units(attention: Attention) -> bool:
-    """Return whether matrix units take the types and the size of the heads, and vectors of rows lie evenly."""
-    return attention.q.dtype in HALF and attention.size <= LARGEST_UNITS_HEAD and is_aligned(attention)
+    """Return whether matrix units take the types and the size of the heads, and vectors of rows lie evenly.
+
+    They round the weights of v to its type.
+    """
+    rounded = attention.q.dtype in HALF and not attention.wide_weights
+    return rounded and attention.size <= LARGEST_UNITS_HEAD and is_aligned(attention)
 
 
 def splits_keys(attention: Attention, device: DeviceModel) -> bool:

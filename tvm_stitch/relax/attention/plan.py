@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 
 from ...compute.attention import Attention, Operand
+from ...graph.dtype import HALF
 from ...graph.extent import Extent, is_number, product, same, same_shape
 from ...support.failures import Refusal
 from ..rewriting.operators import operator_name
@@ -180,6 +181,7 @@ class AttentionFinder:
             as_operand(v),
             operand_of(result, of_rows(strides)),
             safe=safe,
+            wide_weights=str(call.args[0].ty.dtype) == "float32" and as_operand(v).dtype in HALF,
         )
         causal = [causal_offset(value, queries, keys) for value, _ in scores.masks]
         added = [mask for mask, offset in zip(scores.masks, causal) if offset is None]
