@@ -116,15 +116,32 @@ class _Calls(torch.nn.Module):
         return results
 
 
-def outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
-    """Return the outcomes of samples with their reasons.
+def outcomes(given: Sequence[Sample], target: str = "llvm") -> list[tuple[str, str]]:
+    """Return the outcomes of samples with their reasons, on one of the targets of ``EXECUTORS``.
 
     ``"skipped"`` has no fixed result, or PyTorch exports none.
     """
     reasons = [_not_compared(each) for each in given]
     left = [each for each, reason in zip(given, reasons) if not reason]
-    said = iter(_outcomes(left) if left else [])
+    said = iter(_outcomes(left, target) if left else [])
     return [("skipped", reason) if reason else next(said) for reason in reasons]
+
+
+def _on_cpu(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    vm = tvm.relax.VirtualMachine(tvm_stitch.compile(mod, "llvm"), tvm.cpu())
+    return [each.numpy() for each in vm["main"](*map(tvm.runtime.tensor, inputs))]
+
+
+def _in_emulator(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    from cuda_emulator import default_target, run_cuda
+
+    cuda = default_target()
+    done = run_cuda(mod, inputs, target=cuda, relax_pipeline=tvm_stitch.relax.pipeline(cuda)).check()
+    return [np.asarray(each) for each in done.outputs]
+
+
+EXECUTORS = {"llvm": _on_cpu, "cuda": _in_emulator}
+"""What runs a module on the arrays of its parameters, by target. CUDA kernels run in the emulator."""
 
 
 def _not_compared(sample: Sample) -> str:
@@ -143,14 +160,14 @@ def _not_compared(sample: Sample) -> str:
     return "" if all(map(_equal, wanted, again)) else "random"
 
 
-def _outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
+def _outcomes(given: Sequence[Sample], target: str) -> list[tuple[str, str]]:
     """Return the outcomes of samples of one program, or of two with the halves of them."""
     try:
         wanted = [each.module(*map(torch.clone, each.tensors)) for each in given]
         program = torch.export.export(_Calls(given), tuple(x for each in given for x in each.tensors))
     except Exception as error:  # PyTorch's own, of any kind
         reraise_fatal(error)
-        return _halves(given) or [("skipped", f"not exported: {error_text(error)[:100]}")]
+        return _halves(given, target) or [("skipped", f"not exported: {error_text(error)[:100]}")]
     try:
         mod = from_exported_program(program)
     except Exception as error:
@@ -159,18 +176,17 @@ def _outcomes(given: Sequence[Sample]) -> list[tuple[str, str]]:
         if len(given) == 1 and refused and RANDOM in error_text(error):
             return [("skipped", "random")]
         text = error_text(error) if refused else f"import: {type(error).__name__}: {error_text(error)[:300]}"
-        return _halves(given) or [("refused" if refused else "failed", text)]
+        return _halves(given, target) or [("refused" if refused else "failed", text)]
     try:
-        vm = tvm.relax.VirtualMachine(tvm_stitch.compile(mod, "llvm"), tvm.cpu())
         inputs = [_real(x).contiguous().numpy() for each in given for x in each.tensors]
-        found = [each.numpy() for each in vm["main"](*map(tvm.runtime.tensor, inputs))]
+        found = EXECUTORS[target](mod, inputs)
         results = [y for each in wanted for y in each]
         # Behind the results, the function returns buffers that it has changed.
         found = [_as_wanted(x, y) for x, y in zip(found[: len(results)], results, strict=True)]
     except Exception as error:
         reraise_fatal(error)
         text = f"compile or run: {type(error).__name__}: {error_text(error)[-300:]}"
-        return _halves(given) or [("failed", text)]
+        return _halves(given, target) or [("failed", text)]
     said, at = [], 0
     for sample, want in zip(given, wanted):
         own = found[at : at + len(want)]
@@ -190,9 +206,11 @@ def _as_wanted(found: np.ndarray, wanted: torch.Tensor) -> np.ndarray:
     return found[..., 0] + 1j * found[..., 1] if wanted.is_complex() else found
 
 
-def _halves(given: Sequence[Sample]) -> list[tuple[str, str]]:
+def _halves(given: Sequence[Sample], target: str) -> list[tuple[str, str]]:
     middle = len(given) // 2
-    return [*_outcomes(given[:middle]), *_outcomes(given[middle:])] if len(given) > 1 else []
+    if len(given) < 2:
+        return []
+    return [*_outcomes(given[:middle], target), *_outcomes(given[middle:], target)]
 
 
 def _picked(
@@ -304,7 +322,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    tests = operators()
+    tests, target = operators(), next(iter(sys.argv[1:]), "llvm")
     for line in sys.stdin:
         names, dtype, known, count, together, alone = json.loads(line)
         left_out = {(name, at) for name, at in known}
@@ -319,7 +337,7 @@ def main() -> None:
             group = given[first:end]
             print(json.dumps(["begin", [[name, at] for name, at, _ in group]]), flush=True)
             calls = [sample for _, _, sample in group if isinstance(sample, Sample)]
-            said = iter(outcomes(calls) if calls else [])
+            said = iter(outcomes(calls, target) if calls else [])
             for name, at, sample in group:
                 outcome = next(said) if isinstance(sample, Sample) else ("skipped", sample)
                 print(json.dumps(["end", name, at, *outcome]), flush=True)

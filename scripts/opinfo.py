@@ -5,6 +5,7 @@
     python scripts/opinfo.py --ops add,softmax --dtypes float32,int64 --verbose
     python scripts/opinfo.py --share 0.1 --seed 7 --samples 6    # a tenth of the operators, other ones for each type
     python scripts/opinfo.py --jobs 12 --log log.jsonl           # continue: samples of the log are not repeated
+    python scripts/opinfo.py --target cuda --samples 1           # CUDA kernels, in the emulator
     python scripts/opinfo.py --markdown log.jsonl                # the tables of a log
 
 The operators are those of ``torch.testing._internal.common_methods_invocations.op_db`` that ``torch.export`` takes. A
@@ -78,9 +79,9 @@ class Child:
     A program of several samples, and the start with the samples of an operator, may take five times as long.
     """
 
-    def __init__(self, limit: float):
+    def __init__(self, limit: float, target: str = "llvm"):
         self.limit = limit
-        self._lines = LinesOfJson([str(CHILD)])
+        self._lines = LinesOfJson([str(CHILD), target])
 
     def results(self, request: Request) -> Iterator[Result]:
         """Yield the results of a request's samples, and the ends of its operators."""
@@ -133,7 +134,9 @@ class Child:
         self._lines.close()
 
 
-def run(requests: Sequence[Request], jobs: int, limit: float, heard: Any = None) -> list[Result]:
+def run(
+    requests: Sequence[Request], jobs: int, limit: float, heard: Any = None, target: str = "llvm"
+) -> list[Result]:
     """Return the results of all requests, run by some child processes.
 
     Args:
@@ -141,9 +144,10 @@ def run(requests: Sequence[Request], jobs: int, limit: float, heard: Any = None)
         jobs: number of child processes.
         limit: seconds for one program of samples.
         heard: called with each result as it comes.
+        target: ``"llvm"``, or ``"cuda"`` in the emulator.
     """
     with environment(ALONE):
-        return run_in_children(requests, jobs, lambda: Child(limit), heard)
+        return run_in_children(requests, jobs, lambda: Child(limit, target), heard)
 
 
 def requests_for(
@@ -290,6 +294,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--limit", type=float, default=60.0, help="seconds for one sample (default: %(default)s)"
     )
+    parser.add_argument(
+        "--target", default="llvm", choices=("llvm", "cuda"), help="cuda: kernels run in the emulator"
+    )
     parser.add_argument("--output", type=Path, help="write the tables to this file")
     parser.add_argument(
         "--log",
@@ -325,7 +332,7 @@ def _run_logged(args: argparse.Namespace, parser: argparse.ArgumentParser) -> li
             )
 
     try:
-        return former + run(requests, args.jobs, args.limit, heard)
+        return former + run(requests, args.jobs, args.limit, heard, args.target)
     finally:
         if log is not None:
             log.close()

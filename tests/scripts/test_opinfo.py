@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from _child_process import LinesOfJson, environment
-from _opinfo_samples import compared, operators, outcomes, samples
+from _opinfo_samples import EXECUTORS, compared, operators, outcomes, samples
 
 from scripts import opinfo
 from scripts.opinfo import Request, Result, details, is_aside, requests_for, run, summary
+from tvm_stitch.importers.torch import from_exported_program
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
@@ -148,3 +149,14 @@ def test_tables() -> None:
     assert "| float32 | 3 | 1 | 0 | 2 | 0 | 0 | 50.0% |" in summary(results)
     assert "`foo`" in details(results) and "`add`" not in details(results) and "\\|" in details(results)
     assert is_aside("linalg.qr") and not is_aside("add")
+
+
+def test_kernels_of_cuda_run_in_the_emulator() -> None:
+    class Halved(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x, -1) / 2
+
+    x = torch.randn(3, 7)
+    mod = from_exported_program(torch.export.export(Halved(), (x,)))
+    (found,) = EXECUTORS["cuda"](mod, [x.numpy()])
+    np.testing.assert_allclose(found, Halved()(x).numpy(), rtol=1e-5)
