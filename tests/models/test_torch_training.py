@@ -103,5 +103,5 @@ def test_kernels_of_steps(step: Training) -> None:
         recorder = Recorder()
         own = count_kernels(step.mod, target, pipeline(target, recorder=recorder))
         assert recorder.declined == {}
-        assert own.compute_intensive == stock.compute_intensive
+        assert own.compute_intensive <= stock.compute_intensive  # products of few rows are stitched
         assert own.memory_intensive * share <= stock.memory_intensive, own.names

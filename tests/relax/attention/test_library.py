@@ -25,7 +25,7 @@ from tvm_stitch.target import resolve_target
 
 CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
 NAME = "tests.cudnn_attention.attention"
-LONG = Case(2, 4, 20, 260, 16)
+LONG = Case(2, 4, 70, 260, 16)
 WAY = "our kernel or cuDNN, the faster one when it runs"
 
 
@@ -109,9 +109,9 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
     "case",
     [
         LONG,
-        replace(LONG, mask=(2, 4, 20, 260), safe=True),
+        replace(LONG, mask=(2, 4, 70, 260), safe=True),
         replace(LONG, mask=(2, 1, 1, 260), mask_dtype="float32", safe=True),
-        replace(LONG, mask=(1, 4, 20, 260), flat=True, safe=True),
+        replace(LONG, mask=(1, 4, 70, 260), flat=True, safe=True),
         replace(LONG, size=256),
     ],
     ids=str,

@@ -56,7 +56,7 @@ def test_shapes_of_symbols_are_computed_at_import() -> None:
 def test_equal_names_are_one_symbol_and_similar_ones_are_not() -> None:
     dims = {"x": ["a-b"], "y": ["a-b"], "z": ["a_b"]}
     inputs = {name: floats(2) for name in "xyz"}
-    node = helper.make_node("Sum", list("xyz"), ["w"])
+    node = helper.make_node("Concat", list("xyz"), ["w"], axis=0)
     x, y, z = (param.ty.shape[0] for param in from_onnx(model(node, inputs, dims=dims))["main"].params)
     assert x.same_as(y) and not x.same_as(z) and x.name != z.name
 
