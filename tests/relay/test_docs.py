@@ -13,11 +13,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import tvm
-from tvm import relay
-
-import tvm_stitch
-from tests.test_docs import ROOT, fences, run, update
+from tests.test_docs import ROOT, run, update
 
 PAGE = ROOT / "docs/relay.md"
 
@@ -28,15 +24,6 @@ def test_python_runs_and_prints_what_is_shown() -> None:
     for fence, printed in shown:
         where = f"docs/relay.md, line {fence.first + 1}; if it should: python tests/relay/test_docs.py"
         assert printed == fence.text, f"what is printed differs: {where}"
-
-
-def test_the_readme_s_lines_run() -> None:
-    (lines,) = [f.text for f in fences((ROOT / "README.md").read_text(encoding="utf-8")) if f.info == "py"]
-    x = relay.var("x", shape=(4, 33))
-    mod = tvm.IRModule.from_expr(relay.Function([x], relay.nn.softmax(x)))
-    names = {"tvm_stitch": tvm_stitch, "relay": relay, "mod": mod, "target": "llvm", "params": {}}
-    exec(lines, names)
-    assert "stitch_softmax" in names["lib"].get_graph_json()
 
 
 def test_reasons_are_those_that_the_sources_give() -> None:
