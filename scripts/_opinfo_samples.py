@@ -141,7 +141,7 @@ def _in_emulator(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> list[np.nda
 
 
 EXECUTORS = {"llvm": _on_cpu, "cuda": _in_emulator}
-"""What runs a module on the arrays of its parameters, by target. CUDA kernels run in the emulator."""
+"""Functions that run a module on the arrays of its parameters, by target. CUDA kernels run in the emulator."""
 
 
 def _not_compared(sample: Sample) -> str:

@@ -29,7 +29,7 @@ import _checkout  # noqa: F401  (puts the packages on the path)
 import numpy as np
 import tvm
 from _gpu import need_gpu
-from models.decoder_step import Decoder, as_relax, in_torch
+from models.decoder_step import Decoder, as_relax, drawn, in_torch
 from tvm import relax
 
 from stitch_testing.barrier_kernels import chained_reductions, chained_reductions_reference
@@ -124,11 +124,7 @@ def _decoder(tokens: int, task: Task, rng: np.random.Generator) -> Subject:
     )
     heads = {"heads": 32, "key_heads": 8} if task.target == "cuda" else {"heads": 4, "key_heads": 2}
     decoder = Decoder(layers=2, tokens=tokens, dtype="float16", **wide, **heads)
-    inputs = []
-    for name, shape, dtype in decoder.parameters():
-        values = rng.standard_normal(shape, dtype=np.float32) * (shape[1] ** -0.5 if len(shape) == 2 else 1.0)
-        positions = np.arange(decoder.cache - tokens, decoder.cache)
-        inputs.append(positions if name == "at" else values.astype(dtype))
+    inputs = drawn(decoder, rng)
 
     def reference() -> list[np.ndarray]:
         params = [torch.from_numpy(x.copy()) for x in inputs]

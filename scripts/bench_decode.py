@@ -53,8 +53,7 @@ Run = Callable[[], Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each contender. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name, field in zip(OPTIONS, fields(Decoder), strict=True):
-        parser.add_argument(name, type=str if field.name == "dtype" else int, default=field.default)
+    add_sizes(parser)
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help=", ".join(CONTENDERS))
     options = vars(parser.parse_args(arguments))
     contenders = options.pop("contenders").split(",")
@@ -62,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no contender {unknown[0]}; there are {', '.join(CONTENDERS)}")
     need_gpu()
     return compare(Decoder(**options), contenders)
+
+
+def add_sizes(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Add the options of a decoder's sizes. Their names after parsing are those of its fields."""
+    for name, field in zip(OPTIONS, fields(Decoder), strict=True):
+        kind = str if field.name == "dtype" else int
+        parser.add_argument(name, type=kind, default=defaults.get(field.name, field.default))
 
 
 def compare(decoder: Decoder, contenders: Sequence[str]) -> int:

@@ -42,7 +42,7 @@ import numpy as np  # noqa: E402
 import tvm  # noqa: E402
 from _table import aligned  # noqa: E402
 from decoding.gguf_step import LlamaCpp  # noqa: E402
-from models.decoder_step import Decoder, as_relax, in_torch  # noqa: E402
+from models.decoder_step import Decoder, as_relax, drawn, in_torch  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import tvm_stitch  # noqa: E402
@@ -98,7 +98,7 @@ def compare(
     decoder: Decoder, contenders: Sequence[str], clock: Callable[[], float]
 ) -> list[tuple[str, float, float, str]]:
     """Return the milliseconds, the gigabytes of weights a second, and the error of each contender and of a read."""
-    arrays = _drawn(decoder)
+    arrays = drawn(decoder, np.random.default_rng(0))
     read = sum(a.nbytes for a, (name, _, _) in zip(arrays, decoder.parameters()) if _is_weight(name))
     with tempfile.TemporaryDirectory() as folder:
         runs: dict[str, Run] = {}
@@ -124,24 +124,6 @@ def compare(
 
 def _is_weight(name: str) -> bool:
     return not name.startswith(("x", "cosine", "sine", "at", "norm", "second", "last", "keys", "values"))
-
-
-def _drawn(decoder: Decoder) -> list[np.ndarray]:
-    random = np.random.default_rng(0)
-    found = []
-    for name, shape, dtype in decoder.parameters():
-        if name == "at":  # the last tokens of the cache
-            found.append(np.arange(decoder.cache - decoder.tokens, decoder.cache))
-        elif dtype == "uint32":
-            found.append(random.integers(0, 2**32, shape, dtype=np.uint32))
-        else:
-            values: np.ndarray = random.standard_normal(shape, dtype=np.float32)
-            if name.endswith("_scale"):
-                values = np.abs(values) * (0.003 if decoder.bits == 4 else 2e-4)
-            elif len(shape) == 2:
-                values *= shape[1] ** -0.5
-            found.append(values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
-    return found
 
 
 def _tensors(arrays: Sequence[np.ndarray]) -> list[Any]:

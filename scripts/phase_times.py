@@ -22,7 +22,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import _checkout  # noqa: F401  (puts the packages on the path)
@@ -119,9 +118,7 @@ def table(labels: Sequence[str], printed: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name, field in zip(bench_decode.OPTIONS, fields(Decoder), strict=True):
-        default = LAYERS if field.name == "layers" else field.default
-        parser.add_argument(name, type=str if field.name == "dtype" else int, default=default)
+    bench_decode.add_sizes(parser, layers=LAYERS)
     options = vars(parser.parse_args(arguments))
     need_gpu()
     import tvm_ffi

@@ -311,7 +311,7 @@ def test_shown_commands_are_understood(page: Path) -> None:
                 source += (shared / "options.py").read_text(encoding="utf-8")
                 sizes = (shared / "workload_sizes.py").read_text(encoding="utf-8")
                 named = {f"--{name}" for name in re.findall(r'^    "(\w+)": "', sizes, re.M)}
-            if "bench_decode.OPTIONS" in source:
+            if "bench_decode.add_sizes" in source:
                 source += (ROOT / "scripts" / "bench_decode.py").read_text(encoding="utf-8")
             options = {w for w in words[2:] if w.startswith("--")} - named
             assert [o for o in options if f'"{o}"' not in source] == [], words

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax import op
@@ -66,6 +68,24 @@ class Decoder:
             return [(name, (rows, columns), self.dtype)]
         scales = (f"{name}_scale", (rows, columns // GROUP), self.dtype)
         return [(f"{name}_words", (rows, columns * self.bits // 32), "uint32"), scales]
+
+
+def drawn(decoder: Decoder, random: np.random.Generator) -> list[np.ndarray]:
+    """Return random parameters. The step writes the last tokens of the cache, and weights keep activations in size."""
+    found: list[np.ndarray] = []
+    for name, shape, dtype in decoder.parameters():
+        if name == "at":
+            found.append(np.arange(decoder.cache - decoder.tokens, decoder.cache))
+        elif dtype == "uint32":
+            found.append(random.integers(0, 2**32, shape, dtype=np.uint32))
+        else:
+            values: np.ndarray = random.standard_normal(shape, dtype=np.float32)
+            if name.endswith("_scale"):
+                values = np.abs(values) * (0.003 if decoder.bits == 4 else 2e-4)
+            elif len(shape) == 2:
+                values *= shape[1] ** -0.5
+            found.append(values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
+    return found
 
 
 def dequantized(words: te.Tensor, scales: te.Tensor, bits: int) -> te.Tensor:

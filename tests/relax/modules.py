@@ -54,6 +54,18 @@ def main_calls(mod: tvm.IRModule, name: str = "main") -> list[str]:
     return calls
 
 
+def operators(mod: tvm.IRModule) -> list[str]:
+    """Return the names of the operators that ``main`` calls, without ``relax.``, in order."""
+    found: list[str] = []
+
+    def visit(e: Any) -> None:
+        if isinstance(e, relax.Call) and hasattr(e.op, "name"):
+            found.append(e.op.name.removeprefix("relax."))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
 PIECES = """
 @T.prim_func(private=True, s_tir=True)
 def exp(x: T.Buffer((T.int64(4), T.int64(8)), "float32"), y: T.Buffer((T.int64(4), T.int64(8)), "float32")):

@@ -73,7 +73,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Fake]:
 def test_a_model_that_stock_tvm_does_not_compile(
     model: Path, fakes: dict[str, _Fake], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Stitching is compared with the peer alone, and the reason is told."""
+    """The command compares stitching with the peer alone, and prints the reason."""
     fakes["stock"].failure = "not this one"
     code, stdout, _ = run(capfd, "bench", model, "--json")
     data = json.loads(stdout)

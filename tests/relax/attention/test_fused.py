@@ -18,6 +18,7 @@ from cuda_emulator import run_cuda
 from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.graph.helpers import build, symbol
+from tests.relax.modules import operators
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of, without_decisions
@@ -36,17 +37,6 @@ def fused(mod: tvm.IRModule, target: Any = TARGET, **options: Any) -> tuple[tvm.
 
 def kernels(mod: tvm.IRModule) -> int:
     return sum(isinstance(func, tirx.PrimFunc) for _, func in mod.functions_items())
-
-
-def operators(mod: tvm.IRModule) -> list[str]:
-    found: list[str] = []
-
-    def visit(e: Any) -> None:
-        if isinstance(e, relax.Call) and hasattr(e.op, "name"):
-            found.append(e.op.name.removeprefix("relax."))
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return found
 
 
 def scalar(value: float) -> Any:

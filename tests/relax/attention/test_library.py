@@ -38,7 +38,7 @@ def rows(tensor: Any, told: list[int], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def attention(*args: Any) -> None:
-    """What cuDNN computes of such a call, in float64."""
+    """Compute such a call as cuDNN does, in float64."""
     *tensors, kernel, of_kernel, numbers, mode, out, workspace = args
     words = str(mode).split()
     assert str(kernel) == "kernel" and workspace.dtype == "uint8"

@@ -15,6 +15,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tests.relax import cudnn_stand_in
+from tests.relax.modules import operators
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import decisions_of, without_decisions
@@ -88,17 +89,6 @@ def exact(x: np.ndarray, bias: np.ndarray = BIAS) -> np.ndarray:
 def rewritten(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
     made = LibraryConvolutions(CUDA, StitchConfig(compute="libraries"))(mod)
     return without_decisions(made), list(decisions_of(made).computed.values())
-
-
-def operators(mod: tvm.IRModule) -> list[str]:
-    found: list[str] = []
-
-    def visit(e: Any) -> None:
-        if isinstance(e, relax.Call) and hasattr(e.op, "name"):
-            found.append(e.op.name.removeprefix("relax."))
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return found
 
 
 def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:

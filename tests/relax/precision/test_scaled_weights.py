@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
+from tests.relax.modules import operators
 from tvm_stitch.relax.precision.half import in_half_precision
 from tvm_stitch.relax.precision.scaled_weights import with_scaled_weights
 
@@ -36,17 +37,6 @@ def of(
         return emit(R.nn.relu(norm(emit, emit(operator(x, relax.const(weight), **attrs)), axis, **of_norm)))
 
     return build(body, (shape, "float32"))
-
-
-def operators(mod: tvm.IRModule) -> list[str]:
-    found: list[str] = []
-
-    def visit(e: Any) -> None:
-        if isinstance(e, relax.Call) and hasattr(e.op, "name"):
-            found.append(e.op.name.removeprefix("relax."))
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return found
 
 
 def run(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:

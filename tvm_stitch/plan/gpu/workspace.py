@@ -25,15 +25,15 @@ def with_workspace(plan: KernelPlan) -> KernelPlan:
     lives, outputs, scratch_of = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in lives if t not in outputs), key=lambda t: lives[t][0]):
-        (first, last), size, wide = lives[tensor], int(tensor.size), _stored_dtype(plan, tensor)
+        (first, last), size, stored = lives[tensor], int(tensor.size), _stored_dtype(plan, tensor)
         for i, (name, dtype, room, until) in enumerate(free):
-            if dtype == wide and until < first:
+            if dtype == stored and until < first:
                 free[i] = (name, dtype, max(room, size), last)
                 scratch_of[tensor] = name
                 break
         else:
             name = f"scratch{len(free)}"
-            free.append((name, wide, size, last))
+            free.append((name, stored, size, last))
             scratch_of[tensor] = name
     scratch = tuple(Scratch(name, (size,), dtype) for name, dtype, size, _ in free)
     return replace(plan, scratch=scratch, scratch_of=scratch_of)

@@ -26,7 +26,7 @@ from ..rewriting.functions import own_functions
 from ..rewriting.operators import PRODUCTS, has_operators, operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
-from ..rewriting.views import shape_of
+from ..rewriting.views import permuted_constant, shape_of
 
 LAYOUTS = {
     "relax.nn.conv1d": ("NWC", "OWI"),
@@ -186,14 +186,8 @@ class _Chains:
 
     def _constant(self, value: relax.Expr) -> np.ndarray | None:
         """Return a constant in float64, also if it is transposed, else None."""
-        made: Any = self.values.get(value) if isinstance(value, relax.Var) else value
-        if isinstance(made, tvm.ir.GenericConst):
-            return np.asarray(made.value.numpy()).astype("float64")
-        if operator_name(made) != "relax.permute_dims":
-            return None
-        inner = self._constant(made.args[0])
-        axes = None if made.attrs.axes is None else [int(axis) for axis in made.attrs.axes]
-        return None if inner is None else np.transpose(inner, axes)
+        found = permuted_constant(value, self.values)
+        return None if found is None else found.astype("float64")
 
     def _weight(self, call: relax.Call) -> np.ndarray | None:
         """Return a convolution's weight as a matrix, if the convolution is a matmul of rows, else None."""

@@ -8,17 +8,16 @@ a bias, a residual and ReLU on sums in float32. A scale stays apart: a weight th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from ...graph.extent import same_shape
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
-from ..rewriting.views import permutation, shape_of
+from ..rewriting.views import permuted_constant, shape_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +121,7 @@ class _Reader:
 
     def _of_channels(self, value: relax.Expr, call: relax.Call) -> np.ndarray | None:
         """Return a constant with an element for each channel of a call's result, as float32."""
-        array = constant(self.values, value)
+        array = permuted_constant(value, self.values)
         channels = (shape_of(call) or (0,))[-1]
         if array is None or array.size != channels or (array.shape or (0,))[-1] != channels:
             return None
@@ -134,14 +133,3 @@ class _Reader:
         if call is not None and operator_name(call) == "relax.astype":
             value = call.args[0]
         return value if isinstance(value, relax.Var) and str(value.ty.dtype) == dtype else None
-
-
-def constant(values: Mapping[relax.Var, relax.Expr], value: relax.Expr) -> np.ndarray | None:
-    """Return the array of a constant, or of one whose axes are permuted. None for other values."""
-    if isinstance(value, tvm.ir.GenericConst):
-        return np.asarray(value.value.numpy())
-    call = values.get(value) if isinstance(value, relax.Var) else None
-    if call is None or operator_name(call) != "relax.permute_dims":
-        return None
-    before = constant(values, call.args[0])
-    return None if before is None else before.transpose(permutation(call, before.ndim))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -70,6 +71,22 @@ def permutation(call: relax.Call, rank: int) -> list[int]:
     """Return, for each axis of the result of ``R.permute_dims``, the axis of its operand."""
     axes = call.attrs.axes
     return [int(a) % rank for a in axes] if axes is not None else list(range(rank))[::-1]
+
+
+def permuted_constant(value: relax.Expr, values: Mapping[relax.Var, relax.Expr]) -> np.ndarray | None:
+    """Return the array of a constant, or of one whose axes are permuted. None for other values.
+
+    Args:
+        value: a constant, or a variable.
+        values: what variables are bound to.
+    """
+    made: Any = values.get(value) if isinstance(value, relax.Var) else value
+    if isinstance(made, tvm.ir.GenericConst):
+        return np.asarray(made.value.numpy())
+    if operator_name(made) != "relax.permute_dims":
+        return None
+    before = permuted_constant(made.args[0], values)
+    return None if before is None else before.transpose(permutation(made, before.ndim))
 
 
 def whole(value: relax.Expr | None, extents: Sequence[Extent]) -> View:

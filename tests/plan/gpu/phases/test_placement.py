@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics over the rows and columns of images: which values stages store, and which stages use all blocks."""
+"""Statistics over the rows and columns of images: the values that stages store, and stages that use all blocks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_image_is_scaled_by_all_blocks(n: int) -> None:
 
 
 def test_a_few_rows_serve_a_small_result() -> None:
-    """What takes less time than a barrier stays with the mean that it reads."""
+    """An operator that takes less time than a barrier stays with the mean that it reads."""
     mod, _ = response_norm(2, 2, 2, 96, "float16")
     assert len(planned(mod).phases) <= 3
 

@@ -82,6 +82,25 @@ __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
 }
 
+// The part of the queries and keys that a block has. all: queries of heads that share keys.
+template <class With>
+struct Share {
+  int rank, all, first, begin, end;
+  Problem problem;
+
+  __device__ __forceinline__ Share(int batches, int heads, int queries, int keys) {
+    const int number = int(blockIdx.x) / With::kBlocks, apart = With::kGroup > 1 ? 1 : heads;
+    rank = int(blockIdx.x) % With::kBlocks;
+    all = With::kGroup * queries;
+    const int tiles = (all + With::kRows - 1) / With::kRows, cell = number / tiles;
+    first = number % tiles * With::kRows;
+    problem = {cell / apart / batches, cell / apart % batches, cell % apart};
+    const int part = (keys + With::kBlocks - 1) / With::kBlocks;
+    begin = min(keys, rank * part);
+    end = min(keys, begin + part);
+  }
+};
+
 // Joins the sums of a block's warps, and those of the blocks of a cluster. Each thread stores some of the results.
 template <class With>
 __device__ __forceinline__ void join_keys(float* shared, typename With::Of::Result* out, Rows of_out, int first, int all,
@@ -149,11 +168,10 @@ __device__ __forceinline__ void attention_few(float* shared, const typename With
                                               Rows of_out, MaskStrides of_mask) {
   using Of = typename With::Of;
   constexpr int kRows = With::kRows, kEach = With::kEach, kLanes = With::kLanes, kAhead = With::kAhead;
-  constexpr int kLine = With::kLine, kWide = With::kWide, kBlocks = With::kBlocks, kGroup = With::kGroup;
-  const int rank = int(blockIdx.x) % kBlocks, number = int(blockIdx.x) / kBlocks;
-  const int all = kGroup * queries, tiles = (all + kRows - 1) / kRows, first = number % tiles * kRows;
-  const int cell = number / tiles, apart = kGroup > 1 ? 1 : heads;
-  const Problem problem = {cell / apart / batches, cell / apart % batches, cell % apart};
+  constexpr int kLine = With::kLine, kWide = With::kWide;
+  const Share<With> share(batches, heads, queries, keys);
+  const int all = share.all, first = share.first, begin = share.begin, end = share.end;
+  const Problem problem = share.problem;
   q += problem.offset(of_q);
   k += problem.offset(of_k);
   v += problem.offset(of_v);
@@ -162,8 +180,6 @@ __device__ __forceinline__ void attention_few(float* shared, const typename With
   const int lane = int(threadIdx.x) % kLanes, group = int(threadIdx.x) / kLanes, column = lane * kEach;
   const int warp = int(threadIdx.x) / 32;
 
-  const int part = (keys + kBlocks - 1) / kBlocks, begin = min(keys, rank * part);
-  const int end = min(keys, begin + part);
   float of_query[kRows][kEach];
   int last[kRows];  // the last key that a query sees
   const typename Of::MaskElement* masks[kRows];
@@ -268,7 +284,7 @@ __device__ __forceinline__ void attention_few(float* shared, const typename With
   }
   __syncthreads();
 
-  join_keys<With>(shared, out, of_out, first, all, queries, keys, rank);
+  join_keys<With>(shared, out, of_out, first, all, queries, keys, share.rank);
 }
 
 }  // namespace tvm_stitch

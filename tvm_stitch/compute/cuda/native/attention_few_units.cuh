@@ -43,12 +43,10 @@ __device__ __forceinline__ void attention_few_units(float* shared, const typenam
   using Of = typename With::Of;
   using Element = typename With::Element;
   constexpr int kTiles = With::kTiles, kPieces = With::kPieces, kParts = With::kParts, kAhead = With::kAhead;
-  constexpr int kRows = With::kRows, kLine = With::kLine, kWide = With::kWide, kBlocks = With::kBlocks;
-  constexpr int kGroup = With::kGroup, kWarps = With::kWarps;
-  const int rank = int(blockIdx.x) % kBlocks, number = int(blockIdx.x) / kBlocks;
-  const int all = kGroup * queries, parts = (all + kRows - 1) / kRows, first = number % parts * kRows;
-  const int cell = number / parts, apart = kGroup > 1 ? 1 : heads;
-  const Problem problem = {cell / apart / batches, cell / apart % batches, cell % apart};
+  constexpr int kRows = With::kRows, kLine = With::kLine, kWide = With::kWide, kWarps = With::kWarps;
+  const Share<With> share(batches, heads, queries, keys);
+  const int all = share.all, first = share.first, begin = share.begin, end = share.end;
+  const Problem problem = share.problem;
   q += problem.offset(of_q);
   k += problem.offset(of_k);
   v += problem.offset(of_v);
@@ -56,7 +54,6 @@ __device__ __forceinline__ void attention_few_units(float* shared, const typenam
   if (Of::kMask) mask += problem.offset(of_mask);
   const int warp = int(threadIdx.x) / 32, across = int(threadIdx.x) % 32 / 4, quarter = int(threadIdx.x) % 4;
 
-  const int part = (keys + kBlocks - 1) / kBlocks, begin = min(keys, rank * part), end = min(keys, begin + part);
   uint4 of_query[kTiles][2][kPieces];
   int last[kTiles][2];  // the last key that a query sees
   const typename Of::MaskElement* masks[kTiles][2];
@@ -188,7 +185,7 @@ __device__ __forceinline__ void attention_few_units(float* shared, const typenam
       if (quarter == 0) line[kWide] = greatest[tile][half], line[kWide + 1] = sum;
     }
   __syncthreads();
-  join_keys<With>(shared, out, of_out, first, all, queries, keys, rank);
+  join_keys<With>(shared, out, of_out, first, all, queries, keys, share.rank);
 }
 
 }  // namespace tvm_stitch

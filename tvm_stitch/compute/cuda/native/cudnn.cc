@@ -219,12 +219,7 @@ class Operations {
     channels[1] = shapes_.y[1];
     if (mode_.bias) Elementwise(kAdd, mode_.relu ? Virtual() : out, &Stored(3, channels));
     if (mode_.relu) Elementwise(kRelu, out, nullptr);
-    std::vector<Opaque> raw;
-    for (Descriptor& each : operations_) raw.push_back(each.get());
-    Descriptor graph(kGraph);
-    graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, kDescriptor, raw.data(), raw.size());
-    graph.Finalize();
-    return graph;
+    return GraphOf(handle, operations_);
   }
 
  private:

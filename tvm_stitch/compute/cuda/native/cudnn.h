@@ -6,6 +6,7 @@
 #define TVM_STITCH_COMPUTE_CUDA_CUDNN_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -125,6 +126,16 @@ class Descriptor {
  private:
   Opaque made_ = nullptr;
 };
+
+// The graph of some operations.
+inline Descriptor GraphOf(Handle handle, const std::deque<Descriptor>& operations) {
+  std::vector<Opaque> raw;
+  for (const Descriptor& each : operations) raw.push_back(each.get());
+  Descriptor graph(kGraph);
+  graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, kDescriptor, raw.data(), raw.size());
+  graph.Finalize();
+  return graph;
+}
 
 // The library's handle of the current device, for one thread: it holds a stream.
 inline Handle TheHandle(int device) {

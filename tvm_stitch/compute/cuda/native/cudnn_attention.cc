@@ -183,12 +183,7 @@ class Graph {
     Elementwise(kAdd, kFloat32, OfRows(), &largest, &logarithm);
     Descriptor& weights = Elementwise(kDivide, kFloat32, Scores(call_.dtype), &powers, &sum);
     Product(weights, v, out);
-    std::vector<Opaque> raw;
-    for (Descriptor& each : operations_) raw.push_back(each.get());
-    Descriptor graph(kGraph);
-    graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, kDescriptor, raw.data(), raw.size());
-    graph.Finalize();
-    return graph;
+    return GraphOf(handle, operations_);
   }
 
   // The tensors that execution binds pointers to.
