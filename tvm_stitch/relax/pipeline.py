@@ -61,6 +61,7 @@ from .layout.reshapes import SinkReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
 from .legalize.empty_calls import EmptyCalls
+from .legalize.few_largest import FewLargest
 from .legalize.operators import legalize, legalize_weights
 from .legalize.short_scans import ShortScans
 from .legalize.transposed_convolutions import TransposedConvolutions
@@ -117,9 +118,11 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
     Row("FourierTransforms", lambda c: FourierTransforms(c.target, c.config),
         "Compute Fourier transforms by one kernel on CPUs, and by matmuls elsewhere."),
     Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),
+    Row("FewLargest", lambda c: FewLargest(c.device), "Take a few of the largest elements of rows by reductions.",
+        after={"MendImports": "it writes one element of a row as a maximum"}),
     Row("DispatchScans", lambda c: exclusively(backend_of(c.target).library_dispatch_passes(c.target), "DispatchScans"),
         "Let TVM choose kernels for scans, sorting and sampling.",
-        after={"ShortScans": "a scan that is dispatched can no longer be stitched"}),
+        after={"ShortScans": "a scan that is dispatched can no longer be stitched", "FewLargest": "nor can a sort"}),
     Row("DropCopies", lambda c: DropCopies(), "Drop operators that return their operand unchanged."),
     Row("CanonicalizeBindings.copies", lambda c: relax.transform.CanonicalizeBindings(),
         "Drop the aliases that stand for dropped copies.",
