@@ -10,7 +10,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, graph
 from tvm_stitch.compat import const, tir
-from tvm_stitch.graph.rewrite.terms import Terms
+from tvm_stitch.graph.rewrite.terms import Leaves, Terms
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +34,25 @@ def test_a_symbol_with_an_axis_name_is_no_axis(operator: Any) -> None:
     terms = Terms(operator.axes)
     axis = terms._visit(operator, operator.axes[0].var, terms.var)
     assert axis != terms._visit(operator, tir.Var("axis0", "int64"), terms.var)
+
+
+def test_a_product_of_values_of_different_tensors_is_no_square() -> None:
+    """The deviation from a mean may be a square, through casts and element-wise operators, and other products not."""
+
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        wide = emit(R.astype(x, "float32"))
+        mean = emit(R.mean(wide, 1, keepdims=True))
+        deviation = emit(R.subtract(wide, mean))
+        return emit(R.sum(emit(R.multiply(deviation, deviation)), 1)), emit(
+            R.sum(emit(R.multiply(wide, y)), 1)
+        )
+
+    found = graph(build(body, ((4, 8), "float16"), ((4, 8), "float32")))
+    leaves = Leaves(found)
+    _, squares, products = found.reduces
+    assert leaves.may_be_square(squares)
+    assert not leaves.may_be_square(products)
+    assert {t.name for t in leaves.of(squares, squares.value)} == {
+        found.inputs[0].name,
+        found.reduces[0].output.name,
+    }

@@ -47,7 +47,7 @@ from ...compat import Analyzer, Buffer, Expr, Var, tir
 from ..extent import is_number, product, same, unflatten
 from ..ir import Axis, Operator, StitchGraph, Tensor
 from .build import assemble, fresh_axes, make_operator, new_tensor
-from .terms import Inexpressible, Terms, widens
+from .terms import Inexpressible, Leaves, Terms, widens
 
 SAMPLES = 32
 """Number of elements that the shift averages (J): one row of a warp's lanes."""
@@ -74,8 +74,9 @@ def candidates(graph: StitchGraph) -> list[Moments]:
     """
     pairs: list[Moments] = []
     squares: set[Operator] = set()
+    leaves = Leaves(graph)
     for op in graph.reduces:
-        pair = _match(op)
+        pair = _match(op) if leaves.may_be_square(op) else None
         if pair is not None and pair.total not in squares:
             pairs.append(pair)
             squares.add(op)

@@ -14,7 +14,7 @@ from ... import compat
 from ...compat import Analyzer, Expr, Var, has_load, tir
 from ..dtype import compute_dtype, item_bytes
 from ..extent import as_expr, flatten, is_number
-from ..ir import Axis, Operator, Tensor
+from ..ir import Axis, Operator, StitchGraph, Tensor
 
 
 class Inexpressible(ValueError):
@@ -72,7 +72,7 @@ class Terms:
             return self._make(("index", compat.expression_key(self.analyzer.simplify(values.get(e, e)))))
         if name in ("IntImm", "FloatImm", "StringImm"):
             return self._make(("const", e.value, repr(e.value)))  # 0.0, -0.0 and 0 are equal in Python
-        if name == "Cast" and widens(compat.dtype_of(e.value), compat.dtype_of(e)):
+        if _is_widening(e):
             return self._visit(op, e.value, values)
         head: tuple[object, ...] = (
             name,
@@ -85,7 +85,7 @@ class Terms:
     def _load(self, tensor: Tensor, indices: Sequence[Expr]) -> int:
         simple = [self.analyzer.simplify(i) for i in indices]
         producer = tensor.producer
-        if producer is None or producer.is_reduce or _gathers(producer):
+        if producer is None or _is_leaf(producer):
             flat = compat.expression_key(self.analyzer.simplify(flatten(simple, tensor.shape)))
             return self._make(("load", id(tensor), flat), (), tensor, tuple(simple))
         key = (producer, tuple(map(compat.expression_key, simple)))
@@ -132,6 +132,48 @@ class Terms:
         if factor is None or inner is None or factor == 0:
             return None
         return inner[0], inner[1] * factor if node.head[0] == "Mul" else inner[1] / factor
+
+
+class Leaves:
+    """The tensors that element-wise operators compute values from: inputs, results of reductions, gathered elements.
+
+    Equal terms have equal leaves. Leaves are found once for each tensor, and so cost far less than terms.
+    """
+
+    def __init__(self, graph: StitchGraph):
+        self._known: dict[Tensor, frozenset[Tensor]] = {}
+        for op in graph.operators:
+            self._known[op.output] = frozenset([op.output]) if _is_leaf(op) else self.of(op, op.value)
+
+    def of(self, op: Operator, value: Expr) -> frozenset[Tensor]:
+        """Return the leaves of a part of an operator's value."""
+        read = [op.operand[compat.load_buffer(e)] for e in compat.parts(value) if compat.is_load(e)]
+        return frozenset().union(*(self._known.get(tensor, (tensor,)) for tensor in read))
+
+    def may_be_square(self, op: Operator) -> bool:
+        """Return False if the term of an operator's value is neither a power nor a product of equal terms."""
+        value = op.value
+        while True:
+            if compat.is_load(value):
+                producer = op.operand[compat.load_buffer(value)].producer
+                if producer is None or _is_leaf(producer):
+                    return False
+                op, value = producer, producer.value
+            elif _is_widening(value):
+                value = value.value
+            else:
+                break
+        if compat.kind(value) == "Mul":
+            return self.of(op, value.a) == self.of(op, value.b)
+        return compat.kind(value) == "Call"
+
+
+def _is_leaf(producer: Operator) -> bool:
+    return producer.is_reduce or _gathers(producer)
+
+
+def _is_widening(e: Expr) -> bool:
+    return compat.kind(e) == "Cast" and widens(compat.dtype_of(e.value), compat.dtype_of(e))
 
 
 def _gathers(op: Operator) -> bool:

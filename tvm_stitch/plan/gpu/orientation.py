@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ... import compat
 from ...compat import Expr, Var
 from ...device import DeviceModel
 from ...graph.extent import Extent, is_number, product
 from ...graph.ir import Operator, StitchGraph, Tensor
-from ..iteration.alignment import Alignment, op_points
-from ..iteration.domain import At
+from ..iteration.alignment import Alignment, Key, op_points
+from ..iteration.domain import At, Domain, Point
 
 
 class Orientation(enum.Enum):
@@ -73,10 +73,14 @@ def wants_partition(graph: StitchGraph, device: DeviceModel) -> bool:
 
 def is_strided(alignment: Alignment) -> bool:
     """Return whether large inputs are read across memory: neighbouring columns of a row are not neighbours there."""
-    domain = alignment.domain
+    return reads_are_strided(alignment.domain, alignment.reads)
+
+
+def reads_are_strided(domain: Domain, found: Mapping[Key, Sequence[Point | None]]) -> bool:
+    """Return what :func:`is_strided` does, for a part of an alignment's reads."""
     if domain.flat:
         return False
-    for key, reads in alignment.reads.items():
+    for key, reads in found.items():
         for access, point in zip(key[0].accesses, reads):
             if point is None or point.at is not At.INDEX or not point.per_column:
                 continue

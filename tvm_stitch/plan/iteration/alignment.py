@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from ... import compat
 from ...compat import Buffer, has_load
@@ -157,6 +158,14 @@ class _Aligner:
         """Place an output of a graph of other operators, with the limits of that graph."""
         self.own, self.budget, self.recomputed = set(operators), 6 * len(operators) + 64, set()
         self._output(root)
+
+    def add_reduction(self, root: Operator, operators: Collection[Operator]) -> dict[Key, list[Point | None]]:
+        """Place a reduction of a graph that has these operators too, and return its reads that are new."""
+        self.own |= set(operators)
+        self.budget += 6 * len(operators)
+        known = len(self.reads)
+        self._reduce(root)
+        return dict(islice(self.reads.items(), known, None))
 
     def _check_sizes(self, found: Sequence[Operator]) -> None:
         """Check that the outputs of a flat domain have equal sizes, before any of them is placed.
@@ -339,10 +348,10 @@ class _Aligner:
 
 
 class OneByOne:
-    """Places the outputs of one flat domain, one after the other.
+    """Places the outputs of one flat domain, or the reductions of one domain of rows, one after the other.
 
-    Operators that an earlier output has evaluated at a point are not visited again. So the time for the outputs of all
-    steps of a scan grows with their number, not with its square.
+    Operators that an earlier one has evaluated at a point are not visited again. So the time for the outputs of all
+    steps of a scan grows with their number, not with its square, and so does the time for the sums of a product.
     """
 
     def __init__(self, domain: Domain, choices: Choices):
@@ -360,6 +369,18 @@ class OneByOne:
             Misaligned: if it cannot be evaluated.
         """
         self._aligner.place(root, operators)
+
+    def add_reduction(self, root: Operator, operators: Collection[Operator]) -> dict[Key, list[Point | None]]:
+        """Evaluate a reduction of rows next to the earlier ones, and return the reads that are new.
+
+        Args:
+            root: a reduction of static extents.
+            operators: the reduction, and the element-wise operators that are computed for it in the stage.
+
+        Raises:
+            Misaligned: if it cannot be evaluated. No reduction can be added afterwards.
+        """
+        return self._aligner.add_reduction(root, operators)
 
 
 def _permutes(op: Operator, access: Access) -> bool:

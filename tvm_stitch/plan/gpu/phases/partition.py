@@ -21,7 +21,7 @@ from ...iteration.alignment import Misaligned, OneByOne
 from ...kernel import Crossing
 from ...shared_memory import own_dtype
 from ...slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_operators
-from ..orientation import Orientation, as_int, has_many_results, is_strided, orientation
+from ..orientation import Orientation, as_int, has_many_results, is_strided, orientation, reads_are_strided
 from .draft import Draft
 from .placement import Placement
 
@@ -192,6 +192,8 @@ class _Partitioner(Placement):
             return False
         if not across and self._is_element_wise(draft, root):
             return self._join_alone(draft, root, stored)
+        if not across and not stored and self._is_sum_alone(draft, root):
+            return self._add_sum(draft, root)
         draft.settle(self.cut)
         try:
             made = draft.with_roots(self.cut, roots, cross_row, kept)
@@ -216,6 +218,29 @@ class _Partitioner(Placement):
         except Misaligned:
             return False
         draft.join(root, stored)
+        self.home[root] = draft
+        return True
+
+    def _add_sum(self, draft: Draft, root: Operator) -> bool:
+        """Join a sum of a product next to others. Like the results of ``_join_alone``, they are aligned once."""
+
+        def added(known: OneByOne, each: Operator) -> bool:
+            return reads_are_strided(
+                draft.domain, known.add_reduction(each, slice_operators(self.cut, [each], draft.phase))
+            )
+
+        known, strided = self.sums.pop(draft, (None, False))
+        try:
+            if known is None:
+                known = OneByOne(draft.domain, self.device.choices)
+                for each in draft.roots:
+                    strided |= added(known, each)
+            if added(known, root) and not strided:
+                return False
+        except Misaligned:
+            return False
+        self.sums[draft] = known, strided
+        draft.join(root, stored=False)
         self.home[root] = draft
         return True
 

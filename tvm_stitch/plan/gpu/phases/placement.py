@@ -35,6 +35,8 @@ class Placement:
         self.drafts: list[Draft] = []
         self.home: dict[Operator, Draft] = {}
         self.alone: dict[Draft, OneByOne] = {}
+        # With each stage of sums, whether it reads large inputs across memory.
+        self.sums: dict[Draft, tuple[OneByOne, bool]] = {}
         # In the order in which they were replicated: none reads a later one.
         self.replicated: list[Draft] = []
         self.partials: dict[Operator, Tensor] = {}
@@ -165,6 +167,16 @@ class Placement:
             return False
         needed = slice_operators(self.cut, [root], draft.phase)
         return not any(op.is_reduce for op in (*needed, *draft.roots))
+
+    def _is_sum_alone(self, draft: Draft, root: Operator) -> bool:
+        """Return whether a stage has only sums of products, and the root is one: none reads another one's result."""
+        if draft.domain.flat or draft.cross_row or root in draft.roots:
+            return False
+        if not root.contraction or not all(each.contraction for each in draft.roots):
+            return False
+        return not any(
+            op.is_reduce for op in slice_operators(self.cut, [root], draft.phase) if op is not root
+        )
 
     def _is_small(self, draft: Draft) -> bool:
         """Return whether every block can evaluate the whole stage in about the time of a barrier."""
