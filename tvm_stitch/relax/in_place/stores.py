@@ -73,9 +73,10 @@ class StoredRows:
         }
 
         names: dict[str, str] = {}
+        made: dict[tuple[Any, ...], tvm.ir.GlobalVar] = {}
 
         def stored(match: Match) -> relax.Expr:
-            call = _stored(match, mod, stores[match.var])
+            call = _stored(match, mod, stores[match.var], made)
             names[call.args[0].name_hint] = match.before.args[0].name_hint
             return call
 
@@ -149,25 +150,47 @@ def _own_symbols(writing: tirx.PrimFunc) -> bool:
     return any(symbol not in given for extent in rows.shape for symbol in compat.free_vars(extent))
 
 
-def _stored(match: Match, mod: tvm.IRModule, stores: Sequence[Store]) -> relax.Call:
-    """Return the call of a kernel that stores rows in place."""
+def _stored(
+    match: Match, mod: tvm.IRModule, stores: Sequence[Store], made: dict[tuple[Any, ...], tvm.ir.GlobalVar]
+) -> relax.Call:
+    """Return the call of a kernel that stores rows in place.
+
+    Args:
+        match: the call of the kernel that returns the rows.
+        mod: the module.
+        stores: the rows.
+        made: kernels that were made already, to which the new one is added.
+    """
     before = match.value
     args, results = list(before.args[1].fields), list(result_types(before))
-    kernel, places = mod[before.args[0]], [-1] * len(results)
-    sizes: dict[int, int] = {}
+    inputs, places = len(args), [-1] * len(results)
     for store in stores:
         tensor, positions, _ = (match.now(arg) for arg in store.call.args[1].fields)
-        writing = mod[store.call.args[0]]
-        sizes[store.number] = int(writing.attrs[WRITTEN_ATTR][0])
-        kernel = _storing(kernel, len(args), store, places, writing)
         places[store.number] = len(args)
         results[store.number] = tensor.ty
         args += [tensor, positions]
-    kernel = kernel.with_attr(WRITTEN_ATTR, [sizes[number] for number in sorted(sizes)])
-    func = match.builder.add_func(kernel, before.args[0].name_hint)
+    # Equal layers call one kernel, and functions that write rows alike.
+    key = before.args[0], *((store.number, store.call.args[0], bool(store.views)) for store in stores)
+    if key not in made:
+        kernel = _kernel(mod, before.args[0], inputs, len(results), stores)
+        made[key] = match.builder.add_func(kernel, before.args[0].name_hint)
     return relax.op.call_tir_inplace(
-        func, relax.Tuple(args), places, results if len(results) > 1 else results[0]
+        made[key], relax.Tuple(args), places, results if len(results) > 1 else results[0]
     )
+
+
+def _kernel(
+    mod: tvm.IRModule, gvar: tvm.ir.GlobalVar, inputs: int, results: int, stores: Sequence[Store]
+) -> tirx.PrimFunc:
+    """Return a kernel of ``inputs`` inputs and ``results`` results that stores some of these in place."""
+    kernel, places = mod[gvar], [-1] * results
+    sizes: dict[int, int] = {}
+    for i, store in enumerate(stores):
+        writing, held = mod[store.call.args[0]], inputs + 2 * i
+        sizes[store.number] = int(writing.attrs[WRITTEN_ATTR][0])
+        kernel = _storing(kernel, held, store, places, writing)
+        places[store.number] = held
+    return kernel.with_attr(WRITTEN_ATTR, [sizes[number] for number in sorted(sizes)])
 
 
 def _storing(
