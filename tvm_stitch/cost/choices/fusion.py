@@ -28,10 +28,10 @@ class FusionChoices:
     128 takes about as long as 128 additions that wait for each other. On a GPU a scan takes several launches."""
     most_picks: int = 8
     cpu_picked_row: int = 1024
-    """The most elements that are taken of a row by a reduction each, and the longest such row on a CPU. On one core, 8
-    of each of 512 rows of 128 take 65 us in float32, and TVM's sort 611. Those are 22 and 26 us for 5 of each of 16
-    rows of 1,000, and 35 and 21 us for 8 of each of 4 rows of 4,096. On a GPU, where TVM sorts in several kernels, rows
-    may have any length. Nothing was measured there."""
+    """The most elements that are taken of a row by a reduction each, and the longest such row on a CPU. One core
+    took 65 us for 8 of each of 512 rows of 128, and TVM's sort 611. It took 22 us for 5 of each of 16 rows of 1,000
+    (TVM 26). It took 35 us for 8 of each of 4 rows of 4,096 (TVM 21). On a GPU, where TVM sorts in several kernels,
+    rows may have any length. Nothing was measured there."""
     largest_filled_weight: int = 1 << 29
     """Bytes of the largest weight of one value that becomes a constant: VGG's largest is 411 MB."""
     largest_table: int = 1 << 22

@@ -350,8 +350,8 @@ class _Aligner:
 class OneByOne:
     """Places the outputs of one flat domain, or the reductions of one domain of rows, one after the other.
 
-    Operators that an earlier one has evaluated at a point are not visited again. So the time for the outputs of all
-    steps of a scan grows with their number, not with its square, and so does the time for the sums of a product.
+    Operators that an earlier one has evaluated at a point are not visited again. So the time for all steps of a scan,
+    or for all sums of a product, grows with their number, not with its square.
     """
 
     def __init__(self, domain: Domain, choices: Choices):

@@ -82,7 +82,7 @@ def _with_last_axis(
 def picked(x: te.Tensor, count: int, largest: bool) -> te.Tensor:
     """Return integers for the first elements of each row in descending or ascending order.
 
-    NaN is larger than all numbers, as PyTorch has it. Of equal elements, the first comes first.
+    NaN is larger than all numbers, as in PyTorch. Of equal elements, the first comes first.
 
     Args:
         x: a tensor of one of ``NARROW``, with at least ``count`` elements along its last axis.
@@ -132,7 +132,7 @@ def _pick(joined: te.Tensor, before: te.Tensor | None, name: str) -> te.Tensor:
 
 
 def _joined(value: Any, dtype: str, index: Any, largest: bool) -> Any:
-    """Return the integer of 64 bits that stands for an element and its index."""
+    """Return the integer of 64 bits that holds an element and its index."""
     order = _ordered(value, dtype)
     if not largest:
         order = tirx.const(-1, "int64") - order
