@@ -133,7 +133,7 @@ def _integer_average(node: Any, windows: _Windows, border: bool, divisor: int | 
     kept = [p.clip(0, extent - 1) for p, extent in zip(positions, extents)]
     seen = _gathered(windows.x, kept, emit)
     dtype = type_name(seen)
-    if not there.all():
+    if (~there).any():
         seen = emit(R.multiply(seen, array(there.astype(dtype))))
     total = emit(R.sum(seen, list(range(2 + windows.axes, 2 + 2 * windows.axes))))
     return emit(R.divide(total, array(np.where(counted == 0, 1, counted).astype(dtype))))
