@@ -191,6 +191,75 @@ class GridBarrier:
         return y
 
 
+def rows_in_order(function: str) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3, 40), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            if function == "sort":
+                result = builder.emit_output(relax.op.sort(x, -1))
+            else:
+                result = builder.emit_output(relax.op.topk(x, 4, -1, "values"))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("function", ["sort", "topk"])
+def test_host_code_takes_workspace_between_its_kernels(function: str) -> None:
+    x = np.random.default_rng(0).permutation(120).reshape(3, 40).astype("float32")
+    run = run_cuda(rows_in_order(function), [x]).check()
+    expected = np.sort(x, -1) if function == "sort" else np.sort(x, -1)[:, :-5:-1]
+    np.testing.assert_array_equal(run.outputs[0], expected)
+    assert len(run.launches) > 1
+
+
+@I.ir_module
+class TwoKernels:
+    @T.prim_func(s_tir=True)
+    def through(x: T.Buffer((32,), "float32"), out: T.Buffer((32,), "float32")):
+        T.func_attr({"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True})
+        with T.sblock("root"):
+            T.reads()
+            T.writes()
+            between = T.sblock_alloc_buffer((32,), "float32")
+            with T.sblock("first"):
+                T.reads()
+                T.writes()
+                tx = T.launch_thread("threadIdx.x", 32)
+                if tx < 31:
+                    between[tx] = x[tx]
+            with T.sblock("second"):
+                T.reads()
+                T.writes()
+                ty = T.launch_thread("threadIdx.x", 32)
+                out[ty] = between[ty]
+
+    @R.function
+    def main(x: R.Tensor((32,), "float32")):
+        cls = TwoKernels
+        with R.dataflow():
+            z = R.call_tir(cls.through, (x,), R.Tensor((32,), "float32"))
+            R.output(z)
+        return z
+
+
+def test_planted_read_of_unwritten_workspace_is_found() -> None:
+    run = run_cuda(TwoKernels, [np.ones(32, "float32")])
+    (found,) = [r for r in run.reports if r.kind == "uninitialized-read"]
+    assert (found.offset, found.thread) == (31, (31, 0, 0))
+
+
+def test_functions_of_the_host_read_tensors_of_the_device() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3, 4), "float32"))
+    with builder.function("main", [x]):
+        places = builder.emit(relax.op.nonzero(builder.emit(relax.op.nn.relu(x))))
+        builder.emit_func_output(places)
+    given = np.random.default_rng(1).standard_normal((3, 4)).astype("float32")
+    run = run_cuda(builder.get(), [given]).check()
+    np.testing.assert_array_equal(run.outputs[0], np.stack(np.nonzero(given > 0)))
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_grid_barrier(seed: int) -> None:
     x = np.random.default_rng(3).random((64, 32)).astype("float32")

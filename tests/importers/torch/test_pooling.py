@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
+from tests.importers.torch.programs import compare  # noqa: E402
 from tests.importers.torch.test_indexing import check, compiled, numbers, run  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 
@@ -78,6 +79,21 @@ OF_IMAGES: dict[str, Pools] = {
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_images(name: str, side: int) -> None:
     check(OF_IMAGES[name], numbers(2, 3, side, side + 2))
+
+
+def test_averages_of_integers_are_rounded_towards_zero() -> None:
+    pooled: dict[str, Pools] = {
+        "plain": lambda x: F.avg_pool2d(x, 2),
+        "border": lambda x: F.avg_pool2d(x, 3, 2, 1),
+        "no border": lambda x: F.avg_pool2d(x, (3, 2), (2, 1), 1, count_include_pad=False),
+        "no batch": lambda x: F.avg_pool2d(x[0], (2, 3), (1, 2)),
+        "cut off": lambda x: F.avg_pool2d(x, 3, 4, 1, ceil_mode=True),
+        "by a divisor": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False, divisor_override=-5),
+        "rows": lambda x: F.avg_pool1d(x[0], 3, 2, 1),
+        "volumes": lambda x: F.avg_pool3d(x, (2, 3, 2)),
+        "responses": lambda x: F.local_response_norm(x, 2),
+    }
+    compare(pooled, (numbers(2, 3, 8, 11) * 9).long())
 
 
 def test_rows() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
+from tests.importers.torch.programs import compare  # noqa: E402
 from tests.importers.torch.test_indexing import check, compiled, numbers, run  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 
@@ -53,6 +55,26 @@ def test_antialiased(how: dict[str, Any], mode: str, corners: bool) -> None:
         return [F.interpolate(x, mode=mode, align_corners=corners, antialias=True, **how)]
 
     check(resized, numbers(2, 3, 6, 7))
+
+
+OF_BYTES: list[dict[str, Any]] = [{"size": (13, 10)}, {"size": (6, 2)}, {"scale_factor": (0.5, 1.7)}]
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("bilinear", 5), ("bicubic", 3)])
+def test_bytes_are_pytorchs(mode: str, channels: int) -> None:
+    resized = {
+        f"{how} {corners} {smoothed}": partial(
+            F.interpolate, mode=mode, align_corners=corners, antialias=smoothed, **how
+        )
+        for how in OF_BYTES
+        for corners in (False, True)
+        for smoothed in (False, True)
+    }
+    image = torch.randint(0, 256, (2, channels, 6, 7), generator=torch.Generator().manual_seed(channels))
+    image[0] = 255 * (image[0] > 127)  # cubics go beyond both ends
+    if mode == "bicubic":
+        resized["called"] = lambda x: torch.ops.aten.upsample_bicubic2d(x, [9, 4], False)
+    compare(resized, image.to(torch.uint8))
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bilinear by a filter"])

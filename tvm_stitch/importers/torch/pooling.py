@@ -87,6 +87,14 @@ class _Windows:
         """Return a result with a batch axis only if the input had one."""
         return result if self.has_batch else self.emit(R.squeeze(result, [0]))
 
+    def positions(self, dilation: Sequence[int]) -> list[np.ndarray]:
+        """Return for each axis the positions of each window, [windows, kernel], some of which are outside."""
+        positions = []
+        for at in range(self.axes):
+            begins = np.arange(self.wanted[at]) * self.stride[at] - self.padding[at]
+            positions.append(begins[:, None] + np.arange(self.kernel[at]) * dilation[at])
+        return positions
+
     def extents(self) -> list[int] | None:
         """Return the input's extents along the axes of windows, or None if one is symbolic."""
         known = [int_value(extent) for extent in list(self.x.ty.shape)[2:]]
@@ -100,7 +108,7 @@ def _average(axes: int, node: Any, importer: Any) -> Any:
     border = bool(argument(node, 5, "count_include_pad", True))
     divisor = argument(node, 6, "divisor_override", None)
     if is_integer(type_name(windows.x)):
-        raise Unsupported.at(node, "means of integers are not imported; cast the input to float32")
+        return windows.as_given(_integer_average(node, windows, border, divisor))
     average = windows.pooled(AVERAGES[axes], ceil, count_include_pad=border or divisor is not None)
     if divisor is None:
         return windows.as_given(average)
@@ -108,6 +116,27 @@ def _average(axes: int, node: Any, importer: Any) -> Any:
     return windows.as_given(
         windows.emit(R.multiply(average, relax.const(counted.astype(str(average.ty.dtype.dtype)))))
     )
+
+
+def _integer_average(node: Any, windows: _Windows, border: bool, divisor: int | None) -> Any:
+    """Return the mean of each window of integers, rounded towards zero."""
+    extents, emit = windows.extents(), windows.emit
+    if extents is None:
+        raise Unsupported.at(node, "means of integers are imported at fixed sizes of the image only")
+    positions = windows.positions([1] * windows.axes)
+    there = _inside(positions, extents)
+    counted = there.sum(axis=tuple(range(windows.axes, 2 * windows.axes)))
+    if divisor is not None:
+        counted = np.asarray(divisor)
+    elif border:
+        counted = _counted(windows)
+    kept = [p.clip(0, extent - 1) for p, extent in zip(positions, extents)]
+    seen = _gathered(windows.x, kept, emit)
+    dtype = type_name(seen)
+    if (~there).any():
+        seen = emit(R.multiply(seen, array(there.astype(dtype))))
+    total = emit(R.sum(seen, list(range(2 + windows.axes, 2 + 2 * windows.axes))))
+    return emit(R.divide(total, array(np.where(counted == 0, 1, counted).astype(dtype))))
 
 
 def _counted(windows: _Windows) -> np.ndarray:
@@ -136,11 +165,7 @@ def _maximum(axes: int, with_indices: bool, node: Any, importer: Any) -> Any:
     extents = windows.extents()
     if extents is None:
         raise Unsupported.at(node, "indices of maxima are imported of images of fixed sizes only")
-    positions = []
-    for at in range(axes):
-        begins = np.arange(windows.wanted[at]) * windows.stride[at] - windows.padding[at]
-        positions.append(begins[:, None] + np.arange(windows.kernel[at]) * dilation[at])
-    places = _places_of_maxima(windows.x, extents, positions, windows.emit)
+    places = _places_of_maxima(windows.x, extents, windows.positions(dilation), windows.emit)
     return relax.Tuple([maxima, windows.as_given(places)])
 
 
@@ -155,14 +180,10 @@ def _places_of_maxima(x: Any, extents: list[int], positions: list[np.ndarray], e
     """
     axes = len(extents)
     kept = [p.clip(0, extent - 1) for p, extent in zip(positions, extents)]
-    seen = _gathered(x, kept, emit)
-    there, index = np.ones([1] * (2 * axes), "bool"), np.zeros([1] * (2 * axes), "int64")
-    for at, (place, extent) in enumerate(zip(positions, extents)):
-        spread = [
-            place.shape[0] if i == at else place.shape[1] if i == axes + at else 1 for i in range(2 * axes)
-        ]
-        there = there & ((place >= 0) & (place < extent)).reshape(spread)
-        index = index + (kept[at] * math.prod(extents[at + 1 :])).reshape(spread)
+    seen, there = _gathered(x, kept, emit), _inside(positions, extents)
+    index = np.zeros([1] * (2 * axes), "int64")
+    for at, place in enumerate(kept):
+        index = index + _spread(place * math.prod(extents[at + 1 :]), at, axes)
     dtype = str(seen.ty.dtype.dtype)
     if not there.all():
         least = -np.inf if "float" in dtype else np.iinfo(dtype).min
@@ -173,6 +194,27 @@ def _places_of_maxima(x: Any, extents: list[int], positions: list[np.ndarray], e
     first = emit(R.astype(emit(R.argmax(flat, -1)), "int64"))
     begins = (np.arange(math.prod(windows)) * count).reshape(windows)
     return emit(R.take(array(index.reshape(-1)), emit(R.add(first, array(begins))), 0, mode="fast"))
+
+
+def _inside(positions: Sequence[np.ndarray], extents: Sequence[int]) -> np.ndarray:
+    """Return whether each position of a window is in the image, [windows of each axis, kernel of each axis].
+
+    Args:
+        positions: for each axis of an image the positions of each window, [windows, kernel].
+        extents: the extents of an image.
+    """
+    axes = len(extents)
+    there = np.ones([1] * (2 * axes), "bool")
+    for at, (place, extent) in enumerate(zip(positions, extents)):
+        there = there & _spread((place >= 0) & (place < extent), at, axes)
+    return there
+
+
+def _spread(numbers: np.ndarray, at: int, axes: int) -> np.ndarray:
+    """Return numbers of one axis, [windows, kernel], in the shape that :func:`_inside` has for all axes."""
+    shape = [1] * (2 * axes)
+    shape[at], shape[axes + at] = numbers.shape
+    return numbers.reshape(shape)
 
 
 def _gathered(x: Any, positions: list[np.ndarray], emit: Any) -> Any:

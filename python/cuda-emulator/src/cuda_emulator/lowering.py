@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
+from tvm_ffi import structural_map
 
 from .calls import PREFIX
 
@@ -19,6 +20,7 @@ WORKSPACE = "tvm_stitch.workspace"
 CALL = "cuda_emulator.call"
 ALLOC_STORAGE = "cuda_emulator.alloc_storage"
 ALLOC_TENSOR = "cuda_emulator.alloc_tensor"
+ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
 
 
 @dataclass
@@ -163,4 +165,33 @@ def _split(
     chosen = tirx.get_tir_pipeline(tir_pipeline) if tir_pipeline else tirx.get_default_tir_pipeline(target)
     pipeline, finalize_host, finalize_device = chosen
     host_mod, device_mods = split_host_device_mods(pipeline(mod))
-    return finalize_host()(host_mod), {t: finalize_device()(m) for t, m in device_mods.items()}
+    host_mod = finalize_host()(_with_workspace(host_mod))
+    return host_mod, {t: finalize_device()(m) for t, m in device_mods.items()}
+
+
+def _with_workspace(host_mod: tvm.IRModule) -> tvm.IRModule:
+    """Return host code that takes device memory for buffers between its kernels from the emulator.
+
+    Functions that run on the host only keep their buffers.
+    """
+    changed = tvm.IRModule(attrs=host_mod.attrs)
+    for gvar, func in host_mod.functions_items():
+        if not func.attrs.get("tirx.is_host_func"):
+            func = func.with_body(structural_map(func.body, (tirx.AllocBuffer, _workspace), order="post"))
+        changed[gvar] = func
+    return changed
+
+
+def _workspace(alloc: tirx.AllocBuffer) -> tirx.Stmt:
+    """Return the declaration of a buffer in the emulator's memory."""
+    buffer = alloc.buffer
+    if buffer.scope() != "global":
+        return alloc
+    dtype = tvm.DataType(str(buffer.dtype))
+    itemsize = (dtype.bits * dtype.lanes + 7) // 8
+    nbytes = tirx.const(itemsize, "int64")
+    for extent in buffer.shape:
+        nbytes = nbytes * tirx.Cast("int64", extent)
+    name = tvm.ir.StringImm(ALLOC_WORKSPACE)
+    memory = tirx.call_intrin("handle", "tirx.tvm_call_packed", name, nbytes, itemsize)
+    return tirx.DeclBuffer(buffer, data=tirx.reinterpret(buffer.data.ty, memory))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import tvm_ffi
 from tvm import relax
 
 from . import lowering
-from .calls import PREFIX, DeviceCalls
+from .calls import PREFIX, DeviceCalls, numpy_dtype
 from .launch import EmulatedRun, Options
 from .lowering import Lowered, default_target, lower
 from .memory import POISON, DeviceBuffer, copy_bytes, mark, owns
@@ -61,6 +62,30 @@ class _Session(DeviceCalls):
         mark(buffer.address + int(offset), nbytes, written=False)
         return tensor
 
+    def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
+        """Return memory for a buffer between the kernels of one PrimFunc. It is kept until the end of the run."""
+        buffer = DeviceBuffer(nbytes, itemsize, self.options.poison)
+        self.buffers[buffer.address] = buffer
+        self.tensors[buffer.address] = nbytes, itemsize
+        self.scratch.add(buffer.address)
+        return ctypes.c_void_p(buffer.address)
+
+    def on_host(self, function: Any, *args: Any) -> Any:
+        """Return the result of a function that reads tensors on the host, as a tensor of the device."""
+        given = [
+            tvm.runtime.tensor(self._host_array(arg)) if isinstance(arg, tvm.runtime.Tensor) else arg
+            for arg in args
+        ]
+        result = function(*given)
+        if not isinstance(result, tvm.runtime.Tensor):
+            return result
+        return self.new_input(result.numpy(), dtype_of(result), shape_of(result))
+
+    @staticmethod
+    def _host_array(tensor: tvm.runtime.Tensor) -> np.ndarray:
+        data = copy_bytes(address_of(tensor), nbytes_of(tensor))
+        return data.view(numpy_dtype(dtype_of(tensor))).reshape(shape_of(tensor))
+
     def call(self, name: str, *args: Any) -> Any:
         """Run the host code of a PrimFunc. A function of the host alone, such as a condition's, may have a result."""
         assert self.lowered.host is not None
@@ -81,13 +106,7 @@ class _Session(DeviceCalls):
         tensors = [arg for arg in flat if isinstance(arg, tvm.runtime.Tensor)]
         first = len(tensors) - self.lowered.workspace.get(name, 0)
         self.scratch = {address_of(tensor) for tensor in tensors[first:]}
-        try:
-            function(*flat)
-        except tvm.error.InternalError as error:
-            if "Device API cuda is not enabled" not in str(error):
-                raise
-            message = f"{name}: its host code allocates device memory of its own, which the emulator lacks"
-            raise NotImplementedError(message) from error
+        function(*flat)
         return None
 
     def _on_device(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
@@ -115,6 +134,9 @@ class _Session(DeviceCalls):
             self.run.outputs.append(np.asarray(result))
 
 
+ON_HOST = ("relax.run.nonzero", "relax.run.unique")
+"""TVM's functions that copy tensors to the host, and their results to the device."""
+
 _sessions: list[_Session] = []
 _turn = threading.RLock()  # kernels are global functions by name: one thread runs at a time
 
@@ -134,6 +156,11 @@ def _alloc_tensor(storage: Any, offset: int, shape: Any, dtype: Any) -> Any:
     return _sessions[-1].alloc_tensor(storage, offset, shape, dtype)
 
 
+@tvm_ffi.register_global_func(lowering.ALLOC_WORKSPACE, override=True)
+def _alloc_workspace(nbytes: int, itemsize: int) -> Any:
+    return _sessions[-1].alloc_workspace(int(nbytes), int(itemsize))
+
+
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
     """Run :func:`_install` in one thread at a time."""
@@ -148,7 +175,8 @@ def _install(session: _Session) -> Iterator[None]:
         "__tvm_set_device": lambda *_: None,
         "runtime.GetDeviceAttr": lambda *args: _sessions[-1].device_attribute(*map(int, args)),
     }
-    originals = {name: tvm.get_global_func(name) for name in replaced}
+    originals = {name: tvm.get_global_func(name) for name in (*replaced, *ON_HOST)}
+    replaced |= {name: lambda *args, f=originals[name]: _sessions[-1].on_host(f, *args) for name in ON_HOST}
     names = list(session.lowered.kernels)
     for kernel in names:
         tvm_ffi.register_global_func(

@@ -50,6 +50,7 @@ def test_distances() -> None:
                 y[:, :3], x.view(1, 5, 4)[:, :3], y.view(1, 3, 4).mT, beta=0.5, alpha=2
             ),
             "within": lambda x, y: [torch.pdist(x), torch.pdist(y, 1.0)],
+            "within none": lambda x, y: [torch.pdist(x[:1]), torch.pdist(x[:, :0], math.inf)],
             "bilinear": lambda x, y: torch.nn.functional.bilinear(x[:3], y, torch.ones(2, 4, 4)),
         },
         torch.randn(5, 4),

@@ -14,6 +14,7 @@ from .bessel import bessel_decompositions
 from .counts import count_decompositions
 from .fractional_pools import fractional_pool_decompositions
 from .gammas import gamma_decompositions
+from .images import image_decompositions
 from .indexing import indexing_decompositions
 from .loops import loop_decompositions
 from .numeric import numeric_decompositions
@@ -29,7 +30,7 @@ PYTORCHS_TOO = (
     "_upsample_nearest_exact1d.default _upsample_nearest_exact2d.default"
     " _upsample_nearest_exact3d.default addcdiv.default"
     " dist.default narrow_copy.default permute_copy.default"
-    " unbind_copy.int upsample_bicubic2d.default upsample_trilinear3d.default view_copy.default"
+    " unbind_copy.int upsample_trilinear3d.default view_copy.default"
     " _native_batch_norm_legit.default"
     " _native_batch_norm_legit_functional.default _batch_norm_with_update_functional.default renorm.default"
 ).split()
@@ -76,6 +77,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         count_decompositions(),
         fractional_pool_decompositions(),
         gamma_decompositions(),
+        image_decompositions(),
         indexing_decompositions(),
         loop_decompositions(),
         numeric_decompositions(),
