@@ -35,8 +35,9 @@ TARGETS = {
 """For each heading the target, and the option ``compute`` that plans with libraries which this machine may lack."""
 _HEAD = """# Support matrix
 
-`python scripts/support_matrix.py` writes this page, and a test compares the two. The tables of targets come from compilations of
-one operator each, with operands of static sizes that are arguments. Fused with others, an operator may have another entry.
+`python scripts/support_matrix.py` writes this page, and a test compares the two. The tables of targets come from
+compilations of one operator each, with operands of static sizes that are arguments. Fused with others, an operator may
+have another entry.
 
 | Entry | Meaning |
 |---|---|
@@ -165,9 +166,9 @@ def onnx_section() -> str:
     stock = sum(("", name) not in CONVERSIONS for name in STOCK)
     return (
         "## Operators of ONNX\n\n"
-        f"{own + stock} operators of ONNX's own domain are imported, {own} of them by converters of tvm_stitch and {stock}"
-        f" by TVM's.\nSo are {contrib} operators of ONNX Runtime's domain. [ONNX operators](../onnx-operators.md) lists"
-        " them with their attributes.\n"
+        f"{own + stock} operators of ONNX's own domain are imported, {own} of them by converters of tvm_stitch"
+        f" and {stock} by TVM's.\nSo are {contrib} operators of ONNX Runtime's domain. [ONNX operators](../onnx-operators.md)"
+        " lists them with their attributes.\n"
     )
 
 
