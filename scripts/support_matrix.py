@@ -167,8 +167,8 @@ def onnx_section() -> str:
     return (
         "## Operators of ONNX\n\n"
         f"{own + stock} operators of ONNX's own domain are imported, {own} of them by converters of tvm_stitch"
-        f" and {stock} by TVM's.\nSo are {contrib} operators of ONNX Runtime's domain. [ONNX operators](../onnx-operators.md)"
-        " lists them with their attributes.\n"
+        f" and {stock} by TVM's.\nSo are {contrib} operators of ONNX Runtime's domain."
+        " [ONNX operators](../onnx-operators.md) lists them with their attributes.\n"
     )
 
 
@@ -192,8 +192,8 @@ def torch_section() -> str:
         parts.append(f"### {title}\n\n{_wrapped(sorted(names))}\n")
     parts.append("### Refused\n")
     for reason in dict.fromkeys(REFUSED.values()):
-        names = sorted(name for name, each in REFUSED.items() if each == reason)
-        parts.append(f"{reason[0].upper()}{reason[1:]}:\n\n{_wrapped(names)}\n")
+        refused = sorted(name for name, each in REFUSED.items() if each == reason)
+        parts.append(f"{reason[0].upper()}{reason[1:]}:\n\n{_wrapped(refused)}\n")
     return "\n".join(parts)
 
 
