@@ -18,7 +18,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-    "--enable-logging=stderr", "--window-size=1400,900", "--virtual-time-budget=30000",
+    "--enable-logging=stderr", "--virtual-time-budget=30000",
 )  # fmt: skip
 HARNESS = """
 <script>
@@ -68,13 +68,14 @@ def find_browser() -> str | None:
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-def in_browser(page: str, steps: str, folder: Path) -> Outcome:
+def in_browser(page: str, steps: str, folder: Path, width: int = 1400) -> Outcome:
     """Open a page and run JavaScript in it when it is ready.
 
     Args:
         page: HTML.
         steps: the body of an async function; ``click(element)`` and ``await ready(state)`` help it.
         folder: where to put files.
+        width: of the window, in pixels.
     """
     path = folder / "page.html"
     path.write_text(page.replace("<head>", "<head>" + HARNESS.replace("STEPS", steps), 1), encoding="utf-8")
@@ -82,7 +83,8 @@ def in_browser(page: str, steps: str, folder: Path) -> Outcome:
     assert browser is not None
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as profile:
         ran = subprocess.run(
-            [browser, *OPTIONS, f"--user-data-dir={profile}", "--dump-dom", path.as_uri()],
+            [browser, *OPTIONS, f"--window-size={width},900", f"--user-data-dir={profile}", "--dump-dom",
+             path.as_uri()],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
     outcome = re.search(r'<pre id="outcome">(.*?)</pre>', ran.stdout, re.S)

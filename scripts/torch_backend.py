@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run models by ``torch.compile`` with this package's backend, next to Inductor and PyTorch without a compiler.
 
+    python scripts/torch_backend.py --file scripts/families/compiled.txt --contenders eager,arguments --log log.jsonl
     python scripts/torch_backend.py --only bert,gpt2,resnet10t        # some models
     python scripts/torch_backend.py --family vision --share 0.2       # a fifth of a family, drawn at random
     python scripts/torch_backend.py --contenders eager,constants      # without Inductor
     python scripts/torch_backend.py --markdown log.jsonl              # the tables of a former run
 
 The models are those of ``architectures.py``: small, with random weights, of timm, torchvision, transformers and other
-packages. Each model has a process of its own for each contender:
+packages. ``compiled.txt`` names more than 60 that compile fast. Each model has a process of its own for each contender,
+but the first compiler runs in that of PyTorch:
 
 - ``eager``: PyTorch without a compiler.
 - ``inductor``: ``torch.compile`` with its defaults, without its cache.
 - ``arguments``: this package's backend, without its cache. Weights are arguments, as by default.
 - ``constants``: the same with weights as constants.
 
-Results are compared with PyTorch's in float64 and float32. The exit code is 1 if a model of this package's
+Compile times are processor seconds, so that they do not depend on other work of the machine. Results are compared with
+PyTorch's in float64 and float32. The exit code is 1 if a model of this package's
 backend is wrong, failed or crashed.
 """
 
@@ -35,15 +38,17 @@ from _child_process import LinesOfJson, environment, run_in_children  # noqa: E4
 CONTENDERS = ("eager", "inductor", "arguments", "constants")
 OWN = ("arguments", "constants")
 """The contenders with this package's backend."""
+SLOWER = 1.5
+"""A model that takes this many times as long to compile as Inductor takes is named."""
 CHILD = Path(__file__).with_name("_torch_backend_run.py")
 
 
 @dataclass(frozen=True)
 class Request:
-    """One model by one contender."""
+    """One model by some contenders, which share a process."""
 
     name: str
-    contender: str
+    contenders: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Result:
         reason: why, and for right results why graphs were left to PyTorch.
         graphs: graphs that the backend got.
         left: those of them that PyTorch runs.
-        first_s: seconds of the first call, which traces and compiles.
+        first_s: processor seconds of the first call, which traces and compiles, with those of compilers that it runs.
         call_s: median seconds of later calls.
         error: greatest error relative to float64, or None if the model does not run in float64.
     """
@@ -81,16 +86,19 @@ class Child:
         self._lines = LinesOfJson([str(CHILD)])
 
     def results(self, request: Request) -> Iterator[Result]:
-        """Yield the result of a request."""
-        self._lines.write([request.name, request.contender, self.seconds])
-        line = self._lines.read(self.limit)
-        code = self.close()
-        if line is not None:
-            yield Result(request.name, request.contender, **line[0])
-        elif code is None:
-            yield Result(request.name, request.contender, "too slow", "no answer in time")
-        else:
-            yield Result(request.name, request.contender, "crashed", f"exit code {code}")
+        """Yield the results of a request. A contender behind one that crashed has a process of its own."""
+        for contender in request.contenders:
+            self._lines.write([request.name, contender, self.seconds])
+            line = self._lines.read(self.limit)
+            if line is not None:
+                yield Result(request.name, contender, **line[0])
+                continue
+            code = self.close()
+            if code is None:
+                yield Result(request.name, contender, "too slow", "no answer in time")
+            else:
+                yield Result(request.name, contender, "crashed", f"exit code {code}")
+        self.close()
 
     def close(self) -> int | None:
         """End the process, and return its exit code, or None if it was still running."""
@@ -100,6 +108,8 @@ class Child:
 def requests_for(names: Sequence[str], contenders: Sequence[str], share: float, seed: int) -> list[Request]:
     """Return the requests for a share of models, drawn at random, by all contenders.
 
+    PyTorch without a compiler shares the process of the first compiler. Compilers share none.
+
     Raises:
         ValueError: if a contender is unknown, or the share is not between 0 and 1.
     """
@@ -108,7 +118,17 @@ def requests_for(names: Sequence[str], contenders: Sequence[str], share: float, 
     if not 0.0 < share <= 1.0:
         raise ValueError(f"a share is more than 0 and at most 1, not {share}")
     drawn = set(random.Random(seed).sample(list(names), max(1, round(share * len(names)))) if names else ())
-    return [Request(name, each) for name in names if name in drawn for each in contenders]
+    compilers = [each for each in contenders if each != "eager"]
+    plain = ("eager",) if "eager" in contenders else ()
+    shared = [(*plain, *compilers[:1]), *((each,) for each in compilers[1:])]
+    return [Request(name, each) for name in names if name in drawn for each in shared]
+
+
+def left_of(requests: Sequence[Request], former: Sequence[Result]) -> list[Request]:
+    """Return the requests without the contenders that have a result already."""
+    has = {(r.name, r.contender) for r in former}
+    rest = [Request(r.name, tuple(c for c in r.contenders if (r.name, c) not in has)) for r in requests]
+    return [request for request in rest if request.contenders]
 
 
 def run(
@@ -122,7 +142,8 @@ def run(
         seconds: of timed calls.
         heard: called with each result as it comes.
     """
-    with environment({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}):
+    alone = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    with environment(alone):
         return run_in_children(requests, 1, lambda: Child(limit, seconds), heard)
 
 
@@ -131,7 +152,7 @@ def table(results: Sequence[Result]) -> str:
     contenders = [each for each in CONTENDERS if any(r.contender == each for r in results)]
     compiling = [each for each in contenders if each != "eager"]
     head = ["Model", "outcome", "graphs", "left"]
-    head += [f"first call, {each}" for each in compiling]
+    head += [f"compile, {each}" for each in compiling]
     head += [f"call, {each}" for each in contenders] + [f"error, {each}" for each in contenders]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in dict.fromkeys(r.name for r in results):
@@ -163,9 +184,35 @@ def reasons(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def slower_to_compile(results: Sequence[Result], times: float = SLOWER) -> list[str]:
+    """Return the models that this package compiles more than ``times`` as long as Inductor."""
+    seconds = {(r.name, r.contender): r.first_s for r in results if r.first_s is not None}
+    return [
+        name
+        for (name, contender), first in seconds.items()
+        if contender == "arguments" and first > times * seconds.get((name, "inductor"), float("inf"))
+    ]
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return how many models are right, and which are slow to compile."""
+    own = [r for r in results if r.contender in OWN]
+    models = {r.name for r in own}
+    right = models - {r.name for r in own if r.outcome != "right"}
+    compared = {r.name for r in results if r.contender == "inductor" and r.first_s is not None} & models
+    text = f"{len(right)} of {len(models)} models are right."
+    if compared:
+        slow = slower_to_compile(results)
+        text += (
+            f" {len(slow)} of the {len(compared)} that Inductor compiled too take more than {SLOWER} times as long"
+            f" to compile{': ' + ', '.join(slow) if slow else ''}."
+        )
+    return text
+
+
 def report(results: Sequence[Result]) -> str:
-    """Return all tables in Markdown."""
-    return "\n\n".join(part for part in (table(results), reasons(results)) if part) + "\n"
+    """Return a summary and all tables in Markdown."""
+    return "\n\n".join(part for part in (summary(results), table(results), reasons(results)) if part) + "\n"
 
 
 def logged(path: Path) -> list[Result]:
@@ -179,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="models, with commas; a name may end in *")
+    parser.add_argument("--file", type=Path, help="a file with names of models, one a line")
     parser.add_argument("--family", default="", help="families, with commas")
     parser.add_argument("--share", type=float, default=1.0, help="share of these models (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of the draw of that share")
@@ -190,7 +238,11 @@ def _parser() -> argparse.ArgumentParser:
         "--limit", type=float, default=300.0, help="seconds for one model (default: %(default)s)"
     )
     parser.add_argument("--output", type=Path, help="write the tables to this file")
-    parser.add_argument("--log", type=Path, help="append every result to this file, one JSON object a line")
+    parser.add_argument(
+        "--log",
+        type=Path,
+        help="append every result to this file, one JSON object a line; run what it has not",
+    )
     parser.add_argument("--markdown", type=Path, metavar="LOG", help="run nothing: print the tables of a log")
     parser.add_argument("--list", action="store_true", help="print the models and end")
     return parser
@@ -206,7 +258,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from families import registry
 
         try:
-            models = [a for a in registry.chosen(args.only, args.family) if "torch" in a.paths]
+            names = ",".join(filter(None, [args.only, *(_named(args.file) if args.file else [])]))
+            models = [a for a in registry.chosen(names, args.family) if "torch" in a.paths]
             chosen = requests_for([a.name for a in models], args.contenders.split(","), args.share, args.seed)
         except ValueError as error:
             parser.error(str(error))
@@ -221,7 +274,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(r.contender in OWN and r.outcome in ("wrong", "failed", "crashed") for r in results))
 
 
+def _named(path: Path) -> list[str]:
+    """Return the names in a file. A line that begins with ``#`` is a comment."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
 def _run_logged(requests: Sequence[Request], args: argparse.Namespace) -> list[Result]:
+    former = logged(args.log) if args.log and args.log.exists() else []
     log = args.log.open("a", encoding="utf-8") if args.log else None
 
     def heard(result: Result) -> None:
@@ -230,7 +290,7 @@ def _run_logged(requests: Sequence[Request], args: argparse.Namespace) -> list[R
             print(json.dumps(asdict(result)), file=log, flush=True)
 
     try:
-        return run(requests, args.limit, args.seconds, heard)
+        return [*former, *run(left_of(requests, former), args.limit, args.seconds, heard)]
     finally:
         if log is not None:
             log.close()

@@ -26,13 +26,14 @@ EXECUTED = {
     r"make (run|venv)$": "test_make.py",
     r"source \.venv/bin/activate$": "test_readme.py",
     r"python scripts/report_opening\.py": "scripts/test_report_opening.py",
+    r"python scripts/report_accessibility\.py": "scripts/test_report_accessibility.py",
     r"python scripts/bench_models\.py ": "scripts/test_bench_models.py",
     r"python scripts/bench_operators\.py": "scripts/test_bench_operators.py",
     r"python scripts/bench_compile\.py ": "scripts/test_bench_compile.py",
     r"(\w+=\d+ )*python examples/generate\.py ": "examples/test_generate.py",
 }
 """Shown commands, by how they begin, and the test that executes them: scripts with smaller models than are shown."""
-NOT_EXECUTED = (r"make test$", r"pip install ")
+NOT_EXECUTED = (r"make test$", r"pip install ", r"npm install ")
 """The tests themselves, and downloads; ``test_packaging.py`` installs the wheel into a fresh environment."""
 
 

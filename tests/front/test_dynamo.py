@@ -70,6 +70,43 @@ def test_weights_written_by_their_data_are_seen(made: list[Any]) -> None:
     assert len(made) == 1 and None not in made
 
 
+def changed_by_its_data(model: Any) -> None:
+    model[0].weight.data.copy_(torch.ones_like(model[0].weight))
+
+
+def changed_by_a_state(model: Any) -> None:
+    model.load_state_dict({name: value + 0.5 for name, value in model.state_dict().items()})
+
+
+def changed_by_a_step(model: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.enable_grad():
+        model(torch.ones(1, 3, 6, 6)).square().mean().backward()
+    optimizer.step()
+
+
+def changed_by_another_parameter(model: Any) -> None:
+    model[0].weight = torch.nn.Parameter(torch.full_like(model[0].weight, 0.25))
+
+
+@torch.no_grad()
+def test_changed_weights_of_convolutions_are_seen(made: list[Any]) -> None:
+    """Their template packs weights, in each call."""
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 1)]
+    model, x = torch.nn.Sequential(*layers).eval(), torch.randn(2, 3, 6, 6)
+    compiled = by_us(model)
+    for change in (
+        lambda _model: None,
+        changed_by_its_data,
+        changed_by_a_state,
+        changed_by_a_step,
+        changed_by_another_parameter,
+    ):
+        change(model)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    assert None not in made
+
+
 @torch.no_grad()
 def test_weights_that_always_change_are_arguments(made: list[Any]) -> None:
     model = torch.nn.Linear(4, 4)

@@ -197,16 +197,42 @@ def test_the_transpositions_at_both_ends_take_no_kernel() -> None:
     check(result, (np.maximum(wide[0], 0), wide[1]))
 
 
-def left(emit: Any, x: Any, w: Any) -> list[Any]:
-    return [R.nn.conv2d(x, w, padding=1)]
-
-
-def test_weights_that_are_no_constants_are_left_to_tvm() -> None:
-    mod = build(left, ((1, 3, 6, 6), F32), ((4, 3, 3, 3), F32))
-    x, w = draw(1, 3, 6, 6), draw(4, 3, 3, 3)
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 15, 16, 19, 22, 24])
+def test_weights_that_are_no_constants_are_packed_in_the_call(number: int) -> None:
+    data, weight, attrs = CASES[number]
+    mod = build(lambda emit, x, w: [NAMES[len(data)](x, w, **attrs)], (data, F32), (weight, F32))
+    x, w = draw(*data), draw(*weight)
     result, computed = run(mod, target(), x, w)
-    check(result, expected(x, w, padding=1))
-    assert computed["conv2d"].startswith("TVM: its channels are not innermost")
+    check(result, expected(x, w, **attrs))
+    assert all(how.endswith("weight packed in each call") for how in computed.values()) and computed
+
+
+def test_a_weight_that_two_convolutions_read_is_packed_once() -> None:
+    def twice(emit: Any, x: Any, w: Any) -> list[Any]:
+        return [R.nn.conv2d(emit(R.nn.conv2d(x, w, padding=1)), w, padding=1)]
+
+    mod = build(twice, ((1, 16, 6, 6), F32), ((16, 16, 3, 3), F32))
+    names = [launch[0] for launch in count_kernels(mod, target(), pipeline(target())).launches]
+    assert sum(name.startswith("packed_weight") for name in names) == 1 and len(names) == 3
+    x, w = draw(1, 16, 6, 6), draw(16, 16, 3, 3)
+    once, bound = expected(x, w, padding=1)
+    wide = expected(once.astype(F32), w, padding=1)[0]
+    result, _ = run(mod, target(), x, w)
+    np.testing.assert_allclose(result, wide, atol=1e-5 * bound.max())
+
+
+def test_an_argument_of_half_type_and_a_constant_have_the_same_result() -> None:
+    data, weight = (1, 6, 7, 7), (9, 6, 3, 3)
+    x, w = draw(*data).astype("float16"), draw(*weight).astype("float16")
+    made = [
+        build(lambda emit, x, v, w=w: [R.nn.conv2d(x, v if w is None else relax.const(w))], *of)
+        for of, w in (
+            (((data, "float16"), (weight, "float16")), None),
+            (((data, "float16"), (weight, "float16")), w),
+        )
+    ]
+    results = [run(mod, target(), x, w)[0] for mod in made]
+    np.testing.assert_array_equal(*results)
 
 
 def test_images_of_symbolic_size_are_left_to_tvm() -> None:

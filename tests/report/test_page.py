@@ -66,10 +66,17 @@ def test_a_keyboard_will_do(tmp_path: Path) -> None:
       card.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
       const opened = document.getElementById("panel").innerText;
       dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
-      return { opened, closed: document.getElementById("panel").innerText, label: card.getAttribute("aria-label") };
+      const closed = document.getElementById("panel").innerText;
+      const [role, label] = ["aria-roledescription", "aria-label"].map((each) => card.getAttribute(each));
+      return { opened, closed, role, label, text: card.querySelector(".name").textContent };
     """
     found = in_browser(html_page(sample(), "encoder"), steps, tmp_path).found
-    assert found["label"] == "Kernel: matmul" and "layer0.product" in found["opened"]
+    assert (found["role"], found["text"], found["label"]) == (
+        "kernel",
+        "matmul",
+        None,
+    )  # the text is the name
+    assert "layer0.product" in found["opened"]
     assert "Computed by TVM: no library" in found["opened"] and "Kernels a call" in found["closed"]
 
 

@@ -70,11 +70,12 @@ def test_a_crash_and_a_hang_cost_one_contender(tmp_path: Path, monkeypatch: pyte
     child = tmp_path / "child.py"
     child.write_text(
         "import json, os, sys, time\n"
-        "name, contender, seconds = json.loads(input())\n"
-        "if contender == 'inductor': os._exit(7)\n"
-        "if contender == 'constants': time.sleep(60)\n"
-        "assert os.environ['TORCHINDUCTOR_FORCE_DISABLE_CACHES'] == '1'\n"
-        "print(json.dumps([{'outcome': 'right', 'graphs': 2, 'call_s': seconds}]), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    name, contender, seconds = json.loads(line)\n"
+        "    if contender == 'inductor': os._exit(7)\n"
+        "    if contender == 'constants': time.sleep(60)\n"
+        "    assert os.environ['TORCHINDUCTOR_FORCE_DISABLE_CACHES'] == '1'\n"
+        "    print(json.dumps([{'outcome': 'right', 'graphs': 2, 'call_s': seconds}]), flush=True)\n"
     )
     monkeypatch.setattr(torch_backend, "CHILD", child)
     results = run(requests_for(["a"], CONTENDERS, 1.0, 0), limit=3.0, seconds=0.25)
@@ -85,6 +86,48 @@ def test_a_crash_and_a_hang_cost_one_contender(tmp_path: Path, monkeypatch: pyte
         ("constants", "too slow"),
     ]
     assert results[2].call_s == 0.25
+
+
+def test_models_that_compile_slowly_are_named() -> None:
+    results = [
+        Result(name, contender, outcome, first_s=seconds)
+        for name, contender, outcome, seconds in [
+            ("a", "inductor", "right", 2.0),
+            ("a", "arguments", "right", 2.9),
+            ("b", "inductor", "right", 2.0),
+            ("b", "arguments", "right", 3.1),
+            ("c", "arguments", "wrong", 9.0),
+        ]
+    ]
+    assert torch_backend.slower_to_compile(results) == ["b"]
+    text = torch_backend.summary(results)
+    assert text.startswith("2 of 3 models are right. 1 of the 2 that Inductor compiled too")
+    assert text.endswith("to compile: b.")
+
+
+def test_the_file_names_models_of_three_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(torch_backend.__file__).with_name("families") / "compiled.txt"
+    assert torch_backend.main(["--list", "--file", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 60
+    assert {"timm", "torchvision", "transformers"} == {line.split()[-1] for line in lines}
+
+
+def test_pytorch_shares_the_process_of_the_first_compiler() -> None:
+    (first, second) = requests_for(["a"], ["eager", "inductor", "arguments"], 1.0, 0)
+    assert (first.contenders, second.contenders) == (("eager", "inductor"), ("arguments",))
+    assert [each.contenders for each in requests_for(["a"], ["eager"], 1.0, 0)] == [("eager",)]
+
+
+def test_a_run_continues_a_log() -> None:
+    requests = requests_for(["a", "b"], ["eager", "arguments", "inductor"], 1.0, 0)
+    former = [Result("a", "eager", "right"), Result("a", "arguments", "right"), Result("b", "eager", "right")]
+    left = torch_backend.left_of(requests, former)
+    assert [(r.name, r.contenders) for r in left] == [
+        ("a", ("inductor",)),
+        ("b", ("arguments",)),
+        ("b", ("inductor",)),
+    ]
 
 
 def test_a_share_of_the_models() -> None:

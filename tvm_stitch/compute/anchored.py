@@ -121,8 +121,8 @@ def reads_permuted(graph: StitchGraph, but: frozenset[str] = frozenset()) -> boo
     """Return whether one template computes all of a graph: a compute-intensive operator and permutations of its
     operands.
 
-    Both operands of a matrix product may be permuted. The weight of a convolution may not, because it has to be a
-    constant. Operators of the kinds in ``but`` have no template.
+    Both operands of a matrix product may be permuted. The weight of a convolution may not, because it is packed as it
+    is stored. Operators of the kinds in ``but`` have no template.
     """
     try:
         op = _anchor(graph)

@@ -111,9 +111,7 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
         raise Refusal(f"{weight.name} is computed in the same kernel")
     data_indices, weight_indices = compat.elements(left.indices), compat.elements(right.indices)
     if not any(compat.same_var(index, channel.var) for index in weight_indices):
-        raise Refusal(
-            "its channels are not innermost: convolutions of static images and constant weights are converted"
-        )
+        raise Refusal("its channels are not innermost: convolutions of images of static size are converted")
     if len(data_indices) != len(op.spatial) or not compat.same_var(data_indices[0], images.var):
         raise Refusal(f"{data.name} is not read image by image")
     read_windows = [_window(index, position, op) for index, position in zip(data_indices[1:-1], positions)]

@@ -39,7 +39,7 @@ from ..target import resolve_target
 from .attention.decompose import DecomposeAttention
 from .attention.fused import FusedAttention
 from .backend import backend_of, check_build, with_graphs
-from .constants.batch_norm import ConstantBatchNorm
+from .constants.batch_norm import ScaledBatchNorm
 from .constants.computed_weights import ComputedWeights
 from .constants.fold import FoldConstants
 from .constants.pointwise_convolutions import PointwiseConvolutions
@@ -158,7 +158,7 @@ COMPUTED_CONSTANTS = Phase("computed-constants", "what a model computes from con
     Row("ComputedWeights", lambda c: ComputedWeights([*legalize_weights(), FoldConstants()], c.device.choices),
         "Compute weights, masks and tables that depend on constants alone.",
         after={"quantization": "a quantized weight that is computed to floats has no integers to multiply"}),
-    Row("ConstantBatchNorm", lambda c: ConstantBatchNorm(), "Write a batch norm of constants as a scale and a shift.",
+    Row("ScaledBatchNorm", lambda c: ScaledBatchNorm(), "Write a batch norm at inference as a scale and a shift.",
         after={"ComputedWeights": "parameters that the model computes must be constants"}),
 ))
 
@@ -184,10 +184,10 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
     Row("PhasedConvolutions", lambda c: PhasedConvolutions(has_cudnn(c.config), c.device.choices),
         "Write strided transposed convolutions as convolutions with more channels.", CUDA & CONVOLUTIONS,
         after={"TransposedConvolutions": "those of stride 1 are convolutions already"}),
-    Row("ConvolutionLayouts.templates", lambda c: ConvolutionLayouts(suits_templates),
+    Row("ConvolutionLayouts.templates", lambda c: ConvolutionLayouts(suits_templates, constant=False),
         "Put channels innermost for convolutions that a template computes.", TEMPLATES & CONVOLUTIONS,
         after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
-               "computed-constants": "only convolutions of constant weights are converted"}),
+               "computed-constants": "weights that depend on constants alone are packed when the model is compiled"}),
     Row("ConvolutionLayouts.library", lambda c: ConvolutionLayouts(suits_cudnn(c.config)),
         "Put channels innermost for convolutions that cuDNN computes faster so.", CUDA & CONVOLUTIONS,
         after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
@@ -208,7 +208,7 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
         CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED,
         after={"ConvolutionLayouts.library": "with channels last, positions are rows of a matrix",
                "PropagatePermutations": "a residual is read that has channels last",
-               "ConstantBatchNorm": "a batch norm of constants is a scale and a shift"}),
+               "ScaledBatchNorm": "a batch norm is a scale and a shift"}),
     Row("SinkReshapes", lambda c: SinkReshapes(), "Compute element-wise operators before a matmul is reshaped."),
     Row("UnequalSplits", lambda c: UnequalSplits(), "Write the parts of unequal splits as slices.", CPUS),
 ))
@@ -304,7 +304,7 @@ REMAINDER = Phase("remainder", "TVM fuses the operators that no scope takes", (
 
 TEMPLATE_KERNELS = Phase("templates", "matmuls and convolutions of a CPU become template kernels", (
     Row("ComputeTemplates", lambda c: ComputeTemplates(c.target, c.config, c.check),
-        "Emit template kernels for matmuls and convolutions with their epilogues, and pack constant weights.", LLVM,
+        "Emit template kernels for matmuls and convolutions with their epilogues, and pack weights.", LLVM,
         after={"FuseTIR": "the epilogue must be part of the function",
                "DeadCodeElimination": "no kernel is made for a function that nothing calls"}),
 ))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norms of constants become a multiplication and an addition; all others stay."""
+"""Batch norms at inference become a multiplication and an addition; those of training stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.constants.batch_norm import ConstantBatchNorm
+from tvm_stitch.relax.constants.batch_norm import ScaledBatchNorm
 
 RNG = np.random.default_rng(0)
 PARAMETERS = [RNG.uniform(0.5, 2, 4).astype("float32") for _ in range(4)]
@@ -44,7 +44,7 @@ def names(mod: tvm.IRModule) -> list[str]:
 @pytest.mark.parametrize(("shape", "axis"), [((2, 4, 3, 5), 1), ((2, 3, 4), 2), ((2, 3, 4), -1)])
 def test_it_is_scaled_and_shifted(shape: tuple[int, ...], axis: int, attrs: dict[str, Any]) -> None:
     mod = build(model(axis, training=False, **attrs), (shape, "float32"))
-    changed = ConstantBatchNorm()(mod)
+    changed = ScaledBatchNorm()(mod)
     assert names(changed) == ["relax.multiply", "relax.add"]
     vm = relax.VirtualMachine(tvm.compile(changed, "llvm"), tvm.cpu())
     x = RNG.standard_normal(shape).astype("float32")
@@ -79,15 +79,30 @@ def test_of_float64(bound: bool) -> None:
     assert len(recorder.plans) == 1 and not recorder.declined
 
 
-def of_arguments(emit: Any, x: Any, mean: Any) -> list[Any]:
-    gamma, beta, _, variance = map(relax.const, PARAMETERS)
-    return [
-        relax.TupleGetItem(emit(R.nn.batch_norm(x, gamma, beta, mean, variance, axis=1, training=False)), 0)
-    ]
+@pytest.mark.parametrize("attrs", [{}, {"center": False}, {"scale": False}], ids=str)
+def test_parameters_that_are_no_constants(attrs: dict[str, Any]) -> None:
+    """The scale and the shift are computed in the call, and nothing else is left to TVM."""
+
+    def of_arguments(emit: Any, x: Any, *parameters: Any) -> list[Any]:
+        made = emit(R.nn.batch_norm(x, *parameters, axis=1, training=False, **attrs))
+        return [relax.TupleGetItem(made, 0)]
+
+    mod = build(of_arguments, ((2, 4, 3), "float32"), *[((4,), "float32")] * 4)
+    assert "relax.nn.batch_norm" not in names(ScaledBatchNorm()(mod))
+    recorder = Recorder()
+    passes = pipeline("llvm", StitchConfig(strict=True), recorder)
+    x = RNG.standard_normal((2, 4, 3)).astype("float32")
+    arrays = [tvm.runtime.tensor(each) for each in (x, *PARAMETERS)]
+    executable = tvm.compile(mod, "llvm", relax_pipeline=passes)
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*arrays).numpy()
+    gamma, beta, m, v = (p.astype("float64")[:, None] for p in PARAMETERS)
+    wanted = (x - m) / np.sqrt(v + 1e-5) * (gamma if attrs.get("scale", True) else 1)
+    np.testing.assert_allclose(
+        result, wanted + (beta if attrs.get("center", True) else 0), rtol=1e-5, atol=1e-6
+    )
+    assert recorder.plans and not recorder.declined
 
 
-def test_others_stay() -> None:
-    training = build(model(1, training=True), ((2, 4, 3), "float32"))
-    arguments = build(of_arguments, ((2, 4, 3), "float32"), ((4,), "float32"))
-    for mod in (training, arguments):
-        tvm.ir.assert_structural_equal(ConstantBatchNorm()(mod), mod)
+def test_training_stays() -> None:
+    mod = build(model(1, training=True), ((2, 4, 3), "float32"))
+    tvm.ir.assert_structural_equal(ScaledBatchNorm()(mod), mod)

@@ -25,11 +25,19 @@ def weight(*shape: int, dtype: str = "float32") -> Any:
 
 
 def layouts(mod: tvm.IRModule) -> list[str]:
-    found: list[str] = []
+    return [call.attrs.data_layout for call in convolutions(mod)]
+
+
+def kernels(mod: tvm.IRModule) -> list[str]:
+    return [call.attrs.kernel_layout for call in convolutions(mod)]
+
+
+def convolutions(mod: tvm.IRModule) -> list[Any]:
+    found: list[Any] = []
 
     def visit(e: Any) -> None:
         if isinstance(e, relax.Call) and "conv" in getattr(e.op, "name", ""):
-            found.append(e.attrs.data_layout)
+            found.append(e)
 
     relax.analysis.post_order_visit(mod["main"], visit)
     return found
@@ -100,9 +108,18 @@ def both(emit: Any, x: Any, w: Any) -> list[Any]:
     return [R.nn.conv2d(emit(R.nn.conv2d(x, w)), weight(4, 8, 1, 1))]
 
 
-def test_only_what_has_constant_weights() -> None:
+def test_weights_that_are_no_constants_keep_their_layout() -> None:
     mod = build(both, ((1, 3, 8, 8), "float32"), ((8, 3, 3, 3), "float32"))
     assert layouts(ConvolutionLayouts(suits_templates)(mod)) == ["NCHW", "NHWC"]
+    made = ConvolutionLayouts(suits_templates, constant=False)(mod)
+    assert layouts(made) == ["NHWC", "NHWC"] and kernels(made) == ["OIHW", "OHWI"]
+
+
+def test_transposed_convolutions_need_constants() -> None:
+    mod = build(
+        lambda emit, x, w: [R.nn.conv2d_transpose(x, w)], ((1, 3, 8, 8), "float32"), ((3, 4, 3, 3), "float32")
+    )
+    tvm.ir.assert_structural_equal(ConvolutionLayouts(suits_templates, constant=False)(mod), mod)
 
 
 @pytest.mark.parametrize(

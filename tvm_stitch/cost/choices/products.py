@@ -54,6 +54,12 @@ class ProductChoices:
     in the second-level cache. Longer lines are divided."""
     convolution_task_lines: int = 4
     """Most lines of a task, whatever their length."""
+    packed_block: int = 64
+    """Elements of an output channel that are packed at once in a call. With a panel's channels they fit the first-level
+    cache."""
+    packing_ns: float = 1.0
+    """Nanoseconds in which one core packs an element. It took 1.1 on a Xeon with AVX-512 that other programs used too.
+    The weight had 2.4 million elements and windows of 3 x 3."""
     weights_cost: int = 4
     """Cost for a task of reading a vector of weights from the third-level cache, in multiplications of vectors."""
     weights_again_cost: int = 1

@@ -41,20 +41,24 @@ LAYOUTS = {
 """For each operator: the data layout of importers, and the layouts of data and weight with channels innermost."""
 
 Converts = Callable[[Any, bool], bool]
-"""Decides whether to convert a convolution of constant weights. The flag says if its result is read channels last."""
+"""Decides whether to convert a convolution. The flag says if its result is read channels last."""
 
 
 @module_pass
 class ConvolutionLayouts(ChoosingPass):
-    """Put channels innermost for the convolutions of constant weights that ``converts`` accepts.
+    """Put channels innermost for the convolutions that ``converts`` accepts.
 
     TVM's ``ConvertLayout`` propagates the layout through the operators between convolutions, where it does so
     correctly. If that fails, the module stays as it is, and its decisions record the reason. Runs before
     ``LegalizeOps``.
+
+    Args:
+        converts: decides whether to convert a convolution.
+        constant: whether convolutions of other weights than constants stay. The layout of such weights stays anyway.
     """
 
-    def __init__(self, converts: Converts):
-        self.converts = converts
+    def __init__(self, converts: Converts, constant: bool = True):
+        self.converts, self.constant = converts, constant
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Convert the module's convolutions."""
@@ -76,8 +80,14 @@ class ConvolutionLayouts(ChoosingPass):
             return
         readers = readers_of(func)
         for var, call in relax.analysis.get_var2val(func).items():
-            if _has_constant_weight(call) and self.converts(call, _is_read_channels_last(var, readers)):
+            if not _is_of_importers(call) or not (_has_constant_weight(call) or self._takes_other(call)):
+                continue
+            if self.converts(call, _is_read_channels_last(var, readers)):
                 yield call
+
+    def _takes_other(self, call: relax.Call) -> bool:
+        """Return whether a convolution may have a weight that is no constant. That of a transposed one may not."""
+        return not self.constant and operator_name(call) not in SPATIAL
 
 
 def _is_read_channels_last(var: relax.Var, readers: Readers) -> bool:
@@ -97,17 +107,22 @@ def _wanted(chosen: Set[relax.Var], call: relax.Call) -> dict[str, list[str]]:
     name = operator_name(call)
     if name not in LAYOUTS:
         return {}
-    if _has_constant_weight(call) and call.args[1] in chosen:
-        return {name: LAYOUTS[name][1]}
+    if _is_of_importers(call) and call.args[1] in chosen:
+        data, weight = LAYOUTS[name][1]
+        return {name: [data, weight if _has_constant_weight(call) else call.attrs.kernel_layout]}
     return {name: [call.attrs.data_layout, call.attrs.kernel_layout]}
 
 
-def _has_constant_weight(call: relax.Expr) -> bool:
-    """Return whether a call is a convolution of a constant weight, in the layout that importers use."""
+def _is_of_importers(call: relax.Expr) -> bool:
+    """Return whether a call is a convolution in the layout that importers use."""
     name = operator_name(call)
     if name not in LAYOUTS or call.attrs.data_layout != LAYOUTS[name][0]:
         return False
-    return isinstance(call.args[1], tvm.ir.GenericConst) and isinstance(call.ty, relax.TensorType)
+    return isinstance(call.ty, relax.TensorType)
+
+
+def _has_constant_weight(call: relax.Call) -> bool:
+    return isinstance(call.args[1], tvm.ir.GenericConst)
 
 
 def suits_library(tf32: bool, call: relax.Call, read_last: bool) -> bool:

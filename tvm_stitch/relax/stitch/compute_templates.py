@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -14,6 +15,7 @@ from ...compute.contraction import Contraction
 from ...compute.convolution import Convolution
 from ...compute.cpu.emit import emit_anchored
 from ...compute.cpu.packing import layout, packed, packed_shape
+from ...compute.cpu.packing_kernel import emit_packing
 from ...compute.cpu.tiles import Tiles
 from ...compute.templates import template_note, tiles_of
 from ...config import ASKED, StitchConfig
@@ -35,7 +37,8 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 class ComputeTemplates(ComputePass):
     """Replace PrimFuncs of one matmul or convolution, and the operators that TVM fused to it, by kernels for a CPU.
 
-    A constant weight is packed: its calls get the constant in panels. The module's decisions receive, for each
+    A constant weight is packed: its calls get the constant in panels. Other weights of convolutions are packed by a
+    kernel in each call, so that a change of a parameter is always seen. The module's decisions receive, for each
     function with a contraction, its implementation and the reason. A kernel that TVM's lowering fails on is not used.
     With ``check=False``, kernels are not lowered as a test.
     """
@@ -95,7 +98,7 @@ class _Kernels:
             gvar: tiles_of(owner.target, self.device.choices, found.product)
             for gvar, found in products.items()
         }
-        self.kernels: dict[tuple[tvm.ir.GlobalVar, bool], tvm.ir.GlobalVar | None] = {}
+        self.kernels: dict[tuple[tvm.ir.GlobalVar, bool, bool], tvm.ir.GlobalVar | None] = {}
         self.weights: dict[tuple[Any, Hashable, int, int], tvm.ir.GenericConst] = {}
 
     def call(self, match: Match) -> relax.Expr | None:
@@ -109,13 +112,18 @@ class _Kernels:
         args = list(call.args[1].fields)
         position = [p.same_as(found.weight.buffer) for p in self.mod[gvar].params].index(True)
         weight = args[position]
-        packs = isinstance(weight, tvm.ir.GenericConst) and found.takes_packed
-        kernel = self._kernel(match.builder, gvar, packs)
+        is_constant = isinstance(weight, tvm.ir.GenericConst)
+        packs = found.takes_packed and (is_constant or isinstance(product, Convolution))
+        tiles = self.tiles[gvar] if is_constant else replace(self.tiles[gvar], instruction=None)
+        kernel = self._kernel(match.builder, gvar, packs, tiles)
         if kernel is None:
             return None
         if packs:
             try:
-                args[position] = self._packed(weight, product, self.tiles[gvar])
+                if isinstance(product, Convolution) and not is_constant:
+                    args[position] = self._packed_in_call(match, gvar.name_hint, weight, product, tiles)
+                else:
+                    args[position] = self._packed(weight, product, tiles)
             except Exception as err:
                 reraise_fatal(err)
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
@@ -131,26 +139,42 @@ class _Kernels:
             self.weights[key] = relax.const(made if str(made.dtype) == dtype else made.astype(dtype))
         return self.weights[key]
 
-    def _kernel(
-        self, builder: relax.BlockBuilder, gvar: tvm.ir.GlobalVar, packs: bool
-    ) -> tvm.ir.GlobalVar | None:
-        if (gvar, packs) not in self.kernels:
-            made = self._made(gvar, packs)
-            name = f"{gvar.name_hint}_tiled"
-            self.kernels[gvar, packs] = None if made is None else builder.add_func(made, name)
-        return self.kernels[gvar, packs]
+    def _packed_in_call(
+        self, match: Match, name: str, weight: Any, product: Convolution, tiles: Tiles
+    ) -> relax.Var:
+        """Return a convolution's weight in panels, made by a kernel. All readers of a block share the result."""
+        if not isinstance(weight, relax.Var):
+            raise Refusal("the weight of the convolution is no variable")
+        key = layout(product), tiles.columns
+        made: dict[Hashable, relax.Var] = match.notes.setdefault(weight, {})
+        if key not in made:
+            func = emit_packing(product, tiles, self.device.choices)
+            kernel = match.builder.add_func(func, "packed_weight")
+            out = relax.TensorType(packed_shape(product, tiles.columns), str(weight.ty.dtype))
+            made[key] = match.emit(relax.call_tir(kernel, [weight], out), "packed")
+        self.owner.computed[name] = f"{template_note(tiles, True)} in each call"
+        return made[key]
 
-    def _made(self, gvar: tvm.ir.GlobalVar, packs: bool) -> tirx.PrimFunc | None:
+    def _kernel(
+        self, builder: relax.BlockBuilder, gvar: tvm.ir.GlobalVar, packs: bool, tiles: Tiles
+    ) -> tvm.ir.GlobalVar | None:
+        key = gvar, packs, tiles.instruction is None
+        if key not in self.kernels:
+            made = self._made(gvar, packs, tiles)
+            name = f"{gvar.name_hint}_tiled"
+            self.kernels[key] = None if made is None else builder.add_func(made, name)
+        return self.kernels[key]
+
+    def _made(self, gvar: tvm.ir.GlobalVar, packs: bool, tiles: Tiles) -> tirx.PrimFunc | None:
         func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
         found, buffer = self.products[gvar], None
-        tiles = self.tiles[gvar]
         try:
             if packs:
                 shape = packed_shape(found.product, tiles.columns, tiles.group)
                 dtype = tiles.packed_dtype(found.weight.dtype)
                 buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
-                raise Refusal("the weight of the convolution is not a constant: bind it to the module")
+                raise Refusal("the operators behind the convolution read its weight too")
             made = emit_anchored(func, found, tiles, buffer, self.device, owner.config)
             if owner.check:
                 lowered(made, owner.target)

@@ -181,12 +181,15 @@ function drawInto(layer, scene) {
   ];
   texts.forEach(([name, y, text]) => cards.append("text").attr("class", name).attr("x", 17).attr("y", y).text(text));
   cards.append("title").text((n) => `${computes(kernels[n.kernel])}\n${kernels[n.kernel].function}`);
-  pressable(cards, (n) => `Kernel: ${computes(kernels[n.kernel])}`, (n) => ({ kernel: n.kernel }));
+  // The name is the text on the card, so that speech control finds it.
+  pressable(cards, null, (n) => ({ kernel: n.kernel }));
+  cards.attr("aria-roledescription", "kernel");
   const pills = nodes.filter((n) => n.operator !== undefined);
   pills.select(".body").attr("rx", PILL.height / 2);
   pills.append("text").attr("x", (n) => n.width / 2).attr("y", 18.5).text((n) => short(simple(operators[n.operator].operator), 24));
   pills.append("title").text((n) => `${labelOf(operators[n.operator])}\n${operators[n.operator].shape}`);
-  pressable(pills, (n) => `Operator: ${labelOf(operators[n.operator])}`, (n) => ({ operator: n.operator }));
+  pressable(pills, null, (n) => ({ operator: n.operator }));
+  pills.attr("aria-roledescription", "operator");
 }
 
 // Nodes and edges are buttons, for a keyboard too.

@@ -155,7 +155,7 @@ function code(k) {
   const part = section(`Code: ${found.language}`);
   const details = add(part, "details");
   add(details, "summary", "", `${found.text.split("\n").length} lines`);
-  add(details, "pre", "", found.text);
+  add(details, "pre", "", found.text).attr("tabindex", 0); // a keyboard scrolls it
 }
 
 function drawLegend() {

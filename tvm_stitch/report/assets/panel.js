@@ -44,6 +44,7 @@ function showPanel(what) {
 
 // -- the whole model -----------------------------------------------------------------------------------------------
 function overview() {
+  add(panel, "h2", "", "The whole model");
   const comparison = section("TVM’s own pipeline beside stitching");
   const { stock, stitched } = data;
   const callers = new Set(kernels.map((k) => k.caller)).size;

@@ -101,7 +101,7 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) ->
     """Return a table with a heading. The first cell of each row is its header."""
     if not rows:
         return f"<h2>{html.escape(caption)}</h2><p>None.</p>"
-    head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
+    head = "".join(f'<th scope="col">{html.escape(each)}</th>' if each else "<td></td>" for each in heads)
     body = "".join(
         f'<tr><th scope="row">{html.escape(row[0])}</th>'
         + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
