@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Time an encoder on a CPU next to other threads: a busy core, ONNX Runtime and PyTorch in the process, a second model.
+
+    python scripts/bench_launcher.py
+    python scripts/bench_launcher.py --threads 2 --blocks 15 --scenarios alone busy
+
+Contenders are a model with the launcher of tvm_stitch, the same model with TVM's thread pool, and ONNX Runtime. Each has
+a process of its own. Blocks of calls go round the contenders and scenarios. A block's time is the median of its calls,
+and the table shows the median of the blocks, with its ratio to the contender's blocks alone.
+
+Exit code: 0, or 1 if the results differ, 2 for a usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from _child_process import LinesOfJson
+from _table import aligned
+
+CONTENDERS = {
+    "launcher": "launcher of tvm_stitch",
+    "tvm": "TVM's thread pool",
+    "onnxruntime": "ONNX Runtime",
+}
+SCENARIOS = {
+    "alone": "one call after the other",
+    "busy": "another process keeps a core busy",
+    "onnxruntime": "each behind a call of ONNX Runtime",
+    "pytorch": "each behind an operation of PyTorch",
+    "threads": "two models in two threads",
+}
+Call = Callable[[], Any]
+
+
+def calls_of(folder: Path, contender: str) -> list[Call]:
+    """Return calls of two instances of a contender's model, written to ``folder``."""
+    import numpy as np
+
+    given = dict(np.load(folder / "inputs.npz"))
+    if contender == "onnxruntime":
+        return [onnxruntime_call(folder, given) for _ in range(2)]
+    import tvm
+    from tvm import relax
+
+    calls: list[Call] = []
+    for number in range(2):
+        library = tvm.runtime.load_module(str(folder / f"{contender}{number}.so"))
+        main = relax.VirtualMachine(library, tvm.cpu())["main"]
+        tensors = [tvm.runtime.tensor(value) for value in given.values()]
+        calls.append(lambda main=main, tensors=tensors: main(*tensors))
+    return calls
+
+
+def onnxruntime_call(folder: Path, given: dict[str, Any]) -> Call:
+    """Return a call of ONNX Runtime, with its default options."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, given)
+
+
+def pytorch_call() -> Call:
+    """Return a call of a matrix product and a softmax of PyTorch."""
+    import torch
+
+    left, right = torch.randn(256, 384), torch.randn(384, 384)
+    return lambda: torch.softmax(left @ right, -1)
+
+
+def in_two_threads(calls: Sequence[Call], count: int) -> list[float]:
+    """Return the seconds of all calls of two threads, each of which calls its model."""
+    spent: list[list[float]] = [[], []]
+    start = threading.Barrier(2)
+
+    def work(number: int) -> None:
+        start.wait()
+        spent[number] = timed(calls[number], count)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return spent[0] + spent[1]
+
+
+def timed(call: Call, count: int, before: Call | None = None) -> list[float]:
+    """Return the seconds of each of ``count`` calls. ``before`` is called in front of each."""
+    spent = []
+    for _ in range(count):
+        if before is not None:
+            before()
+        begin = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - begin)
+    return spent
+
+
+def child(folder: Path, contender: str) -> None:
+    """Answer each line ``[scenario, calls]`` by the seconds of the calls, and the first by the model's result too."""
+    import numpy as np
+
+    calls = calls_of(folder, contender)
+    result = calls[0]()
+    first = (
+        result if contender == "onnxruntime" else [result] if hasattr(result, "numpy") else list(result)
+    )[0]
+    np.save(folder / f"{contender}.npy", first if contender == "onnxruntime" else first.numpy())
+    before: dict[str, Call] = {}
+    for line in sys.stdin:
+        scenario, count = json.loads(line)
+        if scenario == "onnxruntime" and scenario not in before:
+            before[scenario] = onnxruntime_call(folder, dict(np.load(folder / "inputs.npz")))
+        if scenario == "pytorch" and scenario not in before:
+            before[scenario] = pytorch_call()
+        timed(calls[0], 3, before.get(scenario))
+        if scenario == "threads":
+            spent = in_two_threads(calls, count)
+        else:
+            spent = timed(calls[0], count, before.get(scenario))
+        print(json.dumps(spent), flush=True)
+
+
+def spin() -> None:
+    """Keep a core busy."""
+    while True:
+        pass
+
+
+def compile_into(folder: Path, layers: int) -> None:
+    """Write the encoder: as ONNX, compiled with the launcher and with TVM's pool, and its inputs."""
+    import _checkout  # noqa: F401  (puts the packages on the path)
+    import numpy as np
+    import onnx
+
+    import tvm_stitch
+    from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
+
+    config = BertConfig(layers=layers)
+    made = build_bert(config)
+    onnx.save(made, str(folder / "model.onnx"))
+    np.savez(folder / "inputs.npz", **random_inputs(config))
+    for contender in ("launcher", "tvm"):
+        options = tvm_stitch.StitchConfig(tvm_thread_pool=contender == "tvm")
+        executable = tvm_stitch.compile(made, config=options)
+        for number in range(2):
+            tvm_stitch.export_library(executable, folder / f"{contender}{number}.so")
+
+
+def measure(
+    folder: Path, scenarios: Sequence[str], blocks: int, calls: int
+) -> dict[tuple[str, str], list[float]]:
+    """Return the milliseconds of each block by contender and scenario."""
+    children = {name: LinesOfJson([__file__, "--child", str(folder), name]) for name in CONTENDERS}
+    found: dict[tuple[str, str], list[float]] = {}
+    for _ in range(blocks):
+        for scenario in scenarios:
+            for name, process in children.items():
+                if scenario == name:
+                    continue
+                time.sleep(0.1)  # threads of the last contender spin
+                busy = multiprocessing.Process(target=spin, daemon=True)
+                if scenario == "busy":
+                    busy.start()
+                process.write([scenario, calls])
+                spent = process.read(120)
+                if scenario == "busy":
+                    busy.kill()
+                    busy.join()
+                if spent is None:
+                    raise SystemExit(f"{name} ended in {scenario}")
+                found.setdefault((name, scenario), []).append(statistics.median(spent) * 1e3)
+    for process in children.values():
+        process.close()
+    return found
+
+
+def main() -> int:
+    """Measure and print the table."""
+    if sys.argv[1:2] == ["--child"]:
+        child(Path(sys.argv[2]), sys.argv[3])
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, help="TVM_NUM_THREADS; otherwise the number of cores")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=20, help="calls of a block")
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    args = parser.parse_args()
+    if args.threads:
+        os.environ["TVM_NUM_THREADS"] = str(args.threads)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compiler = multiprocessing.get_context("spawn").Process(
+            target=compile_into, args=(folder, args.layers)
+        )
+        compiler.start()
+        compiler.join()
+        if compiler.exitcode:
+            return 1
+        import _checkout  # noqa: F401
+        import numpy as np
+
+        import tvm_stitch  # noqa: F401  (sets TVM_NUM_THREADS for the children)
+
+        found = measure(folder, args.scenarios, args.blocks, args.calls)
+        results = {contender: np.load(folder / f"{contender}.npy") for contender in CONTENDERS}
+    print(f"encoder of {args.layers} layers, {os.environ['TVM_NUM_THREADS']} threads, ms a call (ratio to alone)")
+    rows = []
+    for scenario in args.scenarios:
+        cells = []
+        for contender in CONTENDERS:
+            blocks = found.get((contender, scenario), [])
+            alone = found.get((contender, "alone"))
+            ratio = f" ({statistics.median(blocks) / statistics.median(alone):.2f})" if blocks and alone else ""
+            cells.append(
+                f"{statistics.median(blocks):.2f}{ratio} [{min(blocks):.1f}, {max(blocks):.1f}]" if blocks else ""
+            )
+        rows.append([SCENARIOS[scenario], *cells])
+    print(aligned(["scenario", *CONTENDERS.values()], rows))
+    error = max(float(np.abs(result - results["onnxruntime"]).max()) for result in results.values())
+    print(f"greatest difference from ONNX Runtime: {error:.1e}")
+    return 0 if error < 1e-3 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
