@@ -57,6 +57,7 @@ using Microseconds = std::chrono::microseconds;
 // Measured on two cores of an AMD EPYC (Zen 4): docs/results/cpu.md. A woken thread runs after 10 to 60 us.
 constexpr Microseconds kSpinIdle{200};    // a worker waits for the next region
 constexpr Microseconds kPolite{50};       // of which it does not let other threads run
+constexpr Microseconds kNever{3'600'000'000};
 constexpr Microseconds kSpinLast{20};     // a caller waits for pieces that others run
 constexpr Microseconds kSpinBarrier{50};  // a thread waits for the others of its group
 constexpr Microseconds kGather{60};       // a caller waits for a group to form
@@ -89,7 +90,7 @@ struct Event {
 // Spins until `done`, at most for `most`. Returns whether it is done. After `polite` it lets other threads run that are
 // queued for this processor. They keep it for milliseconds, so threads that others wait for do not.
 template <typename Done>
-bool Spin(Microseconds most, Done done, Microseconds polite = Microseconds::max()) {
+bool Spin(Microseconds most, Done done, Microseconds polite = kNever) {
   for (auto start = Clock::now();;) {
     for (int i = 0; i < 32; ++i) {
       if (done()) return true;
@@ -384,7 +385,7 @@ class Pool {
     }
     WaitUntil(&regions_[index].load()->left, Microseconds{0}, done);
     if (!moves) return;
-    avoided_ = here;
+    avoided_ = here = sched_getcpu();
     for (int i = 1; i < threads_; ++i) Avoid(ids_[i].load(), here);
   }
 
