@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def calls_of(folder: Path, contender: str) -> list[Call]:
         library = tvm.runtime.load_module(str(folder / f"{contender}{number}.so"))
         main = relax.VirtualMachine(library, tvm.cpu())["main"]
         tensors = [tvm.runtime.tensor(value) for value in given.values()]
-        calls.append(lambda main=main, tensors=tensors: main(*tensors))
+        calls.append(partial(main, *tensors))
     return calls
 
 
@@ -159,7 +160,7 @@ def compile_into(folder: Path, model: str, threads: int) -> None:
         config = BertConfig(layers=2)
         made = build_bert(config)
         onnx.save(made, str(folder / "model.onnx"))
-        np.savez(folder / "inputs.npz", **random_inputs(config))
+        np.savez(folder / "inputs.npz", **random_inputs(config))  # type: ignore[arg-type]
     else:
         job = Job(model, "full", 1, "float32", "native", threads, str(folder))
         loaded = Loaded.of(job)
@@ -205,7 +206,9 @@ def main() -> int:
     if sys.argv[1:2] == ["--child"]:
         child(Path(sys.argv[2]), sys.argv[3])
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, help="TVM_NUM_THREADS; otherwise the number of cores")
     parser.add_argument("--model", default=ENCODER, help="a model of bench_models.py (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=9)
@@ -239,9 +242,13 @@ def main() -> int:
         for contender in contenders:
             blocks = found.get((contender, scenario), [])
             alone = found.get((contender, "alone"))
-            ratio = f" ({statistics.median(blocks) / statistics.median(alone):.2f})" if blocks and alone else ""
+            ratio = (
+                f" ({statistics.median(blocks) / statistics.median(alone):.2f})" if blocks and alone else ""
+            )
             cells.append(
-                f"{statistics.median(blocks):.2f}{ratio} [{min(blocks):.1f}, {max(blocks):.1f}]" if blocks else ""
+                f"{statistics.median(blocks):.2f}{ratio} [{min(blocks):.1f}, {max(blocks):.1f}]"
+                if blocks
+                else ""
             )
         rows.append([SCENARIOS[scenario], *cells])
     print(aligned(["scenario", *(CONTENDERS[name] for name in contenders)], rows))

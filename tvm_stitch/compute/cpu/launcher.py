@@ -46,12 +46,20 @@ SOURCE = "".join(
 def why_not(target: Target, config: StitchConfig) -> str:
     """Return the reason why a target's parallel regions run in TVM's pool, or "" if they run in the launcher."""
     if config.tvm_thread_pool:
-        return "the options ask for it"
+        return "the option tvm_thread_pool asks for it"
     if target.kind.name != "llvm":
         return "code for this kind of target does not call the launcher"
     if machine := other_machine(target):
         return f"the launcher is compiled for this machine, and the target is {machine}"
     return CODE.needs() or ""
+
+
+def used(target: Target, config: StitchConfig) -> str:
+    """Return the words for the pool in which a target's parallel regions run, or "" for code that has none."""
+    if target.kind.name != "llvm":
+        return ""
+    why = why_not(target, config)
+    return f"TVM's pool, because {why}" if why else "tvm_stitch's launcher"
 
 
 @functools.cache

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LaunchRegions: let this package's launcher run the parallel regions of a module, instead of TVM's thread pool.
 
-TVM turns a parallel loop into a function that does a slice of it, and a call of a launcher, which does not learn the
-number of iterations. So the launcher is called before each loop with that number. Regions with barriers are announced
-by 0: their slices run at the same time.
+TVM turns a parallel loop into a function that does a slice of it, and passes that function to a launcher. The launcher
+does not learn the number of iterations, so it is called before each loop with that number. Regions with barriers are
+announced by 0, and their slices run at the same time.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def _announced(body: tirx.Stmt) -> tirx.Stmt:
         if stmt.attr_key != GROUP:
             return stmt
         plain = tvm_ffi.structural_map(stmt.body, (tirx.SeqStmt, _without_call), order="post")
-        return _after_call(
-            compat.const(0, "int64"), tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, plain)
-        )
+        return _after_call(0, tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, plain))
 
     return tvm_ffi.structural_map(body, [(tirx.For, loop), (tirx.AttrStmt, group)], order="post")
 
 
 def _after_call(extent: Any, region: tirx.Stmt) -> tirx.Stmt:
-    call = tirx.call_extern("int32", launcher.EXTENT, tirx.Cast("int64", extent))
+    known = compat.int_value(extent)
+    count = tirx.Cast("int64", extent) if known is None else compat.const(known, "int64")
+    call = tirx.call_extern("int32", launcher.EXTENT, count)
     return tirx.SeqStmt([tirx.Evaluate(call), region])
 
 
