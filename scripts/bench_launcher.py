@@ -6,9 +6,10 @@
     python scripts/bench_launcher.py --threads 2 --blocks 15 --scenarios alone busy
     python scripts/bench_launcher.py --model resnet18 --scenarios alone
 
-Contenders are a model with the launcher of tvm_stitch, the same model with TVM's thread pool, and ONNX Runtime. Each has
-a process of its own. Models of ``bench_models.py`` are measured without ONNX Runtime. Blocks of calls go round the contenders and scenarios. A block's time is the median of its calls,
-and the table shows the median of the blocks, with its ratio to the contender's blocks alone.
+Contenders are a model with the launcher of tvm_stitch, the same model with TVM's thread pool, and ONNX Runtime. Each
+has a process of its own. Models of ``bench_models.py`` are measured without ONNX Runtime. Blocks of calls go round the
+contenders and scenarios. A block's time is the median of its calls. The table shows the median of the blocks, and its
+ratio to the contender's blocks alone.
 
 Exit code: 0, or 1 if the results differ, 2 for a usage error.
 """

@@ -168,8 +168,7 @@ def test_reports_name_the_pool() -> None:
 
 def test_loops_are_kept_as_they_are() -> None:
     """The call is all that changes: TVM divides the loop."""
-    before = [loop for loop in _loops(Loops["alone"])]
-    after = [loop for loop in _loops(launched()["alone"])]
+    before, after = _loops(Loops["alone"]), _loops(launched()["alone"])
     assert len(before) == len(after) == 1
     tvm.ir.assert_structural_equal(after[0].body, before[0].body, map_free_vars=True)
 
