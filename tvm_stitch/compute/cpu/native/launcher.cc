@@ -22,6 +22,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <tvm/ffi/c_api.h>
 #include <unistd.h>
 
@@ -62,6 +63,7 @@ constexpr Microseconds kSpinLast{20};     // a caller waits for pieces that othe
 constexpr Microseconds kSpinBarrier{50};  // a thread waits for the others of its group
 constexpr Microseconds kGather{60};       // a caller waits for a group to form
 constexpr Microseconds kKeepApart{2000};  // least time between moves of workers
+constexpr timespec kLookAgain{0, 500'000};  // a caller that sleeps looks for workers that lost their processor
 constexpr uint64_t kSliceNs = 100'000;    // the shortest slice that Linux gives
 
 void Pause() {
@@ -77,9 +79,9 @@ struct Event {
   std::atomic<uint32_t> value{0};
   std::atomic<uint32_t> asleep{0};
 
-  void Sleep(uint32_t old) {
+  void Sleep(uint32_t old, const timespec* most = nullptr) {
     asleep.fetch_add(1);
-    syscall(SYS_futex, &value, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
+    syscall(SYS_futex, &value, FUTEX_WAIT_PRIVATE, old, most, nullptr, 0);
     asleep.fetch_sub(1);
   }
   void Wake(int threads) {
@@ -123,6 +125,15 @@ void ShortSlices() {
     uint64_t slice, deadline, period;
   } attributes{48, SCHED_OTHER, 0, getpriority(PRIO_PROCESS, 0), 0, kSliceNs, 0, 0};
   syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+// Whether a thread has a processor now: its time on processors grows.
+bool IsRunning(pid_t thread) {
+  auto clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);  // CLOCK_THREAD_CPUTIME_ID of that thread
+  timespec before{}, after{};
+  clock_gettime(clock, &before);
+  Spin(Microseconds{3}, [] { return false; });
+  return clock_gettime(clock, &after) == 0 && (after.tv_nsec != before.tv_nsec || after.tv_sec != before.tv_sec);
 }
 
 // -- regions ----------------------------------------------------------------------------------------------------------
@@ -203,7 +214,8 @@ struct Region {
   std::atomic<uint32_t> generation{0};
   std::atomic<int> shares{0};
   std::atomic<pid_t> caller{0};
-  std::atomic<bool> inside{false};  // whether the caller runs pieces
+  std::atomic<bool> inside{false};   // whether the caller runs pieces
+  std::atomic<bool> fetched{false};  // whether a worker has moved it
   std::atomic<void*> error{nullptr};
   std::atomic<bool> failed{false};
   Event left;  // pieces that are not done
@@ -329,6 +341,7 @@ class Pool {
     region.generation.fetch_add(1);
     region.caller.store(thread_id);
     region.inside.store(extent > 1);
+    region.fetched.store(false);
     if (extent > 1) {
       Divide(&region, index, extent);
     } else {
@@ -369,32 +382,35 @@ class Pool {
     return -1;
   }
 
-  // Waits until a region is done. Workers that are still in it are moved to this processor, which the caller leaves: a
-  // thread that shares a processor may have to wait for it for milliseconds.
+  // Waits until a region is done. Workers that lost their processor in a piece are moved to this one, which the caller
+  // leaves: else they may wait for milliseconds.
   template <typename Done>
   void Pull(int index, Done done) {
-    int here = sched_getcpu();
-    cpu_set_t single;
-    CPU_ZERO(&single);
-    bool moves = here >= 0 && running_.load() <= threads_ && CPU_COUNT(&allowed_) > 1;
-    if (moves) {
-      CPU_SET(here, &single);
-      for (int i = 1; i < threads_; ++i) {
-        if (inside_[i].load() == index + 1) sched_setaffinity(ids_[i].load(), sizeof single, &single);
+    Event& left = regions_[index].load()->left;
+    bool moved = false;
+    while (!done()) {
+      int here = sched_getcpu();
+      cpu_set_t single;
+      CPU_ZERO(&single);
+      for (int i = 1; i < threads_ && here >= 0 && CPU_COUNT(&allowed_) > 1; ++i) {
+        if (inside_[i].load() != index + 1 || IsRunning(ids_[i].load())) continue;
+        CPU_SET(here, &single);
+        moved |= sched_setaffinity(ids_[i].load(), sizeof single, &single) == 0;
       }
+      uint32_t old = left.value.load();
+      if (!done()) left.Sleep(old, &kLookAgain);
     }
-    WaitUntil(&regions_[index].load()->left, Microseconds{0}, done);
-    if (!moves) return;
-    avoided_ = here = sched_getcpu();
-    for (int i = 1; i < threads_; ++i) Avoid(ids_[i].load(), here);
+    if (!moved) return;
+    avoided_ = CPU_COUNT(&allowed_) < threads_ ? -1 : sched_getcpu();
+    for (int i = 1; i < threads_; ++i) Avoid(ids_[i].load(), avoided_);
   }
 
-  // Moves a caller that does not come to the end of its piece to this processor, which the worker leaves.
+  // Moves a caller that lost its processor in a piece to this processor, which the worker leaves.
   void FetchCaller(pid_t caller) {
     int here = sched_getcpu();
     cpu_set_t single, before;
     CPU_ZERO(&single);
-    if (here < 0 || sched_getaffinity(caller, sizeof before, &before) != 0 || !CPU_ISSET(here, &before)) return;
+    if (here < 0 || IsRunning(caller) || sched_getaffinity(caller, sizeof before, &before) != 0 || !CPU_ISSET(here, &before)) return;
     CPU_SET(here, &single);
     sched_setaffinity(caller, sizeof single, &single);
     sched_setaffinity(caller, sizeof before, &before);  // only the move stays
@@ -403,7 +419,7 @@ class Pool {
   // Keeps workers off the caller's processor. A worker that is woken there would run only when the caller sleeps.
   void KeepApart() {
     int here = sched_getcpu();
-    if (here < 0 || here == avoided_ || CPU_COUNT(&allowed_) < threads_) return;
+    if (here < 0 || here == avoided_.load() || CPU_COUNT(&allowed_) < threads_) return;
     auto now = Clock::now();
     if (now - moved_ < kKeepApart) return;
     moved_ = now;
@@ -412,9 +428,9 @@ class Pool {
   }
 
   void Avoid(pid_t thread, int processor) {
-    if (thread == 0 || processor < 0) return;
+    if (thread == 0) return;
     cpu_set_t others = allowed_;
-    CPU_CLR(processor, &others);
+    if (processor >= 0) CPU_CLR(processor, &others);
     if (CPU_COUNT(&others) > 0) sched_setaffinity(thread, sizeof others, &others);
   }
 
@@ -507,7 +523,8 @@ class Pool {
       region->patience = std::max(kSpinLast, 2 * piece);
     } else if (!leave && !Spin(std::max(kSpinBarrier, 3 * piece), [&] {
                  return !region->inside.load() || region->generation.load() != generation;
-               })) {
+               }) &&
+               !region->fetched.exchange(true)) {
       FetchCaller(region->caller.load());
     }
     return done;
@@ -620,10 +637,11 @@ __attribute__((constructor)) void Register() {
   TVMFFIFunctionSetGlobal(&name, function, 0);
   TVMFFIObjectDecRef(function);
   Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&Register), &info) != 0) dlopen(info.dli_fname, RTLD_LAZY | RTLD_NODELETE);
+  if (dladdr(reinterpret_cast<void*>(&Register), &info) != 0) dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   pthread_atfork(nullptr, nullptr, [] {
     the_pool.store(nullptr);
     making.clear();
+    thread_id = static_cast<pid_t>(syscall(SYS_gettid));
   });
 }
 
