@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 EXTENT = "tvm_stitch_parallel_extent_1"
 """The function that is called before a region with the number of its loop's iterations, or 0 if it has barriers."""
 
-CODE = Embedded(Path(__file__).parent / "native" / "launcher.cc", "the launcher of parallel regions")
+_FOLDER = Path(__file__).parent / "native"
+CODE = Embedded(
+    _FOLDER / "launcher.cc", "the launcher of parallel regions", tuple(sorted(_FOLDER.glob("*.h")))
+)
 
 _CALLED = {
     "TVMBackendParallelLaunch": "tvm_stitch_parallel_launch_1",
