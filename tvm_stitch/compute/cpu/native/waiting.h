@@ -80,6 +80,7 @@ void WaitUntil(Event* event, Microseconds spin, Done done) {
 // Asks the kernel to run this thread soon and for a short time, in the place of one that has spun for long. Its share
 // of the processor stays the same. Kernels before 6.12 refuse it.
 void ShortSlices() {
+  if (sched_getscheduler(0) != SCHED_OTHER) return;
   struct {
     uint32_t size, policy;
     uint64_t flags;
