@@ -162,10 +162,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _set_threads(threads: int) -> None:
-    """Give TVM as many threads as PyTorch."""
+    """Give TVM's pool and the launcher as many threads as PyTorch."""
     import torch
     import tvm
 
+    os.environ["TVM_NUM_THREADS"] = str(threads)  # the launcher reads it in its first region
     torch.set_num_threads(threads)
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
 

@@ -177,6 +177,19 @@ def test_a_model_runs_without_python(program: Path, tmp_path: Path, how: str) ->
     assert "libtvm_runtime.so" in loaded and "python" not in loaded.replace(str(RUNTIME.parent), "")
 
 
+@pytest.mark.parametrize("threads", ["1", "4"])
+def test_a_library_brings_its_launcher_of_threads(program: Path, tmp_path: Path, threads: str) -> None:
+    mod = build(lambda emit, x: R.nn.softmax(x, -1), ((400, 1024), F32))
+    path = tmp_path / "model.so"
+    tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")).export_library(str(path))
+    x = np.random.default_rng(3).standard_normal((400, 1024), dtype=F32)
+    done = run(program, tmp_path, path, x, TVM_NUM_THREADS=threads, LD_DEBUG="bindings")
+    (found,) = outputs(done, tmp_path)
+    exp = np.exp(x.astype("float64"))
+    np.testing.assert_allclose(found, exp / exp.sum(-1, keepdims=True), 1e-5, 1e-7)
+    assert "model.so [0]: normal symbol `tvm_stitch_parallel_launch_1'" in done.stderr
+
+
 def test_the_program_says_what_is_wrong(program: Path, tmp_path: Path) -> None:
     x = np.ones((2, 2), F32)
     missing = run(program, tmp_path, tmp_path / "none.so", x)

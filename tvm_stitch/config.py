@@ -47,6 +47,7 @@ class StitchConfig:
             them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
         scaled_weights: multiply scales of batch norms into weights of half types, which rounds these again.
+        tvm_thread_pool: run parallel regions of CPU code in TVM's thread pool, instead of this package's launcher.
 
     Raises:
         ValueError: for an unknown option or a bad value. The message names the choices.
@@ -65,6 +66,7 @@ class StitchConfig:
     cuda_graph: bool = False
     tf32: bool = False
     scaled_weights: bool = False
+    tvm_thread_pool: bool = False
 
     def __init__(self, **options: Any):
         known = {f.name: f for f in fields(self)}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tvm_stitch.device import device_model
+from tvm_stitch.support import cores
 from tvm_stitch.support.cores import physical_cores, sleep_soon, threads, use_all_cores
 
 
@@ -19,6 +20,26 @@ def test_threads_of_one_core_count_once(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / f"cpu{processor}").write_text(f"{processor % 2},{processor % 2 + 2}\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3, 7}, raising=False)
     assert physical_cores(str(tmp_path / "cpu{}")) == 3  # two of two threads, and one that nothing is said of
+
+
+@pytest.mark.parametrize(
+    "text, allowed",
+    [("150000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", None), ("", None), ("-1 100000", None)],
+)
+def test_a_containers_limit_counts(text: str, allowed: int | None, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert cores.processors_allowed(str(tmp_path / "cpu.max")) == allowed
+    if text.split():
+        parts = [tmp_path / f"{number}" for number in range(2)]
+        for part, word in zip(parts, text.split(), strict=True):
+            part.write_text(f"{word}\n")
+        assert cores.processors_allowed(str(tmp_path / "none"), (str(parts[0]), str(parts[1]))) == allowed
+    assert cores.processors_allowed(str(tmp_path / "none"), (str(tmp_path / "none"), "")) is None
+
+
+def test_no_more_cores_than_a_container_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "processors_allowed", lambda: 1)
+    assert cores.physical_cores() == 1
 
 
 def test_a_number_that_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,15 @@ class Embedded:
         """
         return _module(self)
 
+    def library(self) -> Path:
+        """Return the library that this process runs. It is compiled once.
+
+        Raises:
+            RuntimeError: if there is no C++ compiler, or it rejects the source.
+            OSError: if the cache folder cannot be used.
+        """
+        return self._build()[1]
+
     def _compiler(self) -> str:
         return compiler(f"{self.what} are compiled once, by a C++ compiler ($CXX or g++)")[0]
 

@@ -78,6 +78,7 @@ from .library.reduction_innermost import ReductionInnermost
 from .loops.recurrent_layers import RecurrentLayers
 from .lowering.embed_libraries import EmbedLibraries
 from .lowering.identifiers import FunctionNames, VariableNames
+from .lowering.launch_regions import LaunchRegions
 from .lowering.serial_tasks import SerialTasks
 from .phases import Condition, Phase, Row, numbers_of, passes_of, table
 from .quantize.dequantized_constants import DequantizedConstants
@@ -348,6 +349,9 @@ LINKING = Phase("linking", "the module gets what its executable needs", (
     Row("SerialTasks", lambda c: SerialTasks(), "Let loops over tasks run serially where a call has little work.",
         after={"schedules": "it adds functions that no other pass may see",
                "lowering": "it adds functions that no other pass may see"}),
+    Row("LaunchRegions", lambda c: LaunchRegions(c.target, c.config),
+        "Let this package's launcher run parallel regions.", LLVM,
+        after={"SerialTasks": "it copies parallel loops"}),
     Row("VariableNames", lambda c: VariableNames(), "Give variables and buffers names that are identifiers.", TEXT,
         after={"schedules": "schedules make variables", "lowering": "a model's names reach functions as late as here"}),
 ))

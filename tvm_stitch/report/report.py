@@ -63,7 +63,8 @@ class Report:
 
     ``left`` names functions left to TVM with the reason, and ``boundaries`` the edges between kernels with theirs.
     ``computed`` says what computes each compute-intensive operator, and why, for targets with templates. ``device``
-    is the device model of the plans, with its multiprocessors or cores. ``model`` has all calls of kernels, and the
+    is the device model of the plans, with its multiprocessors or cores. ``threads`` names the pool in which parallel
+    regions of CPU code run, with the reason if it is TVM's. ``model`` has all calls of kernels, and the
     model's operators behind them.
     """
 
@@ -76,6 +77,7 @@ class Report:
     model: ModelReport | None = None
     complete: Callable[[ModelReport], ModelReport] | None = field(default=None, repr=False, compare=False)
     time: Callable[..., ModelReport] | None = field(default=None, repr=False, compare=False)
+    threads: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able data. Measured times are under ``"measured"``, if there are any."""
@@ -84,6 +86,7 @@ class Report:
         return {
             "target": self.target,
             "device": self.device,
+            **({"threads": self.threads} if self.threads else {}),
             "kernels": [with_sizes_as_text(vars(k)) for k in self.kernels],
             "computed": self.computed,
             "left": self.left,
@@ -121,7 +124,8 @@ class Report:
         return replace(self, model=model, complete=None)
 
     def __str__(self) -> str:
-        return summary(self._model(), self.device, self.computed)
+        device = f"{self.device}; threads: {self.threads}" if self.device and self.threads else self.device
+        return summary(self._model(), device, self.computed)
 
     __repr__ = __str__  # shown by an interactive session
 
@@ -130,6 +134,8 @@ class Report:
         lines = [f"{count_of(len(self.kernels), 'stitch op')} for {self.target}"]
         if self.device:
             lines.append(f"planned for {self.device}")
+        if self.threads:
+            lines.append(f"threads: {self.threads}")
         for k in self.kernels:
             lines += ["", *kernel_lines(k)]
         if self.computed:

@@ -28,15 +28,39 @@ took 23 to 28 ms.
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
+QUOTA = "/sys/fs/cgroup/cpu.max"
+QUOTAS = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def processors_allowed(quota: str = QUOTA, quotas: tuple[str, str] = QUOTAS) -> int | None:
+    """Return the number of processors that the process's control group allows, rounded up, or None for any number.
+
+    Args:
+        quota: the file of version 2 of control groups, with microseconds of processor time and of a period.
+        quotas: the two files of version 1.
+    """
+    texts = [Path(quota)] if Path(quota).is_file() else [Path(each) for each in quotas]
+    try:
+        time, period = " ".join(each.read_text(encoding="ascii") for each in texts).split()[:2]
+        allowed = -(-int(time) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # no such files, or "max"
+        return None
+    return allowed if allowed > 0 else None
+
+
 def physical_cores(siblings: str = SIBLINGS) -> int:
-    """Return the number of cores that this process may run on. Hardware threads of one core count once."""
+    """Return the number of cores that this process may run on. Hardware threads of one core count once.
+
+    The limit of a container counts too.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cores = set()
     for processor in os.sched_getaffinity(0):
         path = Path(siblings.format(processor))
         cores.add(path.read_text(encoding="ascii").strip() if path.is_file() else str(processor))
-    return len(cores)
+    allowed = processors_allowed()
+    return len(cores) if allowed is None else min(len(cores), allowed)
 
 
 def processors() -> int:

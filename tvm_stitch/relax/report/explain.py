@@ -9,6 +9,7 @@ from functools import partial
 import tvm
 from tvm import relax
 
+from ...compute.cpu import launcher
 from ...config import StitchConfig, checked_config
 from ...device import device_model
 from ...records.decisions import decisions_of, without_decisions
@@ -53,6 +54,7 @@ def explain(
     lowered = without_decisions(lowered)
     told = recorder.report()
     report = unmarked(told)
+    report.threads = launcher.used(target, config)
     try:
         report.model = model_report(
             lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, told.computed,

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Time an encoder on a CPU next to other threads: a busy core, ONNX Runtime and PyTorch in the process, a second model.
+
+    python scripts/bench_launcher.py
+    python scripts/bench_launcher.py --threads 2 --blocks 15 --scenarios alone busy
+    python scripts/bench_launcher.py --model resnet18 --scenarios alone
+
+Contenders are a model with the launcher of tvm_stitch, the same model with TVM's thread pool, and ONNX Runtime. Each
+has a process of its own. Models of ``bench_models.py`` are measured without ONNX Runtime. Blocks of calls go round the
+contenders and scenarios. A block's time is the median of its calls. The table shows the median of the blocks, and its
+ratio to the contender's blocks alone.
+
+Exit code: 0, or 1 if the results differ, 2 for a usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from _child_process import LinesOfJson
+from _table import aligned
+
+CONTENDERS = {
+    "launcher": "launcher of tvm_stitch",
+    "tvm": "TVM's thread pool",
+    "onnxruntime": "ONNX Runtime",
+}
+SCENARIOS = {
+    "alone": "one call after the other",
+    "busy": "another process keeps a core busy",
+    "onnxruntime": "each behind a call of ONNX Runtime",
+    "pytorch": "each behind an operation of PyTorch",
+    "threads": "two models in two threads",
+}
+ENCODER = "encoder"
+"""The demonstration's encoder, with two layers."""
+
+Call = Callable[[], Any]
+
+
+def calls_of(folder: Path, contender: str) -> list[Call]:
+    """Return calls of two instances of a contender's model, written to ``folder``."""
+    import numpy as np
+
+    given = dict(np.load(folder / "inputs.npz"))
+    if contender == "onnxruntime":
+        return [onnxruntime_call(folder) for _ in range(2)]
+    import tvm
+    from tvm import relax
+
+    calls: list[Call] = []
+    for number in range(2):
+        library = tvm.runtime.load_module(str(folder / f"{contender}{number}.so"))
+        main = relax.VirtualMachine(library, tvm.cpu())["main"]
+        tensors = [tvm.runtime.tensor(value) for value in given.values()]
+        calls.append(partial(main, *tensors))
+    return calls
+
+
+def onnxruntime_call(folder: Path) -> Call:
+    """Return a call of the encoder by ONNX Runtime, with its default options."""
+    import numpy as np
+    import onnxruntime
+
+    given = dict(np.load(folder / "encoder.npz"))
+    session = onnxruntime.InferenceSession(folder / "encoder.onnx", providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, given)
+
+
+def pytorch_call() -> Call:
+    """Return a call of a matrix product and a softmax of PyTorch."""
+    import torch
+
+    left, right = torch.randn(256, 384), torch.randn(384, 384)
+    return lambda: torch.softmax(left @ right, -1)
+
+
+def in_two_threads(calls: Sequence[Call], count: int) -> list[float]:
+    """Return the seconds of all calls of two threads, each of which calls its model."""
+    spent: list[list[float]] = [[], []]
+    start = threading.Barrier(2)
+
+    def work(number: int) -> None:
+        start.wait()
+        spent[number] = timed(calls[number], count)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return spent[0] + spent[1]
+
+
+def timed(call: Call, count: int, before: Call | None = None) -> list[float]:
+    """Return the seconds of each of ``count`` calls. ``before`` is called in front of each."""
+    spent = []
+    for _ in range(count):
+        if before is not None:
+            before()
+        begin = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - begin)
+    return spent
+
+
+def child(folder: Path, contender: str) -> None:
+    """Answer each line ``[scenario, calls]`` by the seconds of the calls, and the first by the model's result too."""
+    import numpy as np
+
+    calls = calls_of(folder, contender)
+    result = calls[0]()
+    first = result if hasattr(result, "numpy") else result[0]
+    while not hasattr(first, "shape"):
+        first = first[0]
+    np.save(folder / f"{contender}.npy", first if contender == "onnxruntime" else first.numpy())
+    before: dict[str, Call] = {}
+    for line in sys.stdin:
+        scenario, count = json.loads(line)
+        if scenario == "onnxruntime" and scenario not in before:
+            before[scenario] = onnxruntime_call(folder)
+        if scenario == "pytorch" and scenario not in before:
+            before[scenario] = pytorch_call()
+        timed(calls[0], 3, before.get(scenario))
+        if scenario == "threads":
+            spent = in_two_threads(calls, count)
+        else:
+            spent = timed(calls[0], count, before.get(scenario))
+        print(json.dumps(spent), flush=True)
+
+
+def spin() -> None:
+    """Keep a core busy."""
+    while True:
+        pass
+
+
+def compile_into(folder: Path, model: str, threads: int) -> None:
+    """Write a model, compiled with the launcher and with TVM's pool, its inputs, and the encoder as ONNX too."""
+    import _checkout  # noqa: F401  (puts the packages on the path)
+    import numpy as np
+    import onnx
+    from models.job import Job
+    from models.load import Loaded, relax_module
+
+    import tvm_stitch
+    from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
+
+    config = BertConfig(layers=2)
+    made = build_bert(config)
+    onnx.save(made, str(folder / "encoder.onnx"))
+    for name in ("encoder.npz", "inputs.npz"):
+        np.savez(folder / name, **random_inputs(config))  # type: ignore[arg-type]
+    if model != ENCODER:
+        job = Job(model, "full", 1, "float32", "native", threads, str(folder))
+        loaded = Loaded.of(job)
+        made = relax_module(job, loaded)
+        np.savez(folder / "inputs.npz", *loaded.arrays(job.dtype))
+    for contender in ("launcher", "tvm"):
+        options = tvm_stitch.StitchConfig(tvm_thread_pool=contender == "tvm")
+        executable = tvm_stitch.compile(made, config=options)
+        for number in range(2):
+            tvm_stitch.export_library(executable, folder / f"{contender}{number}.so")
+
+
+def measure(
+    folder: Path, contenders: Sequence[str], scenarios: Sequence[str], blocks: int, calls: int
+) -> dict[tuple[str, str], list[float]]:
+    """Return the milliseconds of each block by contender and scenario."""
+    children = {name: LinesOfJson([__file__, "--child", str(folder), name]) for name in contenders}
+    found: dict[tuple[str, str], list[float]] = {}
+    for _ in range(blocks):
+        for scenario in scenarios:
+            for name, process in children.items():
+                if scenario == name:
+                    continue
+                time.sleep(0.1)  # threads of the last contender spin
+                busy = multiprocessing.Process(target=spin, daemon=True)
+                if scenario == "busy":
+                    busy.start()
+                process.write([scenario, calls])
+                spent = process.read(120)
+                if scenario == "busy":
+                    busy.kill()
+                    busy.join()
+                if spent is None:
+                    raise SystemExit(f"{name} ended in {scenario}")
+                found.setdefault((name, scenario), []).append(statistics.median(spent) * 1e3)
+    for process in children.values():
+        process.close()
+    return found
+
+
+def main() -> int:
+    """Measure and print the table."""
+    if sys.argv[1:2] == ["--child"]:
+        child(Path(sys.argv[2]), sys.argv[3])
+        return 0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, help="TVM_NUM_THREADS; otherwise the number of cores")
+    parser.add_argument("--model", default=ENCODER, help="a model of bench_models.py (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=20, help="calls of a block")
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    args = parser.parse_args()
+    if args.threads:
+        os.environ["TVM_NUM_THREADS"] = str(args.threads)
+    import _checkout  # noqa: F401
+    import numpy as np
+
+    import tvm_stitch  # noqa: F401  (sets TVM_NUM_THREADS for the children)
+
+    threads = os.environ["TVM_NUM_THREADS"]
+    contenders = [name for name in CONTENDERS if args.model == ENCODER or name != "onnxruntime"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compiler = multiprocessing.get_context("spawn").Process(
+            target=compile_into, args=(folder, args.model, int(threads))
+        )
+        compiler.start()
+        compiler.join()
+        if compiler.exitcode:
+            return 1
+        found = measure(folder, contenders, args.scenarios, args.blocks, args.calls)
+        results = {contender: np.load(folder / f"{contender}.npy") for contender in contenders}
+    print(f"{args.model}, {threads} threads, ms a call (ratio to alone) [least and most of the blocks]")
+    rows = []
+    for scenario in args.scenarios:
+        cells = []
+        for contender in contenders:
+            blocks = found.get((contender, scenario), [])
+            alone = found.get((contender, "alone"))
+            ratio = (
+                f" ({statistics.median(blocks) / statistics.median(alone):.2f})" if blocks and alone else ""
+            )
+            cells.append(
+                f"{statistics.median(blocks):.2f}{ratio} [{min(blocks):.1f}, {max(blocks):.1f}]"
+                if blocks
+                else ""
+            )
+        rows.append([SCENARIOS[scenario], *cells])
+    print(aligned(["scenario", *(CONTENDERS[name] for name in contenders)], rows))
+    last = results[contenders[-1]]
+    error = max(float(np.abs(result - last).max()) for result in results.values())
+    print(f"greatest difference from {CONTENDERS[contenders[-1]]}: {error:.1e}")
+    return 0 if error < 1e-3 * max(1.0, float(np.abs(last).max())) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
