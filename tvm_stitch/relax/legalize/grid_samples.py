@@ -140,10 +140,9 @@ class _Axis:
             count = len(weights)
             self.weights = [self._of(f"weight_{tap}", part, of) for tap, of in enumerate(weights)]
         for tap in range(count):
-            at = self._of(f"at_{tap}", first, _added(tap))
-            self.positions.append(self._of(f"position_{tap}", at, bounds.nearest))
+            self.positions.append(self._of(f"position_{tap}", first, _after(tap, bounds.nearest)))
             if padding == "zeros":
-                self.inside.append(self._of(f"inside_{tap}", at, bounds.contain))
+                self.inside.append(self._of(f"inside_{tap}", first, _after(tap, bounds.contain)))
 
     def _of(self, name: str, of: te.Tensor, value: Callable[[Any], Any]) -> te.Tensor:
         return self._compute(name, lambda *k: value(of(*k)))
@@ -204,8 +203,8 @@ def _masked(value: Any, mask: Any) -> Any:
     return tirx.reinterpret(dtype, tirx.reinterpret(bits, value) & tirx.Cast(bits, mask))
 
 
-def _added(number: int) -> Callable[[Any], Any]:
-    return lambda t: t + tirx.const(number, "int32")
+def _after(tap: int, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda first: value(first + tirx.const(tap, "int32"))
 
 
 def _near(t: Any) -> Any:
