@@ -19,6 +19,7 @@ from typing import Any
 import _checkout  # noqa: F401  (puts the packages on the path)
 
 SIDES = ("TVM", "stitched")
+PARTS = ("import", "compile")
 
 
 def seconds(side: str, name: str, target: str) -> dict[str, Any]:

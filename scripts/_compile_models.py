@@ -7,7 +7,7 @@ Names are ``PATH:NAME@SIZE`` with the path ``torch`` or ``onnx`` and an architec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 PATHS = ("torch:", "onnx:")
@@ -53,7 +53,7 @@ def _module(kind: str, size: int | None) -> tuple[Any, tuple[Any, ...]]:
     return known.build(), known.inputs(size or known.sizes[0])
 
 
-def _model(node: Any, shapes: dict[str, Sequence[int]], output: Sequence[int], opset: int) -> Any:
+def _model(node: Any, shapes: Mapping[str, Sequence[int]], output: Sequence[int], opset: int) -> Any:
     from onnx import TensorProto, helper
 
     inputs = [

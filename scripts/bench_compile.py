@@ -41,7 +41,7 @@ from typing import Any
 import _checkout  # noqa: F401  (puts the packages on the path)
 import tvm
 import tvm_ffi
-from _compile_apart import SIDES, seconds
+from _compile_apart import PARTS, SIDES, seconds
 from _compile_models import OPERATORS, PATHS, given
 from models.registry import MODELS, check_packages
 from models.spec import MissingPackages
@@ -194,14 +194,16 @@ def load(name: str, size: str) -> tvm.IRModule:
 def measure_apart(name: str, most: float, markdown: bool) -> tuple[str, bool]:
     """Return the row of a model that each side imports and compiles in its own process, and whether it is slow."""
     found = {side: seconds(side, name, "native") for side in SIDES}
-    parts = [found[side].get(part) for side in SIDES for part in ("import", "compile")]
-    stock, own = parts[:2], parts[2:]
-    ratios = [own[1] / stock[1], sum(own) / sum(stock)] if None not in parts else [None, None]
+    stock, own = (
+        [found[side][part] for part in PARTS] if "error" not in found[side] else [] for side in SIDES
+    )
+    parts: list[float | None] = [*(stock or [None] * 2), *(own or [None] * 2)]
+    ratios: list[float | None] = [own[1] / stock[1], sum(own) / sum(stock)] if stock and own else [None, None]
     cells = [name, *("-" if p is None else f"{p:.2f}" for p in [*parts, *ratios])]
     for side in SIDES:
         if "error" in found[side]:
             print(f"{name}: {side} fails: {found[side]['error']}", file=sys.stderr)
-    slow = None in own or (ratios[1] is not None and ratios[1] > most)
+    slow = not own or (ratios[1] is not None and ratios[1] > most)
     line = (
         "| " + " | ".join(cells) + " |" if markdown else f"{name:32}" + "".join(f"{c:>9}" for c in cells[1:])
     )
