@@ -7,10 +7,13 @@
     python scripts/bench_compile.py --models zoo --markdown
 
     python scripts/bench_compile.py --models torch:mamba@32 onnx:mamba@32 roi-align --most 2
+    python scripts/bench_compile.py --apart --models onnx:timm:nf_regnet_b0@192 grid-cubic roi-align --most 2
 
 Models are those of ``scripts/bench_models.py`` at full size, and with ``zoo:`` before the name the small ones of
 tests/models/zoo. ``torch:NAME@SIZE`` and ``onnx:NAME@SIZE`` are architectures of ``scripts/architectures.py``, by
-either importer, at a size of their symbolic dimension. ``roi-align`` is one operator of ONNX. The processor time of all
+either importer, at a size of their symbolic dimension. ``onnx:timm:NAME@SIDE`` is any model of timm. ``roi-align``,
+``grid-cubic`` and others are single operators of ONNX. With ``--apart`` each side has its own process and its own
+importer, whose time has a column. These rows are for this CPU. The processor time of all
 threads counts, so other work on the machine disturbs little. Each side compiles a model several times in turn, and the
 least time counts. NVIDIA's compiler is left out on both sides: an empty function replaces it. The last columns are
 shares of the stitched compile, in seconds:
@@ -38,6 +41,8 @@ from typing import Any
 import _checkout  # noqa: F401  (puts the packages on the path)
 import tvm
 import tvm_ffi
+from _compile_apart import PARTS, SIDES, seconds
+from _compile_models import OPERATORS, PATHS, given
 from models.registry import MODELS, check_packages
 from models.spec import MissingPackages
 
@@ -46,8 +51,6 @@ from stitch_testing.warned import warned
 from tvm_stitch.repairs.legalize.take import stock_pipeline
 
 ZOO = "zoo"
-PATHS = ("torch:", "onnx:")
-ROI_ALIGN = "roi-align"
 FULL = ("bert", "resnet18", "swin-t", "convnext-t")
 TARGETS = {
     "llvm": tvm.target.Target("llvm"),
@@ -176,64 +179,50 @@ def load(name: str, size: str) -> tvm.IRModule:
         from tests.models.zoo.models import MODELS as SMALL
 
         return SMALL[name.removeprefix(f"{ZOO}:")]().mod
-    if name == ROI_ALIGN:
-        return _regions()
-    if name.startswith(PATHS):
-        return _exported(name)
+    if name in OPERATORS or name.startswith(PATHS):
+        from tvm_stitch.importers.onnx.load import from_onnx
+        from tvm_stitch.importers.torch import from_exported_program
+
+        model = given(name)
+        return from_exported_program(model) if name.startswith("torch:") else from_onnx(model)
     from models.importing import import_torch
     from models.spec import make
 
     return import_torch(make(MODELS[name], size, 1, "float32"))
 
 
-def _exported(name: str) -> tvm.IRModule:
-    """Return the module of an architecture of other people's packages."""
-    import torch
-    from families.registry import ARCHITECTURES
-    from models.spec import _import_torchvision
-
-    from tvm_stitch.importers.onnx.load import from_onnx
-    from tvm_stitch.importers.torch import from_exported_program
-
-    path, _, architecture = name.partition(":")
-    kind, _, size = architecture.partition("@")
-    known = ARCHITECTURES[kind]
-    torch.manual_seed(0)
-    _import_torchvision()
-    with torch.no_grad():
-        model = known.build().eval().requires_grad_(False)
-        given = known.inputs(int(size) if size else known.sizes[0])
-        program = torch.export.export(model, given)
-        if path == "torch":
-            return from_exported_program(program)
-        made = torch.onnx.export(program, verbose=False)
-        assert made is not None
-        return from_onnx(made.model_proto)
-
-
-def _regions() -> tvm.IRModule:
-    """Return ONNX's RoiAlign, as detectors of torchvision have it: 7 times 7 means of four samples each."""
-    from onnx import TensorProto, helper
-
-    from tvm_stitch.importers.onnx.load import from_onnx
-
-    node = helper.make_node(
-        "RoiAlign",
-        ["x", "boxes", "image"],
-        ["y"],
-        output_height=7,
-        output_width=7,
-        sampling_ratio=2,
-        spatial_scale=0.25,
+def measure_apart(name: str, most: float, markdown: bool) -> tuple[str, bool]:
+    """Return the row of a model that each side imports and compiles in its own process, and whether it is slow."""
+    found = {side: seconds(side, name, "native") for side in SIDES}
+    stock, own = (
+        [found[side][part] for part in PARTS] if "error" not in found[side] else [] for side in SIDES
     )
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 64, 50, 50]),
-        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [100, 4]),
-        helper.make_tensor_value_info("image", TensorProto.INT64, [100]),
-    ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [100, 64, 7, 7])]
-    graph = helper.make_graph([node], "regions", inputs, outputs)
-    return from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8))
+    parts: list[float | None] = [*(stock or [None] * 2), *(own or [None] * 2)]
+    ratios: list[float | None] = [own[1] / stock[1], sum(own) / sum(stock)] if stock and own else [None, None]
+    cells = [name, *("-" if p is None else f"{p:.2f}" for p in [*parts, *ratios])]
+    for side in SIDES:
+        if "error" in found[side]:
+            print(f"{name}: {side} fails: {found[side]['error']}", file=sys.stderr)
+    slow = not own or (ratios[1] is not None and ratios[1] > most)
+    line = (
+        "| " + " | ".join(cells) + " |" if markdown else f"{name:32}" + "".join(f"{c:>9}" for c in cells[1:])
+    )
+    return line, slow
+
+
+def run_apart(names: Sequence[str], most: float, markdown: bool) -> int:
+    """Print the table of ``--apart`` and return the exit code."""
+    head = ["model", "import", "compile", "import", "compile", "ratio", "of both"]
+    if markdown:
+        print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    else:
+        print(f"{head[0]:32}" + "".join(f"{c:>9}" for c in head[1:]))
+    slow = False
+    for name in names:
+        line, late = measure_apart(name, most, markdown)
+        print(line, flush=True)
+        slow |= late
+    return 1 if slow else 0
 
 
 def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -242,7 +231,7 @@ def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str
 
     zoo = [f"{ZOO}:{name}" for name in SMALL]
     found = [each for name in wanted for each in (zoo if name == ZOO else [name])]
-    known = [*MODELS, *zoo, ROI_ALIGN]
+    known = [*MODELS, *zoo, *OPERATORS]
     if unknown := [name for name in found if name not in known and not name.startswith(PATHS)]:
         parser.error(f"no model {unknown[0]}; there are {', '.join([ZOO, *zoo, *MODELS])}")
     return found
@@ -281,11 +270,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--repeats", type=int, default=2, metavar="N", help="compiles of each side (default: 2)"
     )
     parser.add_argument("--most", type=float, default=MOST, metavar="RATIO", help="(default: %(default)s)")
+    parser.add_argument("--apart", action="store_true", help="each side in its own process, with its import")
     parser.add_argument("--markdown", action="store_true", help="a table in Markdown")
     args = parser.parse_args(argv)
     if args.repeats < 1:
         parser.error("--repeats must be 1 or more")
     names = names_of(args.models, parser)
+    if args.apart:
+        if other := [name for name in names if name not in OPERATORS and not name.startswith(PATHS)]:
+            parser.error(f"--apart takes models that both sides import; {other[0]} is none")
+        return run_apart(names, args.most, args.markdown)
     try:
         check_packages([MODELS[name] for name in names if name in MODELS])
     except MissingPackages as err:

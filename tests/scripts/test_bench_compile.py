@@ -73,3 +73,22 @@ def test_usage_errors(arguments: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as error:
         script.main(arguments)
     assert error.value.code == 2 and capsys.readouterr().err
+
+
+def test_sides_apart_have_rows_of_their_imports(capsys: Any) -> None:
+    arguments = ["--apart", "--models", "grid-3d", "--markdown"]
+    assert script.main([*arguments, "--most", "1000"]) == 0
+    row = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert row[1].strip() == "grid-3d" and all(float(cell) >= 0 for cell in row[2:-1])
+
+
+def test_a_side_that_fails_apart_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    found = {"TVM": {"error": "what is wrong"}, "stitched": {"import": 1.0, "compile": 2.0}}
+    monkeypatch.setattr(script, "seconds", lambda side, name, target: found[side])
+    assert script.main(["--apart", "--models", "grid-3d"]) == 0  # TVM's failure is no failure of ours
+    told = capsys.readouterr()
+    assert "what is wrong" in told.err and told.out.splitlines()[-1].split()[1:3] == ["-", "-"]
+    found["TVM"] = {"import": 0.1, "compile": 0.1}
+    assert script.main(["--apart", "--models", "grid-3d"]) == 1
+    with pytest.raises(SystemExit):
+        script.main(["--apart", "--models", "zoo:mixer"])

@@ -127,5 +127,8 @@ class RowEmitter(CpuEmitter):
         with self._each_piece():
             assert self.lanes is not None
             for key in wanted:
-                self.lanes.store(buffers[key], to_held(self.eval.value(key)), [self.at + self.lanes.lane])
+                place = [self.at + self.lanes.lane]
+                self.lanes.store(buffers[key], to_held(self.eval.value(key)), place)
+                value = compat.load(buffers[key], place)  # for the values after it
+                self.eval.set_row_value(key, from_held(value, compute_dtype(key[0].output.dtype)))
         self.row_buffers.update(buffers)

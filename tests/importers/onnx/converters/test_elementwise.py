@@ -110,3 +110,11 @@ def test_means_have_the_type_of_their_input(dtype: str, axes: list[int]) -> None
 
 def test_the_mean_of_tensors() -> None:
     compare(helper.make_node("Mean", ["x", "y", "x"], ["z"]), {"x": floats(2, 3), "y": floats(3)})
+
+
+@pytest.mark.parametrize("operator", ["ReduceL2", "ReduceLogSum"])
+def test_roots_and_logarithms_of_integers_are_rounded_towards_zero(operator: str) -> None:
+    """TVM takes the root of an integer, and its import was refused."""
+    x = np.array([[3, 4, 9], [2, 1, 5]], "int32")
+    compare(helper.make_node(operator, ["x", "axes"], ["y"]), {"x": x}, {"axes": np.array([1])}, opset=18)
+    compare(helper.make_node(operator, ["x"], ["y"], axes=[-2], keepdims=0), {"x": x}, opset=13)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.importers.onnx.runs import RNG, compare, floats
+from tests.importers.onnx.runs import RNG, compare, computed, expected, floats, model
 
 REGIONS = {"r": np.array([[1, 2, 9, 11], [0, 0, 15, 15], [-3, -2, 4, 20]], "float32")}
 
@@ -63,3 +63,17 @@ def test_boxes_of_negative_scores() -> None:
     boxes = np.concatenate([corners, corners + 1 + RNG.random((1, 40, 2)) * 4], 2).astype("float32")
     constants = {"m": np.array([40]), "i": np.array([0.3], "float32"), "t": np.array([-0.5], "float32")}
     compare(node, {"b": boxes, "s": floats(1, 2, 40)}, constants)
+
+
+@pytest.mark.parametrize("mode", ["cubic", "linear"])
+def test_samples_in_float16_are_those_of_float64(mode: str) -> None:
+    """ONNX Runtime has no such kernel. Coordinates in float16 were off by parts of a pixel."""
+    x = RNG.standard_normal((1, 2, 61, 93)).astype("float16")
+    grid = (RNG.random((1, 7, 5, 2)) * 2 - 1).astype("float16")
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], mode=mode)
+    given = {"x": x, "grid": grid}
+    (found,) = computed(model(node, given, opset=20), given)
+    exact = {name: value.astype("float64") for name, value in given.items()}
+    (wanted,) = expected(model(node, exact, opset=20), exact)
+    assert found.dtype == "float16"
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)

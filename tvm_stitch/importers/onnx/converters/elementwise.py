@@ -332,6 +332,29 @@ def _extreme(op: Callable[..., relax.Expr]) -> Callable[[Node], relax.Expr]:
     return convert
 
 
+def _root_of_squares(x: relax.Expr, axes: list[int] | None, keep: bool) -> relax.Expr:
+    return relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axes, keep))
+
+
+def _log_of_sum(x: relax.Expr, axes: list[int] | None, keep: bool) -> relax.Expr:
+    return relax.op.log(relax.op.sum(x, axes, keep))
+
+
+def _through_floats(
+    op: Callable[[relax.Expr, list[int] | None, bool], relax.Expr],
+) -> Callable[[Node], relax.Expr]:
+    """Return a converter of a reduction by roots or logarithms. Those of integers are rounded towards zero."""
+
+    def convert(node: Node) -> relax.Expr:
+        x, dtype, axes = node.tensor(0), node.dtype(0), _reduced_axes(node)
+        keep = bool(node.attributes["keepdims"])
+        if "int" not in dtype:
+            return op(x, axes, keep)
+        return relax.op.astype(node.emit(op(relax.op.astype(x, "float64"), axes, keep)), dtype)
+
+    return convert
+
+
 _REDUCED = {"axes": ANY, "keepdims": ANY, "noop_with_empty_axes": ANY}
 _ALPHA = {"alpha": ANY}
 CONVERSIONS = {
@@ -358,6 +381,10 @@ CONVERSIONS = {
     ("", "EyeLike"): Conversion(_eye_like, {"k": ANY, "dtype": ANY}),
     ("", "Gelu"): Conversion(_gelu, {"approximate": ("none", "tanh")}),
     ("", "BitCast"): Conversion(_bit_cast, {"to": ANY}),
+    ("", "ReduceL2"): Conversion(
+        _through_floats(_root_of_squares), _REDUCED | {"noop_with_empty_axes": (0,)}
+    ),
+    ("", "ReduceLogSum"): Conversion(_through_floats(_log_of_sum), _REDUCED | {"noop_with_empty_axes": (0,)}),
     ("", "ReduceMax"): Conversion(_extreme(relax.op.max), _REDUCED),
     ("", "ReduceMean"): Conversion(_reduced_mean, _REDUCED),
     ("", "ReduceMin"): Conversion(_extreme(relax.op.min), _REDUCED),

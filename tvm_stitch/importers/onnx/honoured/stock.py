@@ -38,7 +38,7 @@ STOCK: dict[str, Stock] = {
         name: Stock(since=6 if name in ("Abs", "Exp", "Log", "Neg", "Relu") else 1) for name in _PLAIN.split()
     },
     **{f"Reduce{kind}": Stock(_REDUCED) for kind in ("Prod", "Sum")},
-    **{f"Reduce{kind}": Stock(_REDUCED_POWERS) for kind in ("L1", "L2", "LogSum", "LogSumExp", "SumSquare")},
+    **{f"Reduce{kind}": Stock(_REDUCED_POWERS) for kind in ("L1", "LogSumExp", "SumSquare")},
     **{name: Stock({"axis": ANY}) for name in ("Hardmax", "LogSoftmax", "Softmax", "Compress", "Concat")},
     **{
         f"Arg{kind}": Stock({"axis": ANY, "keepdims": ANY, "select_last_index": ANY})
