@@ -21,7 +21,7 @@ from tvm.script import tirx as T
 import tvm_stitch
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
-from tvm_stitch.compute.cpu import launcher
+from tvm_stitch.compute.cpu.launch import launcher
 from tvm_stitch.relax.lowering.launch_regions import LaunchRegions
 
 LLVM = tvm.target.Target("llvm")

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import compat
-from ...compute.cpu import launcher
+from ...compute.cpu.launch import launcher
 from ...config import StitchConfig
 from ...repairs.prim_funcs import with_body
 from ...support.module_pass import module_pass

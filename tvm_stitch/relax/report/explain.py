@@ -9,7 +9,7 @@ from functools import partial
 import tvm
 from tvm import relax
 
-from ...compute.cpu import launcher
+from ...compute.cpu.launch import launcher
 from ...config import StitchConfig, checked_config
 from ...device import device_model
 from ...records.decisions import decisions_of, without_decisions

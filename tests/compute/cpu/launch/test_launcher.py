@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 
 from tvm_stitch import StitchConfig
-from tvm_stitch.compute.cpu import launcher
+from tvm_stitch.compute.cpu.launch import launcher
 
 CHILD = """
 import ctypes, os, sys, threading, time

@@ -14,9 +14,9 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...config import StitchConfig
-from ...deploy.embedded import Embedded
-from ...target import other_machine
+from ....config import StitchConfig
+from ....deploy.embedded import Embedded
+from ....target import other_machine
 
 if TYPE_CHECKING:
     from tvm.target import Target
