@@ -16,6 +16,7 @@ from tvm.script import relax as RS
 from tvm.script import tirx as T
 
 from tests.repairs import faults
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import (
     FuseRest,
@@ -213,3 +214,43 @@ def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     repair = faults.module_of("repairs.legalize.fuse_rest")
     monkeypatch.setattr(repair, "with_own_functions", lambda mod, change: mod)
     assert is_any_wrong(FuseRest)
+
+
+def beside(kernel: tirx.PrimFunc) -> tvm.IRModule:
+    """A kernel between a product by a number and a softmax."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            scaled = builder.emit(R.multiply(x, relax.const(0.5, "float32")))
+            call = relax.call_tir(builder.add_func(kernel, "soft_sign"), [scaled], x.ty)
+            y = builder.emit_output(R.nn.softmax(builder.emit(call)))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_functions_of_users_are_stitched_or_stay(dtype: str, scheduled: bool) -> None:
+    """Numbers in TVMScript are int32, which FuseTIR does not merge. A schedule is the user's."""
+    rows, columns = tirx.const(4, dtype), tirx.const(8, dtype)
+
+    @T.prim_func(private=True, s_tir=True)
+    def soft_sign(x: T.Buffer((rows, columns), "float32"), y: T.Buffer((rows, columns), "float32")) -> None:
+        for i, j in T.grid(rows, columns):
+            with T.sblock("soft_sign"):
+                r, c = T.axis.remap("SS", [i, j])
+                y[r, c] = x[r, c] / (T.float32(1) + T.abs(x[r, c]))
+
+    kernel = soft_sign.with_attr("tirx.is_scheduled", True) if scheduled else soft_sign
+    mod = beside(kernel)
+    names = count_kernels(mod, LLVM, pipeline(LLVM)).names
+    if scheduled or dtype == "int32":
+        assert names == ("multiply", "soft_sign", "stitch_softmax")
+    else:
+        assert names == ("stitch_multiply_soft_sign_softmax",)
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+    executable = relax.build(mod, LLVM, relax_pipeline=pipeline(LLVM))
+    got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    wanted = np.exp(x / 2 / (1 + np.abs(x / 2)))
+    np.testing.assert_allclose(got, wanted / wanted.sum(-1, keepdims=True), rtol=1e-6)

@@ -15,7 +15,7 @@ from ...compute.contraction import Contraction
 from ...compute.convolution import Convolution
 from ...compute.cpu.emit import emit_anchored
 from ...compute.cpu.packing import layout, packed, packed_shape
-from ...compute.cpu.packing_kernel import emit_packing
+from ...compute.cpu.packing_kernel import PACKING, emit_packing
 from ...compute.cpu.tiles import Tiles
 from ...compute.templates import template_note, tiles_of
 from ...config import ASKED, StitchConfig
@@ -149,7 +149,7 @@ class _Kernels:
         made: dict[Hashable, relax.Var] = match.notes.setdefault(weight, {})
         if key not in made:
             func = emit_packing(product, tiles, self.device.choices)
-            kernel = match.builder.add_func(func, "packed_weight")
+            kernel = match.builder.add_func(func, PACKING)
             out = relax.TensorType(packed_shape(product, tiles.columns), str(weight.ty.dtype))
             made[key] = match.emit(relax.call_tir(kernel, [weight], out), "packed")
         self.owner.computed[name] = f"{template_note(tiles, True)} in each call"

@@ -16,6 +16,7 @@ from ...graph.extent import as_extent, same
 from ...graph.ir import StitchGraph
 from ...graph.reader import Unreadable, read
 from ...graph.rewrite.constants import with_numbers
+from ...repairs.prim_funcs import is_scheduled
 from ...report.flow import Flow, FlowNode, RefusedEdge
 from ...scope.identify import Identified
 from ...scope.node import Node, NodeKind, Value, kind_of, specialize
@@ -134,6 +135,8 @@ class GraphReader:
 
     @staticmethod
     def _read(func: tirx.PrimFunc, name: str) -> StitchGraph | str:
+        if is_scheduled(func):
+            return "it is scheduled already"
         try:
             graph = read(func, name)
         except Exception as err:  # any hand-written function compiles without stitching

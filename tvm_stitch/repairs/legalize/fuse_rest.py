@@ -24,7 +24,7 @@ from ...relax.rewriting.extents import is_unusual
 from ...relax.rewriting.functions import with_own_functions
 from ...relax.rewriting.operators import OPAQUE_PATTERN, operator_name
 from ...support.module_pass import module_pass
-from ..prim_funcs import with_prim_funcs
+from ..prim_funcs import is_scheduled, with_prim_funcs
 
 
 @module_pass
@@ -46,9 +46,15 @@ class FuseRest:
 
 
 def _left_alone(_name: str, func: compat.PrimFunc) -> compat.PrimFunc | None:
-    """Return a function with an extent that ``FuseOps`` cannot copy marked, so that nothing is fused into it."""
+    """Return a function that cannot be merged marked, so that nothing is fused into it.
+
+    Such functions are scheduled already, or their parameters have an extent that ``FuseOps`` cannot copy. Or an extent
+    is no int64, as a number in TVMScript is: ``FuseTIR`` then fails, since the tensors' extents are int64.
+    """
     shapes = [buffer.shape for _param, buffer in compat.prim_func_params(func) if buffer is not None]
-    if not any(is_unusual(extent) for shape in shapes for extent in shape):
+    extents = [extent for shape in shapes for extent in shape]
+    merges = all(compat.dtype_of(extent) == "int64" and not is_unusual(extent) for extent in extents)
+    if merges and not is_scheduled(func):
         return None
     return func.with_attr("op_pattern", OPAQUE_PATTERN)
 
