@@ -47,6 +47,8 @@ class StitchConfig:
             them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
         scaled_weights: multiply scales of batch norms into weights of half types, which rounds these again.
+        packed_arguments: let a kernel pack weights of convolutions that are arguments in each call on a CPU, as
+            ``torch.compile`` does. The convolution is faster, and a call launches one more kernel for each weight.
         tvm_thread_pool: run parallel regions of CPU code in TVM's thread pool, instead of this package's launcher.
 
     Raises:
@@ -66,6 +68,7 @@ class StitchConfig:
     cuda_graph: bool = False
     tf32: bool = False
     scaled_weights: bool = False
+    packed_arguments: bool = False
     tvm_thread_pool: bool = False
 
     def __init__(self, **options: Any):

@@ -30,9 +30,14 @@ def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(F32)
 
 
-def run(mod: tvm.IRModule, where: tvm.target.Target, *arrays: np.ndarray) -> tuple[Any, dict[str, str]]:
+PACKED = StitchConfig(packed_arguments=True)
+
+
+def run(
+    mod: tvm.IRModule, where: tvm.target.Target, *arrays: np.ndarray, config: StitchConfig | None = None
+) -> tuple[Any, dict[str, str]]:
     recorder = Recorder()
-    executable = tvm.compile(mod, where, relax_pipeline=pipeline(where, StitchConfig(), recorder))
+    executable = tvm.compile(mod, where, relax_pipeline=pipeline(where, config or StitchConfig(), recorder))
     made = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(a) for a in arrays])
     return made.numpy(), recorder.computed
 
@@ -202,9 +207,18 @@ def test_weights_that_are_no_constants_are_packed_in_the_call(number: int) -> No
     data, weight, attrs = CASES[number]
     mod = build(lambda emit, x, w: [NAMES[len(data)](x, w, **attrs)], (data, F32), (weight, F32))
     x, w = draw(*data), draw(*weight)
-    result, computed = run(mod, target(), x, w)
+    result, computed = run(mod, target(), x, w, config=PACKED)
     check(result, expected(x, w, **attrs))
     assert all(how.endswith("weight packed in each call") for how in computed.values()) and computed
+
+
+def test_weights_that_are_no_constants_are_left_to_tvm_by_default() -> None:
+    """TVM's convolution is one kernel, and packing would be a second one."""
+    mod = build(lambda emit, x, w: [R.nn.conv2d(x, w, padding=1)], ((1, 3, 6, 6), F32), ((4, 3, 3, 3), F32))
+    x, w = draw(1, 3, 6, 6), draw(4, 3, 3, 3)
+    result, computed = run(mod, target(), x, w)
+    check(result, expected(x, w, padding=1))
+    assert computed["conv2d"].startswith("TVM: its channels are not innermost")
 
 
 def test_a_weight_that_two_convolutions_read_is_packed_once() -> None:
@@ -212,12 +226,12 @@ def test_a_weight_that_two_convolutions_read_is_packed_once() -> None:
         return [R.nn.conv2d(emit(R.nn.conv2d(x, w, padding=1)), w, padding=1)]
 
     mod = build(twice, ((1, 16, 6, 6), F32), ((16, 16, 3, 3), F32))
-    names = [launch[0] for launch in count_kernels(mod, target(), pipeline(target())).launches]
+    names = [launch[0] for launch in count_kernels(mod, target(), pipeline(target(), PACKED)).launches]
     assert sum(name.startswith("packed_weight") for name in names) == 1 and len(names) == 3
     x, w = draw(1, 16, 6, 6), draw(16, 16, 3, 3)
     once, bound = expected(x, w, padding=1)
     wide = expected(once.astype(F32), w, padding=1)[0]
-    result, _ = run(mod, target(), x, w)
+    result, _ = run(mod, target(), x, w, config=PACKED)
     np.testing.assert_allclose(result, wide, atol=1e-5 * bound.max())
 
 
@@ -231,7 +245,7 @@ def test_an_argument_of_half_type_and_a_constant_have_the_same_result() -> None:
             (((data, "float16"), (weight, "float16")), w),
         )
     ]
-    results = [run(mod, target(), x, w)[0] for mod in made]
+    results = [run(mod, target(), x, w, config=PACKED)[0] for mod in made]
     np.testing.assert_array_equal(*results)
 
 

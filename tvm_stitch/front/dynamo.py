@@ -84,7 +84,7 @@ class _Options:
         fields = dict(options)
         target, constants = fields.pop("target", None), bool(fields.pop("constants", False))
         kept = GraphCache.here() if fields.pop("cache", True) else None
-        config = StitchConfig(**fields)
+        config = StitchConfig(**{"packed_arguments": True, **fields})
         return _Options(None if target is None else resolve_target(target), constants, kept, config)
 
     def target_of(self, tensors: Sequence[torch.Tensor]) -> tvm.target.Target:

@@ -115,6 +115,16 @@ def test_weights_that_are_no_constants_keep_their_layout() -> None:
     assert layouts(made) == ["NHWC", "NHWC"] and kernels(made) == ["OIHW", "OHWI"]
 
 
+def test_a_gradient_of_a_convolution_keeps_its_layout() -> None:
+    """It is a transposed convolution by the same weight."""
+
+    def body(emit: Any, x: Any, w: Any) -> list[Any]:
+        return [R.nn.conv2d_transpose(emit(R.nn.relu(emit(R.nn.conv2d(x, w)))), w)]
+
+    mod = build(body, ((1, 3, 8, 8), "float32"), ((4, 3, 3, 3), "float32"))
+    assert layouts(ConvolutionLayouts(suits_templates, constant=False)(mod)) == ["NHWC", "NCHW"]
+
+
 def test_transposed_convolutions_need_constants() -> None:
     mod = build(
         lambda emit, x, w: [R.nn.conv2d_transpose(x, w)], ((1, 3, 8, 8), "float32"), ((3, 4, 3, 3), "float32")

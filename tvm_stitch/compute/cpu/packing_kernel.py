@@ -28,9 +28,6 @@ from .micro_kernel.loops import each_width
 from .packing import packed_shape
 from .tiles import Tiles
 
-PACKING = "packed_weight"
-"""The beginning of the names of kernels that pack."""
-
 
 def emit_packing(conv: Convolution, tiles: Tiles, choices: Choices) -> PrimFunc:
     """Return the scheduled PrimFunc that packs the weight of a convolution. Its parameters are the weight, the panels.

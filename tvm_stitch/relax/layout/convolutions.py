@@ -62,7 +62,8 @@ class ConvolutionLayouts(ChoosingPass):
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Convert the module's convolutions."""
-        chosen = {call.args[1] for _, func in own_functions(mod) for call in self._chosen(func)}
+        calls = (call for _, func in own_functions(mod) for call in self._chosen(func))
+        chosen = {(operator_name(call), call.args[1]) for call in calls}
         if not chosen:
             return mod
         try:
@@ -102,12 +103,15 @@ def _is_read_channels_last(var: relax.Var, readers: Readers) -> bool:
     return is_elementwise(call) and _is_read_channels_last(found.var, readers)
 
 
-def _wanted(chosen: Set[relax.Var], call: relax.Call) -> dict[str, list[str]]:
-    """Return the layouts that ``ConvertLayout`` requests for a call. ``chosen`` has the weights to convert."""
+def _wanted(chosen: Set[tuple[str | None, relax.Expr]], call: relax.Call) -> dict[str, list[str]]:
+    """Return the layouts that ``ConvertLayout`` requests for a call.
+
+    ``chosen`` has operators and weights. A convolution and its gradient, a transposed one, have the same weight.
+    """
     name = operator_name(call)
     if name not in LAYOUTS:
         return {}
-    if _is_of_importers(call) and call.args[1] in chosen:
+    if _is_of_importers(call) and (name, call.args[1]) in chosen:
         data, weight = LAYOUTS[name][1]
         return {name: [data, weight if _has_constant_weight(call) else call.attrs.kernel_layout]}
     return {name: [call.attrs.data_layout, call.attrs.kernel_layout]}

@@ -15,7 +15,7 @@ from ...compute.contraction import Contraction
 from ...compute.convolution import Convolution
 from ...compute.cpu.emit import emit_anchored
 from ...compute.cpu.packing import layout, packed, packed_shape
-from ...compute.cpu.packing_kernel import PACKING, emit_packing
+from ...compute.cpu.packing_kernel import emit_packing
 from ...compute.cpu.tiles import Tiles
 from ...compute.templates import template_note, tiles_of
 from ...config import ASKED, StitchConfig
@@ -113,7 +113,8 @@ class _Kernels:
         position = [p.same_as(found.weight.buffer) for p in self.mod[gvar].params].index(True)
         weight = args[position]
         is_constant = isinstance(weight, tvm.ir.GenericConst)
-        packs = found.takes_packed and (is_constant or isinstance(product, Convolution))
+        in_calls = isinstance(product, Convolution) and self.owner.config.packed_arguments
+        packs = found.takes_packed and (is_constant or in_calls)
         tiles = self.tiles[gvar] if is_constant else replace(self.tiles[gvar], instruction=None)
         kernel = self._kernel(match.builder, gvar, packs, tiles)
         if kernel is None:
@@ -149,7 +150,7 @@ class _Kernels:
         made: dict[Hashable, relax.Var] = match.notes.setdefault(weight, {})
         if key not in made:
             func = emit_packing(product, tiles, self.device.choices)
-            kernel = match.builder.add_func(func, PACKING)
+            kernel = match.builder.add_func(func, "packed_weight")
             out = relax.TensorType(packed_shape(product, tiles.columns), str(weight.ty.dtype))
             made[key] = match.emit(relax.call_tir(kernel, [weight], out), "packed")
         self.owner.computed[name] = f"{template_note(tiles, True)} in each call"
@@ -174,6 +175,8 @@ class _Kernels:
                 dtype = tiles.packed_dtype(found.weight.dtype)
                 buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
+                if found.takes_packed:
+                    raise Refusal("the weight of the convolution is not a constant: bind it to the module")
                 raise Refusal("the operators behind the convolution read its weight too")
             made = emit_anchored(func, found, tiles, buffer, self.device, owner.config)
             if owner.check:

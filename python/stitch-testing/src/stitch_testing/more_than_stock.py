@@ -8,7 +8,6 @@ from collections.abc import Callable
 import tvm
 from tvm.target import Target
 
-from tvm_stitch.compute.cpu.packing_kernel import PACKING
 from tvm_stitch.execution.count import count_kernels
 
 
@@ -18,9 +17,8 @@ def more_than_stock(
     """Describe additional launches of ``relax_pipeline`` against TVM's default pipeline, or return an empty text.
 
     Memory-intensive launches and all launches count. More memory-intensive ones are allowed if they take the place of
-    more launches of products, as products of few rows do. Packing the weight of a convolution in each call is a part of
-    the convolution, and does not count. A module is skipped if TVM's pipeline does not compile it, or if its launches
-    depend on run-time values.
+    more launches of products, as products of few rows do. A module is skipped if TVM's pipeline does not compile it, or
+    if its launches depend on run-time values.
     """
     try:
         stock = count_kernels(mod, target)
@@ -28,10 +26,7 @@ def more_than_stock(
         return ""
     own = count_kernels(mod, target, relax_pipeline)
     added = max(0, own.memory_intensive - stock.memory_intensive)
-    packing = sum(name.startswith(PACKING) for name in own.names)
-    if own.total - packing <= stock.total and (
-        not added or own.compute_intensive + added < stock.compute_intensive
-    ):
+    if own.total <= stock.total and (not added or own.compute_intensive + added < stock.compute_intensive):
         return ""
     return (
         f"{own.memory_intensive} memory-intensive kernels of {own.total} ({', '.join(own.names)}), "
