@@ -194,7 +194,7 @@ def test_symbolic_sizes_are_sums_of_different_terms() -> None:
     assert "T.int64" not in str(found) + found.verbose()
     assert re.findall(r"; ([^;]*) moved", str(found)) == ["n * m * 2816 + 16384 B"]
     assert [kernel.rows for kernel in found.kernels] == ["n * m * 2"] * 2
-    assert "<n * m * 2,64>" in found.verbose() and "(" not in str(found).split("moved")[0].split(";")[1]
+    assert "<n * m * 2,64>" in found.verbose()
 
 
 def test_every_boundary_has_a_reason() -> None:
