@@ -195,7 +195,7 @@ def slower_to_compile(results: Sequence[Result], times: float = SLOWER) -> list[
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return how many models are right, and which are slow to compile."""
+    """Return the number of models with right results, and the names of models that compile slowly."""
     own = [r for r in results if r.contender in OWN]
     models = {r.name for r in own}
     right = models - {r.name for r in own if r.outcome != "right"}
@@ -241,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log",
         type=Path,
-        help="append every result to this file, one JSON object a line; run what it has not",
+        help="append every result to this file as a line of JSON, and skip models that it has already",
     )
     parser.add_argument("--markdown", type=Path, metavar="LOG", help="run nothing: print the tables of a log")
     parser.add_argument("--list", action="store_true", help="print the models and end")

@@ -60,7 +60,7 @@ def test_a_model_that_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(script, "load", lambda name, size: model())
     arguments = ["--models", "zoo:mixer", "--target", "llvm", "--repeats", "1"]
     with monkeypatch.context() as patch:
-        patch.setattr(script, "stock", fails)  # TVM's failure is no failure of ours
+        patch.setattr(script, "stock", fails)  # a failure of TVM does not count
         assert script.main(arguments) == 0
         assert "-" in capsys.readouterr().out.splitlines()[1].split()
     monkeypatch.setattr(script, "stitched", fails)
@@ -85,7 +85,7 @@ def test_sides_apart_have_rows_of_their_imports(capsys: Any) -> None:
 def test_a_side_that_fails_apart_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     found = {"TVM": {"error": "what is wrong"}, "stitched": {"import": 1.0, "compile": 2.0}}
     monkeypatch.setattr(script, "seconds", lambda side, name, target: found[side])
-    assert script.main(["--apart", "--models", "grid-3d"]) == 0  # TVM's failure is no failure of ours
+    assert script.main(["--apart", "--models", "grid-3d"]) == 0  # a failure of TVM does not count
     told = capsys.readouterr()
     assert "what is wrong" in told.err and told.out.splitlines()[-1].split()[1:3] == ["-", "-"]
     found["TVM"] = {"import": 0.1, "compile": 0.1}

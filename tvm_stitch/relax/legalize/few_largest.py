@@ -133,9 +133,7 @@ def _pick(joined: te.Tensor, before: te.Tensor | None, name: str) -> te.Tensor:
 
 def _joined(value: Any, dtype: str, index: Any, largest: bool) -> Any:
     """Return the integer of 64 bits that holds an element and its index."""
-    order = _ordered(value, dtype)
-    if not largest:
-        order = tirx.const(-1, "int64") - order
+    order = _directed(_ordered(value, dtype), largest)
     place = tirx.const(LARGEST_INT32, "int64") - index.astype("int64")
     return order * tirx.const(1 << 32, "int64") + place
 
@@ -143,21 +141,31 @@ def _joined(value: Any, dtype: str, index: Any, largest: bool) -> Any:
 def _ordered(value: Any, dtype: str) -> Any:
     """Return an integer of 64 bits, in the range of 32 bits, in the order of the values."""
     if "float" not in dtype:
-        return value.astype("int64") - tirx.const(2**31 if dtype == "uint32" else 0, "int64")
+        return value.astype("int64") - _middle(dtype)
     wide = value.astype("float32")
     # Both zeros are one number.
     bits = tirx.reinterpret("int32", tirx.Select(wide == 0.0, tirx.const(0, "float32"), wide))
-    order = tirx.Select(bits < 0, bits ^ tirx.const(LARGEST_INT32, "int32"), bits)
-    return tirx.Select(tirx.isnan(wide), tirx.const(LARGEST_INT32, "int32"), order).astype("int64")
+    return tirx.Select(tirx.isnan(wide), tirx.const(LARGEST_INT32, "int32"), _turned(bits)).astype("int64")
 
 
 def _element(joined: Any, dtype: str, largest: bool) -> Any:
     """Return the element of an integer that ``_joined`` made."""
-    order = joined >> 32
-    if not largest:
-        order = tirx.const(-1, "int64") - order
+    order = _directed(joined >> 32, largest)
     if "float" not in dtype:
-        return (order + tirx.const(2**31 if dtype == "uint32" else 0, "int64")).astype(dtype)
-    order = order.astype("int32")
-    bits = tirx.Select(order < 0, order ^ tirx.const(LARGEST_INT32, "int32"), order)
-    return tirx.reinterpret("float32", bits).astype(dtype)
+        return (order + _middle(dtype)).astype(dtype)
+    return tirx.reinterpret("float32", _turned(order.astype("int32"))).astype(dtype)
+
+
+def _directed(order: Any, largest: bool) -> Any:
+    """Return integers in the opposite order, unless the largest are taken. Twice, it is the identity."""
+    return order if largest else tirx.const(-1, "int64") - order
+
+
+def _middle(dtype: str) -> Any:
+    """Return the integer that is subtracted from values of a type, so that they are in the range of int32."""
+    return tirx.const(2**31 if dtype == "uint32" else 0, "int64")
+
+
+def _turned(bits: Any) -> Any:
+    """Return the bits of floats as integers in the floats' order, or the bits of such integers."""
+    return tirx.Select(bits < 0, bits ^ tirx.const(LARGEST_INT32, "int32"), bits)

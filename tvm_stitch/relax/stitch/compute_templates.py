@@ -37,8 +37,9 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 class ComputeTemplates(ComputePass):
     """Replace PrimFuncs of one matmul or convolution, and the operators that TVM fused to it, by kernels for a CPU.
 
-    A constant weight is packed: its calls get the constant in panels. Other weights of convolutions are packed by a
-    kernel in each call, so that a change of a parameter is always seen. The module's decisions receive, for each
+    A constant weight is packed: its calls get the constant in panels. With the option
+    ``packed_arguments``, a kernel packs other weights of convolutions in each call. So a change of a parameter is
+    always seen. The module's decisions receive, for each
     function with a contraction, its implementation and the reason. A kernel that TVM's lowering fails on is not used.
     With ``check=False``, kernels are not lowered as a test.
     """

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from .launch import ArrayArgument, EmulatedRun, KernelModule, Launch, Options, check_written
-from .memory import copy_bytes, owns
+from .memory import DeviceBuffer, copy_bytes, owns
 from .tensors import CUDA, address_of, dtype_of, itemsize_of, nbytes_of, shape_of
 
 PREFIX = "cuda_emulator_"
 """Prefix of kernels' names. Kernels are looked up among all global functions, and the prefix avoids collisions."""
+ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
+"""The function that gives host code memory for a buffer between its kernels: bytes, and bytes of an element."""
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _EXISTS, _THREADS, _WARP, _MULTIPROCESSORS = 0, 1, 2, 7  # DeviceAttrKind
@@ -56,7 +58,16 @@ class DeviceCalls:
             int, tuple[int, int]
         ] = {}  # arguments of the running PrimFunc: address -> bytes, item
         self.scratch: set[int] = set()  # those of them that are workspace
+        self.workspaces: list[DeviceBuffer] = []  # memory that host code took for its buffers
         self.producer: dict[int, tuple[str, str]] = {}  # address -> kernel and parameter that last took it
+
+    def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
+        """Return empty device memory for the running PrimFunc."""
+        buffer = DeviceBuffer(int(nbytes), int(itemsize), self.options.poison)
+        self.workspaces.append(buffer)
+        self.scratch.add(buffer.address)
+        self.tensors[buffer.address] = (int(nbytes), int(itemsize))
+        return ctypes.c_void_p(buffer.address)
 
     def abort(self, message: str) -> RuntimeError:
         """Return the exception to raise if the run cannot go on because of a reported fault."""

@@ -13,14 +13,13 @@ from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm_ffi import structural_map
 
-from .calls import PREFIX
+from .calls import ALLOC_WORKSPACE, PREFIX
 
 WORKSPACE = "tvm_stitch.workspace"
 """Attribute of tvm_stitch's PrimFuncs with the number of their last parameters that are scratch."""
 CALL = "cuda_emulator.call"
 ALLOC_STORAGE = "cuda_emulator.alloc_storage"
 ALLOC_TENSOR = "cuda_emulator.alloc_tensor"
-ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
 
 
 @dataclass

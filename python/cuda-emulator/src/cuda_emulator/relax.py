@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import tvm_ffi
 from tvm import relax
 
 from . import lowering
-from .calls import PREFIX, DeviceCalls, numpy_dtype
+from .calls import ALLOC_WORKSPACE, PREFIX, DeviceCalls, numpy_dtype
 from .launch import EmulatedRun, Options
 from .lowering import Lowered, default_target, lower
 from .memory import POISON, DeviceBuffer, copy_bytes, mark, owns
@@ -61,14 +60,6 @@ class _Session(DeviceCalls):
         buffer.data[offset : offset + nbytes] = POISON if self.options.poison else 0
         mark(buffer.address + int(offset), nbytes, written=False)
         return tensor
-
-    def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
-        """Return memory for a buffer between the kernels of one PrimFunc. It is kept until the end of the run."""
-        buffer = DeviceBuffer(nbytes, itemsize, self.options.poison)
-        self.buffers[buffer.address] = buffer
-        self.tensors[buffer.address] = nbytes, itemsize
-        self.scratch.add(buffer.address)
-        return ctypes.c_void_p(buffer.address)
 
     def on_host(self, function: Any, *args: Any) -> Any:
         """Return the result of a function that reads tensors on the host, as a tensor of the device."""
@@ -156,9 +147,9 @@ def _alloc_tensor(storage: Any, offset: int, shape: Any, dtype: Any) -> Any:
     return _sessions[-1].alloc_tensor(storage, offset, shape, dtype)
 
 
-@tvm_ffi.register_global_func(lowering.ALLOC_WORKSPACE, override=True)
+@tvm_ffi.register_global_func(ALLOC_WORKSPACE, override=True)
 def _alloc_workspace(nbytes: int, itemsize: int) -> Any:
-    return _sessions[-1].alloc_workspace(int(nbytes), int(itemsize))
+    return _sessions[-1].alloc_workspace(nbytes, itemsize)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from .calls import DeviceCalls
+from .calls import ALLOC_WORKSPACE, DeviceCalls
 from .global_function import registered
 from .launch import EmulatedRun, Options
 from .memory import DeviceBuffer
-from .relay_lowering import ALLOC_WORKSPACE, Build, RelayLowered, lower_prim_func, lower_relay
+from .relay_lowering import Build, RelayLowered, lower_prim_func, lower_relay
 from .tensors import address_of, device_tensor, itemsize_of, nbytes_of
 
 _NOP = "__nop"
@@ -29,7 +28,6 @@ class _Session(DeviceCalls):
         super().__init__(lowered.sources, lowered.kernels, options, rewritable, lowered.extra_blocks)
         self.lowered = lowered
         self.buffers: dict[int, DeviceBuffer] = {}  # by address
-        self.workspaces: list[DeviceBuffer] = []  # of the PrimFunc that runs
 
     def new_input(self, array: np.ndarray, shape: Sequence[int], dtype: str) -> Any:
         """Return a device copy of a host array."""
@@ -60,16 +58,8 @@ class _Session(DeviceCalls):
                 f"{name} is no function of the library: the emulator runs TVM's own kernels only"
             )
         self.tensors = {address_of(t): (nbytes_of(t), itemsize_of(str(t.dtype))) for t in tensors}
-        self.scratch, self.workspaces = set(), []
+        self.scratch, self.workspaces = set(), []  # of the PrimFunc that runs
         host[name](*tensors)
-
-    def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
-        """Return empty device memory for the running PrimFunc."""
-        buffer = DeviceBuffer(int(nbytes), int(itemsize), self.options.poison)
-        self.workspaces.append(buffer)
-        self.scratch.add(buffer.address)
-        self.tensors[buffer.address] = (int(nbytes), int(itemsize))
-        return ctypes.c_void_p(buffer.address)
 
 
 _sessions: list[_Session] = []

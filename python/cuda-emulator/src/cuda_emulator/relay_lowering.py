@@ -16,9 +16,9 @@ import tvm
 from tvm import tir
 from tvm.tir.stmt_functor import ir_transform
 
+from .calls import ALLOC_WORKSPACE
 from .global_function import registered
 
-ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
 COMPILE = "tvm_callback_cuda_compile"
 
 Build = Callable[[Any, Any, Any], Any]
