@@ -86,7 +86,7 @@ class Both(nn.Module):
 class Crnn(nn.Module):
     """A recogniser of lines of text: convolutions, two recurrent layers of both directions, and a classifier."""
 
-    def __init__(self, width: int, hidden: int, classes: int) -> None:
+    def __init__(self, width: int, hidden: int, classes: int, written_out: bool = True) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         before = 1
@@ -100,12 +100,46 @@ class Crnn(nn.Module):
             layers.append(nn.MaxPool2d(pool))
             before = channels
         self.features = nn.Sequential(*layers)
-        self.recurrent = nn.Sequential(Both(before, hidden), Both(2 * hidden, hidden))
+        self.layers = None if written_out else nn.LSTM(before, hidden, num_layers=2, bidirectional=True)
+        self.recurrent = nn.Sequential(Both(before, hidden), Both(2 * hidden, hidden)) if written_out else None
         self.classify = nn.Linear(2 * hidden, classes)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         columns = self.features(image).squeeze(2).permute(2, 0, 1)
-        return torch.log_softmax(self.classify(self.recurrent(columns)), dim=-1)
+        states = self.recurrent(columns) if self.recurrent is not None else self.layers(columns)[0]
+        return torch.log_softmax(self.classify(states), dim=-1)
+
+
+class Dien(nn.Module):
+    """Interests of a user: a GRU over clicks, attention to the offer, a GRU whose gate the attention opens, layers.
+
+    The first GRU is PyTorch's layer. The second one has steps written out, since PyTorch has no such layer.
+    """
+
+    def __init__(self, items: int, width: int, inner: int) -> None:
+        super().__init__()
+        self.items = nn.Embedding(items, width)
+        self.first = nn.GRU(width, width, batch_first=True)
+        self.of_input, self.of_state = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
+        self.score = nn.Linear(4 * width, 1)
+        self.up, self.out = nn.Linear(2 * width, inner), nn.Linear(inner, 1)
+
+    def forward(self, clicks: torch.Tensor, offer: torch.Tensor) -> torch.Tensor:
+        interest, _ = self.first(self.items(clicks))
+        goal = self.items(offer)
+        beside = goal.unsqueeze(1).expand_as(interest)
+        features = torch.cat([interest, beside, interest - beside, interest * beside], dim=-1)
+        weights = torch.softmax(self.score(features).squeeze(-1), dim=-1)
+        projected = self.of_input(interest)
+        hidden = torch.zeros_like(goal)
+        for step in range(clicks.shape[1]):
+            reset_x, update_x, new_x = projected[:, step].chunk(3, dim=-1)
+            reset_h, update_h, new_h = self.of_state(hidden).chunk(3, dim=-1)
+            update = torch.sigmoid(update_x + update_h) * weights[:, step : step + 1]
+            new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
+            hidden = hidden + update * (new - hidden)
+        inner = torch.relu(self.up(torch.cat([hidden, goal], dim=-1)))
+        return torch.sigmoid(self.out(inner))
 
 
 class UNetBlock(nn.Module):
@@ -179,10 +213,20 @@ def recurrent(kind: str, size: str, batch: int) -> tuple[Any, list[Any]]:
     return model, [torch.randn(steps, batch, hidden)]
 
 
-def crnn(size: str, batch: int) -> tuple[Any, list[Any]]:
-    """Build a recogniser of text, with one step for four columns of the image."""
+def crnn(size: str, batch: int, written_out: bool = True) -> tuple[Any, list[Any]]:
+    """Build a recogniser of text, with one step for four columns of the image.
+
+    Its recurrent layers have their steps ``written_out``, or are PyTorch's.
+    """
     width, hidden, classes, columns = (64, 256, 96, 128) if size == "full" else (8, 16, 12, 16)
-    return Crnn(width, hidden, classes), [torch.randn(batch, 1, 32, columns)]
+    return Crnn(width, hidden, classes, written_out), [torch.randn(batch, 1, 32, columns)]
+
+
+def dien(size: str, batch: int) -> tuple[Any, list[Any]]:
+    """Build a model of clicks. A batch has 256 rows for each of ``batch``, or two in a small model."""
+    items, width, inner, steps, rows = (100_000, 64, 200, 50, 256) if size == "full" else (40, 8, 12, 4, 2)
+    rows *= batch
+    return Dien(items, width, inner), [torch.randint(items, (rows, steps)), torch.randint(items, (rows,))]
 
 
 def unet_block(size: str, batch: int) -> tuple[Any, list[Any]]:

@@ -27,6 +27,18 @@ def _crnn(size: str, batch: int) -> tuple[Any, list[Any]]:
     return networks.crnn(size, batch)
 
 
+def _crnn_layers(size: str, batch: int) -> tuple[Any, list[Any]]:
+    from . import networks
+
+    return networks.crnn(size, batch, written_out=False)
+
+
+def _dien(size: str, batch: int) -> tuple[Any, list[Any]]:
+    from . import networks
+
+    return networks.dien(size, batch)
+
+
 def _unet_block(size: str, batch: int) -> tuple[Any, list[Any]]:
     from . import networks
 
@@ -42,6 +54,8 @@ MODELS: dict[str, Model] = {
         _recurrent("gru"),
         Model("unet-block", _unet_block, note="320 channels, 32 x 32, 8 heads"),
         Model("crnn", _crnn, note="a 32 x 128 image, 32 steps, two layers of two LSTMs, unrolled"),
+        Model("crnn-layers", _crnn_layers, note="the same with PyTorch's LSTM layers"),
+        Model("dien", _dien, note="256 rows of 50 clicks, a GRU layer, an unrolled GRU with attention"),
     )
 }
 
