@@ -100,13 +100,19 @@ class Crnn(nn.Module):
             layers.append(nn.MaxPool2d(pool))
             before = channels
         self.features = nn.Sequential(*layers)
-        self.layers = None if written_out else nn.LSTM(before, hidden, num_layers=2, bidirectional=True)
-        self.recurrent = nn.Sequential(Both(before, hidden), Both(2 * hidden, hidden)) if written_out else None
+        self.recurrent: nn.Module
+        if written_out:
+            self.recurrent = nn.Sequential(Both(before, hidden), Both(2 * hidden, hidden))
+        else:
+            self.recurrent = nn.LSTM(before, hidden, num_layers=2, bidirectional=True)
         self.classify = nn.Linear(2 * hidden, classes)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         columns = self.features(image).squeeze(2).permute(2, 0, 1)
-        states = self.recurrent(columns) if self.recurrent is not None else self.layers(columns)[0]
+        states = self.recurrent(columns)
+        states = (
+            states[0] if isinstance(states, tuple) else states
+        )  # a layer of PyTorch returns its last state too
         return torch.log_softmax(self.classify(states), dim=-1)
 
 

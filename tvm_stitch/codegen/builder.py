@@ -87,8 +87,16 @@ def dynamic(wanted: SharedBuffer) -> Buffer:
     """Allocate a buffer of the plan in dynamic shared memory, with its padding (unused bytes at the end)."""
     elements = wanted.elements + -(-wanted.unused // item_bytes(wanted.dtype))
     buffer = local([elements], wanted.dtype, wanted.name, "shared.dyn")
-    if wanted.unused:  # TVM trims elements that nothing reads. It removes this load itself after that.
-        evaluate(fetch(buffer, elements - 1))
+    return whole(buffer) if wanted.unused else buffer
+
+
+def whole(buffer: Buffer) -> Buffer:
+    """Keep all elements of a buffer that are used by address, or not at all, and return the buffer.
+
+    TVM trims a buffer after the last element that it sees read or written. It does not see what a call reads or
+    writes behind an address. So the last element is loaded here. TVM or the compiler drops this load.
+    """
+    evaluate(fetch(buffer, *(extent - 1 for extent in buffer.shape)))
     return buffer
 
 

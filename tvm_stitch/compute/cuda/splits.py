@@ -99,7 +99,7 @@ class Cluster:
 
     def added_up(self, shared: Buffer, start: Expr, lanes: int) -> Buffer:
         """Return the sums over all blocks of the floats from position ``start`` of shared memory on, in registers."""
-        sums = B.local([lanes], "float32", "sums")
+        sums = B.whole(B.local([lanes], "float32", "sums"))
         name = f"tvm_stitch_cluster_sums_{self.blocks}_{lanes}"
         code = sources("cluster_sums") + _SUMS.format(name=name, blocks=self.blocks, lanes=lanes)
         at, to = tir.address_of(B.fetch(shared, start)), tir.address_of(B.fetch(sums, 0))

@@ -37,9 +37,13 @@ class Memory:
     def of(cell: Cell, division: Division, dtype: str) -> Memory:
         """Allocate the memory of a layer whose weights are of type ``dtype``."""
         d = division
-        shared = _floats(d.shared_bytes(cell, item_bytes(dtype)) // 4, "shared", "shared.dyn")
-        own = _floats(max(1, d.registers(cell)), "own", "local")
-        return Memory(_C_TYPES[dtype], shared, own, _floats(cell.gates * d.cells_of_lane, "found", "local"))
+
+        def floats(count: int, name: str, scope: str) -> Buffer:
+            return B.whole(B.local([count], FLOAT, name, scope))
+
+        shared = floats(d.shared_bytes(cell, item_bytes(dtype)) // 4, "shared", "shared.dyn")
+        own = floats(max(1, d.registers(cell)), "own", "local")
+        return Memory(_C_TYPES[dtype], shared, own, floats(cell.gates * d.cells_of_lane, "found", "local"))
 
 
 class DeviceFunctions:
@@ -130,15 +134,6 @@ class DeviceFunctions:
             given=", ".join(cast.get(each, each) for each in names),
         )
         B.evaluate(T.cuda.func_call(name, _start(self.memory.shared), *given.values(), source_code=code))
-
-
-def _floats(count: int, name: str, scope: str) -> Buffer:
-    """Allocate floats that device functions use."""
-    buffer = B.local([count], FLOAT, name, scope)
-    B.evaluate(
-        B.fetch(buffer, count - 1)
-    )  # TVM trims elements that nothing reads. It removes this load after that.
-    return buffer
 
 
 def _start(buffer: Buffer) -> Expr:

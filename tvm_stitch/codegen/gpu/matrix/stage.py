@@ -57,7 +57,7 @@ class MatrixStageEmitter(WeightEmitter):
         """Load the weights of some chunks, and multiply them."""
         u = self.units
         count = u.lane_bytes // 4
-        words = B.local([u.chunks * 2 * count], "uint32", "words")
+        words = B.whole(B.local([u.chunks * 2 * count], "uint32", "words"))
         spans = range(0, u.chunks, u.per_scale or u.chunks)
         scales = [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in spans] if u.per_scale else []
         zeros = [
@@ -78,7 +78,7 @@ class MatrixStageEmitter(WeightEmitter):
             for part in range(u.parts):
                 sums = totals
                 if u.per_scale:
-                    sums = B.local([u.tiles * 4], "float32", "sums")
+                    sums = B.whole(B.local([u.tiles * 4], "float32", "sums"))
                     for i in range(u.tiles * 4):
                         B.store(sums, compat.float_const(0.0, "float32"), [B.i64(i)])
                 into = tir.address_of(B.fetch(sums, 0))

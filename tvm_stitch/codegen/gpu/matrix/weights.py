@@ -156,7 +156,7 @@ class WeightEmitter(FactorEmitter):
         for load, place, first, all_places in zip(
             compat.loads_in(weight.scale), weight.places, of.scales, zip(*(w.places for w in of.weights))
         ):
-            held = B.local([lanes], place.tensor.dtype, "scale")
+            held = B.whole(B.local([lanes], place.tensor.dtype, "scale"))
             memory = B.flat_view(self.buffers.of(place.tensor))
             together = self._scales_together(all_places)
             if inside is not None:
