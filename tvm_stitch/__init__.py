@@ -53,7 +53,8 @@ def compile(
         dynamic_shapes: for a module of PyTorch, its symbolic dimensions, as ``torch.export.export`` takes them.
         dtype: for a module or program of PyTorch, the type that its floating parameters, buffers and inputs get before
             it is imported: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
-        options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
+        options: options of ``StitchConfig`` by name, which come before those of ``config``, and arguments of
+            ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
     Returns:
         The compiled model. It is called with arrays of PyTorch or NumPy, and is TVM's executable for
@@ -62,8 +63,8 @@ def compile(
     Raises:
         TypeError: if ``model`` is of another kind, if example inputs are missing, or if ``dtype`` is given for a model
             that is not PyTorch's.
-        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has, or for a model that is
-            not exported.
+        ValueError: for an unknown option, for a target with a CPU, a CUDA architecture or a number that no machine has,
+            or for a model that is not exported.
         StitchError: under ``StitchConfig(strict=True)``, if an operator is left to TVM.
         KeyboardInterrupt: on an interrupt, or the exception of the program's handler.
     """
@@ -82,6 +83,7 @@ def explain(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     dtype: Any = None,
+    **options: Any,
 ) -> Report:
     """Report how a model is stitched for a target. No machine code is generated.
 
@@ -90,6 +92,7 @@ def explain(
         target: a target, as for ``compile``. A GPU need not be present.
         config: stitching options.
         example_inputs, dynamic_shapes, dtype: for models of PyTorch, as for ``compile``.
+        options: options of ``StitchConfig`` by name, which come before those of ``config``.
 
     Returns:
         The report. It prints as a summary, shows as a page in a notebook, and writes pages and timelines.
@@ -97,13 +100,15 @@ def explain(
     Raises:
         TypeError: if ``model`` is of another kind, if example inputs are missing, or if ``dtype`` is given for a model
             that is not PyTorch's.
-        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has, or for a model that is
-            not exported.
+        ValueError: for an unknown option, for a target with a CPU, a CUDA architecture or a number that no machine has,
+            or for a model that is not exported.
     """
+    from .config import configured
     from .front.sources import source_of
     from .relax.report.explain import explain as report_on
 
-    return report_on(source_of(model, example_inputs, dynamic_shapes, dtype).mod, target, config)
+    chosen = configured(config, options)
+    return report_on(source_of(model, example_inputs, dynamic_shapes, dtype).mod, target, chosen)
 
 
 def load(folder: str | os.PathLike[str]) -> Compiled:

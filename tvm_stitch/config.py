@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import operator
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -170,3 +171,14 @@ def checked_config(config: StitchConfig | None) -> StitchConfig:
     if not isinstance(config, StitchConfig):
         raise TypeError(f"config must be a StitchConfig, such as StitchConfig(strict=True), not {config!r}")
     return config
+
+
+def configured(config: StitchConfig | None, options: Mapping[str, Any]) -> StitchConfig:
+    """Return the given configuration, or the default one, with some options changed.
+
+    Raises:
+        TypeError: if it is neither a StitchConfig nor None.
+        ValueError: for an unknown option or a bad value.
+    """
+    chosen = checked_config(config)
+    return StitchConfig(**(chosen.to_dict() | dict(options))) if options else chosen

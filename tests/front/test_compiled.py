@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 import tvm_stitch
+from tvm_stitch.config import configured
 from tvm_stitch.front.compiled import Compiled
 from tvm_stitch.front.sources import source_of
 
@@ -191,3 +192,18 @@ def test_a_device_that_is_not_here() -> None:
     )
     with pytest.raises(RuntimeError, match="no cuda device here, for which the model was compiled"):
         compiled(torch.ones(2))
+
+
+def test_options_of_stitching_go_by_name() -> None:
+    x = torch.ones(3, 4)
+    by_name = tvm_stitch.compile(
+        torch.nn.GELU(), example_inputs=(x,), tvm_thread_pool=True, exec_mode="compiled"
+    )
+    assert np.allclose(by_name(x), torch.nn.GELU()(x))
+    before = tvm_stitch.StitchConfig(max_operators=80)
+    assert configured(before, {"strict": True}) == tvm_stitch.StitchConfig(strict=True, max_operators=80)
+    with pytest.raises(ValueError, match="option 'max_operators' must be an integer"):
+        tvm_stitch.explain(torch.nn.GELU(), config=before, example_inputs=(x,), max_operators=0)
+    for call in (tvm_stitch.compile, tvm_stitch.explain):
+        with pytest.raises(ValueError, match=r"unknown option 'strickt'; did you mean 'strict'\?"):
+            call(torch.nn.GELU(), example_inputs=(x,), strickt=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import weakref
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax
 
-from ..config import StitchConfig, checked_config
+from ..config import StitchConfig, configured
 from ..deploy.cpu_flags import why_not_here
 from ..deploy.folder import LIBRARY, NotCompiled, find_library
 from ..deploy.linking import check_linker
@@ -218,6 +219,9 @@ class Compiled(tvm.relax.VMExecutable):
         return "; ".join(map(str, self.inputs)) or "none"
 
 
+_BUILD_ARGUMENTS = frozenset(inspect.signature(relax.build).parameters) - {"mod", "target", "relax_pipeline"}
+
+
 def compiled(
     model: Any,
     target: tvm.target.Target,
@@ -225,10 +229,14 @@ def compiled(
     given: Mapping[str, Any],
     **options: Any,
 ) -> Compiled:
-    """Compile a model. The arguments are those of :func:`tvm_stitch.compile`, ``given`` those of ``source_of``."""
-    config = checked_config(config)
+    """Compile a model. The arguments are those of :func:`tvm_stitch.compile`, ``given`` those of ``source_of``.
+
+    Options that ``tvm.relax.build`` does not know are those of ``StitchConfig``.
+    """
+    others = {name: value for name, value in options.items() if name in _BUILD_ARGUMENTS}
+    config = configured(config, {name: value for name, value in options.items() if name not in others})
     source = source_of(model, **given)
-    built = build(source.mod, target, config, **options)
+    built = build(source.mod, target, config, **others)
     facts = {"model": _name(model), **facts_of(built, target, config)} if source.signature else {}
     again, noted = _kept(model), built.recorder.report()
 
