@@ -12,6 +12,7 @@ from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph import read
 from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
 from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.relax.legalize.grid_samples import samples
 
 CPU = DeviceModel("cpu", "cpu", 4, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 80e9)
 
@@ -120,3 +121,23 @@ def test_a_segment_is_cut_at_padding() -> None:
     (segment,) = mapping([x], topi.nn.pad(x, (1, 2), (3, 4))).inner.values()
     assert segment.extent == 36
     assert segment.cuts == (0, 2, 32, 36)
+
+
+def test_lanes_with_many_gathers_make_short_vectors() -> None:
+    """Each element at a computed position is code of its own."""
+    x, grid = tensor(1, 16, 64, 64), tensor(1, 2, 64, 64)
+    assert mapping([x, grid], samples(x, grid, "bilinear", "zeros", False)).width == 16
+    assert mapping([x, grid], samples(x, grid, "nearest", "zeros", False)).width == 32
+
+
+@pytest.mark.parametrize(("channels", "shares"), [(16, True), (1, False)])
+def test_segments_share_values_that_do_not_depend_on_the_channel(channels: int, shares: bool) -> None:
+    x, grid = tensor(1, channels, 64, 64), tensor(1, 2, 64, 64)
+    (segment,) = mapping([x, grid], samples(x, grid, "bilinear", "zeros", False)).inner.values()
+    assert segment.shares == shares and segment.together == (16 if shares else 1)
+
+
+def test_a_cheap_value_is_computed_for_each_segment() -> None:
+    x, scale = tensor(16, 8, 160), tensor(1, 8, 160)
+    (segment,) = mapping([x, scale], topi.multiply(x, topi.negative(scale))).inner.values()
+    assert not segment.shares and segment.together == 1

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from ... import compat
@@ -27,6 +28,14 @@ from .half import lower_rounding, rounds, stored_as
 from .index_context import ContextEvaluator, IndexContext
 from .lanes import LaneWriter, from_held, held, to_held
 from .tasks import few_points, task_loop
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Values and elements of inputs that are already computed for the lanes of a piece."""
+
+    values: Mapping[Key, Expr] = field(default_factory=dict)
+    loaded: Mapping[Leaf, Expr] = field(default_factory=dict)
 
 
 class CpuEmitter:
@@ -155,11 +164,12 @@ class CpuEmitter:
                 self.tiles[key] = B.stack([elements], dtype, key[0].output.name)
 
     @contextmanager
-    def piece(self, frame: IndexContext, column: Expr) -> Iterator[LaneWriter]:
-        """Evaluate at a column, to which ``frame`` has moved, for all lanes."""
+    def piece(self, frame: IndexContext, column: Expr, known: Computed | None = None) -> Iterator[LaneWriter]:
+        """Evaluate at a column, to which ``frame`` has moved, for all lanes. Values may be ``known`` there."""
         assert self.lanes is not None
-        self.loaded = {}
+        self.loaded = dict(known.loaded) if known else {}
         self.eval.at_column(column)
+        self.eval.column_cache.update(known.values if known else {})
         before, self.eval.frame, self.lanes.frame = self.eval.frame, frame, frame
         yield self.lanes
         self.eval.frame = self.lanes.frame = before

@@ -14,13 +14,14 @@ from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import RowLoop
 from .. import builder as B
 from ..combine import accumulator_dtype, identity
-from .base import CpuEmitter, accumulator, extent_min, fold, merged
+from .base import Computed, CpuEmitter, accumulator, extent_min, fold, merged
 from .index_context import Coordinate, IndexContext
 from .lanes import LaneWriter, from_held, to_held
 from .tasks import times
 
 Part = tuple[int, Extent]
 Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
+"""A function of a slice, a segment, a position in it, lanes, and those that count, which emits the work there."""
 
 
 class ColumnEmitter(CpuEmitter):
@@ -87,8 +88,11 @@ class ColumnEmitter(CpuEmitter):
             found.append(acc)
         return found
 
-    def body(self, p: RowLoop, accumulators: list[Buffer], fresh: list[Key]) -> Body:
-        """Return the function that emits a pass's work on one piece."""
+    def body(self, p: RowLoop, accumulators: list[Buffer], fresh: list[Key], together: Extent = 1) -> Body:
+        """Return the function that emits a pass's work on one piece, at its place in ``together`` segments.
+
+        Values that these segments share are computed once for all of them.
+        """
         row = Coordinate("row", self.domain.rows, self.domain.rows)
         row.move(B.i64(0), self.eval.row)
         segment = self.mapping.segment(p.columns)
@@ -98,17 +102,32 @@ class ColumnEmitter(CpuEmitter):
         def work(part: Part, outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
             self.lanes = lanes
             frame = IndexContext(self.domain, row, column, part)
-            if vectors == 1:
-                position = column.move(outer, inner + lanes.lane)
-            else:  # whole vectors leave no remainder
+
+            def moved(outer: Expr) -> Expr:
+                if vectors == 1:
+                    return column.move(outer, inner + lanes.lane)
+                # whole vectors leave no remainder
                 number = frame.analyzer.simplify(tir.floordiv(inner, B.i64(vectors)))
-                position = column.move(outer, number, lanes.lane)
-            with self.piece(frame, position):
-                self.evaluate(p, fresh)
-                self.accumulate(p, accumulators, lanes.lane, mask)
+                return column.move(outer, number, lanes.lane)
+
+            shared = Computed() if is_number(together, 1) else self._shared(p, frame, moved(outer))
+            with times("serial", together, "outer") as o:
+                with self.piece(frame, moved(outer + o), shared):
+                    self.evaluate(p, fresh)
+                    self.accumulate(p, accumulators, lanes.lane, mask)
             self.lanes = None
 
         return work
+
+    def _shared(self, p: RowLoop, frame: IndexContext, position: Expr) -> Computed:
+        """Compute the values of a pass that are the same at a position of all segments of a block."""
+        reduces, together = set(p.reduces), self.mapping.segment(p.columns).together
+        with self.piece(frame, position):
+            for key in p.values:
+                indices = self.domain.output_indices(*key)
+                if key[0] not in reduces and all(frame.is_shared(i, together) for i in indices):
+                    self.eval.value(key)
+            return Computed(self.eval.column_cache, self.loaded)
 
     def walk(self, columns: Extent, body: Body) -> None:
         """Visit all columns, segment by segment."""
@@ -216,37 +235,35 @@ class SplitEmitter(ColumnEmitter):
         partials = self._partials(p, ceildiv(outer, each))
         with self.tasks(ceildiv(outer, each)) as task:
             accumulators = self.accumulators(p)
-            body = self.body(p, accumulators, fresh)
             first = task * B.i64(each)
             count = count_of(outer, each, first)
             with times("serial", ceildiv(count, block), "block") as index:
                 base = first + index * B.i64(block)
                 inside = 1 if block == 1 else count_of(count, block, index * B.i64(block))
-
-                def repeat(part: Part, at: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
-                    with times("serial", inside, "outer") as o:
-                        body(part, at + o, inner, lanes, mask)
-
                 for part in segment.parts:
-                    self.part(base, part, repeat)
+                    self.part(base, part, self.body(p, accumulators, fresh, inside))
             self._finish(p, accumulators, partials, task)
 
     def _within(self, p: RowLoop, outer: Extent, part: Part, fresh: list[Key]) -> None:
-        """Emit tasks of ``elements_per_task`` columns inside one slice of a segment."""
+        """Emit tasks of ``elements_per_task`` columns inside a slice of a segment, or of several that share values."""
         start, extent = part
+        segment = self.mapping.segment(p.columns)
+        block = segment.together if segment.shares and not p.reduces else 1
+        block = min(block, outer) if isinstance(outer, int) else block
         width = self.lanes_for(extent)
-        each = max(1, self.mapping.elements_per_task // width)
+        each = max(1, self.mapping.elements_per_task // (width * block))
         pieces = self.pieces(extent)
         chunks = ceildiv(pieces, each)
         chunks = max(chunks, 1) if isinstance(chunks, int) else tir.max(chunks, B.i64(1))
-        tasks = product([outer, chunks])
+        tasks = product([ceildiv(outer, block), chunks])
         partials = self._partials(p, tasks)
         with self.tasks(tasks) as task:
             accumulators = self.accumulators(p)
-            body = self.body(p, accumulators, fresh)
-            one = is_number(outer, 1)
+            one = is_number(outer, block)
             chunk = task if one else _position(tir.floormod(task, as_expr(chunks)), chunks, "chunk")
             base = B.i64(0) if one else _position(tir.floordiv(task, as_expr(chunks)), chunks, "base")
+            base = base if block == 1 else base * B.i64(block)
+            body = self.body(p, accumulators, fresh, 1 if block == 1 else count_of(outer, block, base))
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
                 inner = B.i64(start) + (first + piece) * B.i64(width)

@@ -114,6 +114,21 @@ class IndexContext:
             self._known[key] = self.simplify(compat.substitute(index, self.symbolic))
         return self._known[key]
 
+    def is_shared(self, index: Expr, together: int) -> bool:
+        """Return True if an index is the same in ``together`` segments, from any multiple of that number on."""
+        assert self.column is not None and self.column.outer is not None
+        outer, here = self.column.outer, self.localize(index)
+        if outer not in compat.free_vars(here):
+            return True
+        block, inside = (compat.tir.Var(name, "int64") for name in ("block", "inside"))
+        segments = dict(self.axes)[outer]
+        axes = [*(axis for axis in self.axes if axis[0] is not outer), (block, segments), (inside, together)]
+        at = compat.substitute(here, {outer: block * compat.const(together, "int64") + inside})
+        analyzer = Analyzer()
+        for var, extent in axes:
+            compat.bind_range(analyzer, var, as_expr(extent))
+        return inside not in compat.free_vars(analyzer.simplify(Divisions(axes).divided(at)))
+
     def simplify(self, value: Expr) -> Expr:
         """Simplify an expression in the frame's variables."""
         return self.analyzer.simplify(simplifiable(self._divisions.divided(value)))

@@ -7,17 +7,17 @@ inside. A segment is cut at the positions where a condition changes, such as tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ... import compat
 from ...compat import Analyzer, Expr, Var
+from ...cost.cpu import element_ns
 from ...graph.classify import is_heavy
 from ...graph.dtype import item_bytes
 from ...graph.extent import (
     ByExtent,
     Extent,
-    as_expr,
     flatten,
     is_multiple,
     is_number,
@@ -30,17 +30,8 @@ from ...graph.ir import Tensor
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
 from ..iteration.loops import LoopNest
-
-Axes = list[tuple[Var, Extent]]
-
-_HOLDS: dict[str, Callable[[int], bool]] = {
-    "LT": lambda d: d < 0,
-    "LE": lambda d: d <= 0,
-    "GT": lambda d: d > 0,
-    "GE": lambda d: d >= 0,
-    "EQ": lambda d: d == 0,
-    "NE": lambda d: d != 0,
-}
+from .cuts import cuts_of, differences
+from .split import Axes, bounded, split_columns
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,8 @@ class Segment:
 
     A symbolic extent may be a multiple of ``alike`` elements, with the same conditions for each so many. ``alike`` is
     0 if that is unknown, and if there are no conditions. A task takes blocks of ``together`` segments, because
-    strided accesses share cache lines with those of the neighbouring segments.
+    strided accesses share cache lines with those of the neighbouring segments. It also does so if the segments of a
+    block share values (``shares``), which are computed once.
     """
 
     extent: Extent
@@ -60,6 +52,7 @@ class Segment:
     strided: bool = False
     alike: int = 0
     together: int = 1
+    shares: bool = False
 
     @property
     def parts(self) -> list[tuple[int, Extent]]:
@@ -91,12 +84,61 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # Vectors gather elements at the jumps. The alternative has no vectors at all.
     strided = any(s is None or s not in (0, 1) for s in strides)
-    together = alignment.choices.strided_segments_together if strided else 1
+    sharing = _sharing(alignment, sched, keys, columns, chosen)
+    together = sharing or (alignment.choices.strided_segments_together if strided else 1)
     if not isinstance(chosen, int):
-        return Segment(chosen, (), strided, _alike(alignment, keys, columns, chosen), together)
-    cuts = _cuts(alignment, keys, columns, chosen)
+        return Segment(chosen, (), strided, _alike(alignment, keys, columns, chosen), together, sharing > 0)
+    cuts = cuts_of(alignment, keys, columns, chosen)
     cuts = cuts if len(cuts) <= alignment.choices.cpu_cuts + 1 else (0, chosen)
-    return Segment(chosen, cuts, strided, together=together)
+    return Segment(chosen, cuts, strided, together=together, shares=sharing > 0)
+
+
+def _sharing(
+    alignment: Alignment, sched: LoopNest, keys: Sequence[Key], columns: Extent, extent: Extent
+) -> int:
+    """Return how many neighbouring segments a block should have, because they share values that take long.
+
+    Blocks begin at multiples of the result. It is 0 if segments share no values, or only cheap ones.
+    """
+    choices = alignment.choices
+    for part in _trailing(keys, columns, alignment.domain.analyzer):
+        segments = quotient(part, extent)
+        if segments is None or is_number(segments, 1):
+            continue
+        together = choices.strided_segments_together
+        if not same(part, columns):  # no block may have segments of two parts
+            fitting = range(together, 1, -1) if isinstance(segments, int) else ()
+            together = next((n for n in fitting if segments % n == 0), 1)
+        if together > 1 and _shared_ns(alignment, sched, columns, part, extent) >= choices.shared_ns:
+            return together
+    return 0
+
+
+def _shared_ns(alignment: Alignment, sched: LoopNest, columns: Extent, part: Extent, extent: Extent) -> float:
+    """Return the cost of an element's values that are the same in all segments of a part of the columns."""
+    domain = alignment.domain
+    split = split_columns(domain, domain.column, columns, part, 0)
+    inside = None if split is None else split_columns(domain, split[2], part, extent, 0)
+    if split is None or inside is None:
+        return 0.0
+    axes = [*inside[0], *(each for each in split[0] if each[0] is not split[2])]
+    here, segment = compat.substitute(split[1], {split[2]: inside[1]}), inside[0][-1][0]
+    analyzer, divisions = bounded(axes), Divisions(axes)
+
+    def stays(key: Key) -> bool:
+        if same(key[0].output.size, columns):
+            return False
+        indices = (compat.substitute(i, {domain.column: here}) for i in domain.output_indices(*key))
+        return not any(segment in compat.free_vars(analyzer.simplify(divisions.divided(i))) for i in indices)
+
+    shared = [
+        op
+        for p in sched.over(columns)
+        for op, point in p.values
+        if op not in p.reduces and stays((op, point))
+    ]
+    heavy = sum(is_heavy(op.value) for op in shared)
+    return element_ns(heavy, len(shared) - heavy, 0, alignment.choices)
 
 
 def row_segment(
@@ -220,9 +262,9 @@ def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: E
     Conditions of ``if_then_else`` are constant in each piece.
     """
     domain = alignment.domain
-    differences = [difference for _, difference in _differences(domain, keys)]
-    split = _split(domain, domain.column, columns, extent, 0)
-    if split is None or not differences:
+    changing = [difference for _, difference in differences(domain, keys)]
+    split = split_columns(domain, domain.column, columns, extent, 0)
+    if split is None or not changing:
         return 0
     axes, column, inner = split
     for lanes in (
@@ -236,44 +278,16 @@ def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: E
         piece, lane = compat.tir.Var("piece", "int64"), compat.tir.Var("lane", "int64")
         begin = piece * compat.const(lanes, "int64")
         spread: Axes = [(piece, pieces), (lane, lanes), *((v, e) for v, e in axes if v is not inner)]
-        analyzer, divisions = _bounded(spread), Divisions(spread)
+        analyzer, divisions = bounded(spread), Divisions(spread)
         here, first = (compat.substitute(column, {inner: position}) for position in (begin + lane, begin))
         if all(
             analyzer.can_prove_equal(
                 *(divisions.divided(compat.substitute(each, {domain.column: at})) for at in (here, first))
             )
-            for each in differences
+            for each in changing
         ):
             return lanes
     return 0
-
-
-def _split(
-    domain: Domain, var: Var, total: Extent, extent: Extent, last: int
-) -> tuple[Axes, Expr, Var] | None:
-    """Return the axes of ``outer * extent + inner`` for ``var``, that expression, and its ``inner``.
-
-    ``inner`` is below extent - last.
-    """
-    outer, inner = compat.tir.Var("outer", "int64"), compat.tir.Var("inner", "int64")
-    fewer = extent - last if isinstance(extent, int) else extent - compat.const(last, "int64")
-    axes: Axes = [(inner, fewer)]
-    if domain.row is not var:
-        axes.append((domain.row, domain.rows))
-    if same(extent, total):
-        return axes, inner, inner
-    count = quotient(total, extent)
-    if count is None:
-        return None
-    return [*axes, (outer, count)], outer * as_expr(extent) + inner, inner
-
-
-def _bounded(axes: Axes) -> Analyzer:
-    """Return an analyzer that knows how far axes run."""
-    analyzer = Analyzer()
-    for var, extent in axes:
-        compat.bind_range(analyzer, var, as_expr(extent))
-    return analyzer
 
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
@@ -287,11 +301,11 @@ def _strides(
     """Return the steps of flat indices along ``var`` inside a segment."""
     if is_number(extent, 1):
         return [0] * len(flats)
-    split = _split(domain, var, total, extent, 1)
+    split = split_columns(domain, var, total, extent, 1)
     if split is None:
         return [None] * len(flats)
     axes, here, _ = split
-    next_one, analyzer, divisions = here + compat.const(1, "int64"), _bounded(axes), Divisions(axes)
+    next_one, analyzer, divisions = here + compat.const(1, "int64"), bounded(axes), Divisions(axes)
     known: dict[Hashable, int | None] = {}  # many accesses have one index
     keys = [compat.expression_key(flat) for flat in flats]
     for key, flat in zip(keys, flats):
@@ -302,67 +316,6 @@ def _strides(
         if known[key] is None and not isinstance(extent, int):
             known[key] = divisions.constant_step(after, before)
     return [known[key] for key in keys]
-
-
-def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: int) -> tuple[int, ...]:
-    """Return the positions in a segment at which the conditions of ``if_then_else`` change."""
-    domain = alignment.domain
-    found = {0, extent}
-    split = _split(domain, domain.column, columns, extent, 0)
-    if split is None or extent < 2:
-        return (0, extent)
-    axes, column, inner = split
-    analyzer = _bounded(axes)
-    for name, difference in _differences(domain, keys):
-        difference = compat.substitute(difference, {domain.column: column})
-        zero = compat.const(0, "int64")
-        start = analyzer.simplify(compat.substitute(difference, {inner: zero}))
-        step = analyzer.simplify(difference - start)
-        first = compat.int_value(start)
-        if first is None:
-            continue
-        slope = compat.int_value(
-            analyzer.simplify(compat.substitute(step, {inner: compat.const(1, "int64")}))
-        )
-        if not slope or not analyzer.can_prove_equal(step, inner * compat.const(slope, "int64")):
-            continue
-        zero_at = -first // slope  # the difference changes sign here or at the next position
-        found |= {at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)}
-    return tuple(sorted(found))
-
-
-def _differences(domain: Domain, keys: Iterable[Key]) -> Iterator[tuple[str, Expr]]:
-    """Yield the comparisons in conditions of values, each with its difference to 0 in the domain's variables."""
-    for op, point in keys:
-        values = None
-        for name, left, right in _comparisons(op.value):
-            if values is None:
-                values = domain.axis_values(op, point)
-            yield name, compat.substitute(left - right, values)
-
-
-def _changes(comparison: str, first: int, slope: int, at: int) -> bool:
-    """Return whether comparing ``first + slope * i`` with 0 differs between ``i = at - 1`` and ``i = at``."""
-    holds = _HOLDS[comparison]
-    return holds(first + slope * (at - 1)) != holds(first + slope * at)
-
-
-def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr, Expr]]:
-    """Yield the integer comparisons, without loads, in conditions of ``if_then_else``."""
-    name = compat.kind(value)
-    if inside and name in _HOLDS:
-        if compat.dtype_of(value.a).startswith("int") and not compat.has_load(value):
-            yield name, value.a, value.b
-        return
-    if compat.is_load(value):
-        return
-    if compat.is_choice(value):
-        yield from _comparisons(value.args[0], True)
-        yield from _comparisons(value.args[1])
-        yield from _comparisons(value.args[2])
-        return
-    for e in compat.operands(value):
-        yield from _comparisons(e, inside)
 
 
 def _row_candidates(keys: Iterable[Key], domain: Domain) -> list[Extent]:

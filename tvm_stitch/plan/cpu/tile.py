@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from ... import compat
 from ...cost.choices import Choices
 from ...cost.cpu import assumed_length, element_ns
 from ...device import DeviceModel
@@ -96,6 +97,8 @@ class CpuMapping:
 def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> CpuMapping:
     """Return the mapping of a stitch op on a CPU."""
     domain, spaces = alignment.domain, sched.spaces
+    if _gathers(alignment, sched) >= device.choices.most_gathers:
+        device = device.with_choices(cpu_lanes=min(device.choices.cpu_lanes, device.choices.short_lanes))
     inner = ByExtent((e, column_segment(alignment, sched, e)) for e in spaces)
     cost = _row_cost(sched, device.choices)
     usual = _usual(inner, device.choices)
@@ -140,6 +143,15 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
         elements = -(-longest // (pieces * width)) * width
         return replace(mapping, divide=Split.COLUMNS, parallel=True, elements_per_task=elements)
     return mapping
+
+
+def _gathers(alignment: Alignment, sched: LoopNest) -> int:
+    """Return the number of elements at computed positions that a lane reads. Vectors have code for each lane's."""
+    keys = {key for p in sched.passes for key in p.values}
+    points = [point for key in keys for _, point in alignment.children(key)]
+    return sum(
+        point is None or (point.per_column and any(map(compat.has_load, point.indices))) for point in points
+    )
 
 
 def _of_weights(
