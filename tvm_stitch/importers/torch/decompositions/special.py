@@ -251,10 +251,12 @@ _BERNOULLI = (1.0 / 12.0, -1.0 / 720.0, 1.0 / 30240.0, -1.0 / 1209600.0, 1.0 / 4
 
 
 def _hurwitz_of_positive(s: Any, q: Any) -> Any:
-    """Add up some terms. Euler and Maclaurin's formula gives the sum of the others."""
-    total = torch.pow(q, -s)
-    for k in range(1, _TERMS):
-        total = total + torch.pow(q + float(k), -s)
+    """Add up some terms. Euler and Maclaurin's formula gives the sum of the others.
+
+    The terms have an axis of their own. A power is much code, and so the program has only two of them.
+    """
+    natural = torch.arange(_TERMS, dtype=q.dtype, device=q.device).reshape(_TERMS, *[1] * q.dim())
+    total = torch.pow(q + natural, -s).sum(0)
     at = q + float(_TERMS)
     power = torch.pow(at, -s)
     rest = power * at / (s - 1.0) + 0.5 * power
