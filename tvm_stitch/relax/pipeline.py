@@ -68,7 +68,7 @@ from .legalize.transposed_convolutions import TransposedConvolutions
 from .legalize.widening_casts import WideningCasts
 from .library.calls import has_cublaslt, has_cudnn, suits_cudnn
 from .library.convolution_epilogues import ConvolutionEpilogues
-from .library.convolutions import LibraryConvolutions
+from .library.convolutions import LibraryConvolutions, is_computed
 from .library.joined_matmuls import JoinedProducts
 from .library.matmuls import LibraryMatmuls
 from .library.own_convolutions import OwnConvolutions
@@ -81,6 +81,7 @@ from .lowering.identifiers import FunctionNames, VariableNames
 from .lowering.launch_regions import LaunchRegions
 from .lowering.serial_tasks import SerialTasks
 from .phases import Condition, Phase, Row, numbers_of, passes_of, table
+from .precision.rounded_convolutions import RoundedConvolutions
 from .quantize.dequantized_constants import DequantizedConstants
 from .quantize.products import QuantizedProducts
 from .quantize.views import QuantizedViews
@@ -182,6 +183,9 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
         after={"computed-constants": "a weight is reversed when the model is compiled, so it must be a constant"}),
     Row("PatchConvolutions", lambda c: PatchConvolutions(has_cublaslt(c.config), c.device.choices, c.config.tf32),
         "Write convolutions whose windows do not overlap as matmuls.", CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED),
+    Row("RoundedConvolutions", lambda c: RoundedConvolutions(has_cudnn(c.config), partial(is_computed, c.target)),
+        "Let convolutions of half types store half results that are rounded anyway.", CUDA & CONVOLUTIONS,
+        after={"computed-constants": "the bias in between must be a constant"}),
     Row("PhasedConvolutions", lambda c: PhasedConvolutions(has_cudnn(c.config), c.device.choices),
         "Write strided transposed convolutions as convolutions with more channels.", CUDA & CONVOLUTIONS,
         after={"TransposedConvolutions": "those of stride 1 are convolutions already"}),
@@ -193,6 +197,7 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
     Row("ConvolutionLayouts.library", lambda c: ConvolutionLayouts(suits_cudnn(c.config)),
         "Put channels innermost for convolutions that cuDNN computes faster so.", CUDA & CONVOLUTIONS,
         after={"TransposedConvolutions": "the convolutions that it makes have layouts too",
+               "RoundedConvolutions": "cuDNN computes no convolution of half types with float32 results",
                "PatchConvolutions": "what is a matmul needs no layout of channels",
                "PhasedConvolutions": "the convolutions that it makes have layouts too",
                "computed-constants": "only convolutions of constant weights are converted"}),
@@ -374,6 +379,10 @@ def _dlight_rules() -> list[Any]:
     return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
 
 
+CHECKS_KERNELS = True
+"""True if :func:`pipeline` lowers each kernel once, to leave those to TVM on which TVM's lowering fails."""
+
+
 def pipeline(
     target: tvm.target.Target | str, config: StitchConfig | None = None, recorder: Recorder | None = None
 ) -> tvm.transform.Pass:
@@ -393,7 +402,7 @@ def pipeline(
         ValueError: when the module is compiled for another kind of target. Also when a dump is asked for after a name
             that is neither a phase nor a pass.
     """
-    context = CompileContext(resolve_target(target), checked_config(config))
+    context = CompileContext(resolve_target(target), checked_config(config), CHECKS_KERNELS)
 
     @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")
     @carrying

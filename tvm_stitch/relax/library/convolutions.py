@@ -129,6 +129,14 @@ def is_convolution(value: relax.Expr) -> bool:
     return operator_name(value) in OPERATORS and has_elements(*value.args, value)
 
 
+def is_computed(target: tvm.target.Target, call: relax.Call) -> bool:
+    """Return whether the library computes a convolution, if it is installed."""
+    try:
+        return is_convolution(call) and layout_of(target, call) is not None
+    except Refusal:
+        return False
+
+
 def layout_of(target: tvm.target.Target, call: relax.Call) -> str:
     """Return the layout of a convolution for the library: ``channels_first`` or ``channels_last``.
 
