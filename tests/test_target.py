@@ -220,6 +220,9 @@ def test_capabilities() -> None:
         ("skylake-avx512", {"avx512f"}, None),
         ("cooperlake", {"avx512f", "avx512bf16"}, None),
         ("skylake-avx512", set(), None),
+        ("sapphirerapids", {"avx512bf16", "amx-tile", "amx-bf16", "amx-int8"}, None),
+        ("sapphirerapids", {"avx512bf16"}, ["-amx-tile", "-amx-bf16", "-amx-int8"]),
+        ("cooperlake", {"avx512bf16", "amx-tile", "amx-bf16"}, ["+amx-tile", "+amx-bf16"]),
     ],
 )
 def test_instructions_that_the_name_of_this_cpu_lacks(
@@ -231,6 +234,7 @@ def test_instructions_that_the_name_of_this_cpu_lacks(
     found = target.this_cpu()
     assert found["mcpu"] == cpu and found.get("mattr") == added
     assert has_feature(resolve_target(found), "avx512bf16") == ("avx512bf16" in here)
+    assert has_feature(resolve_target(found), "amx-bf16") == ("amx-bf16" in here)
 
 
 def test_features_of_this_machine() -> None:

@@ -22,7 +22,7 @@ DEFAULT_ARCH = "sm_90"
 _LISTS = ("keys", "mattr", "libs", "cl-opt")
 """Options with lists as values."""
 
-_USED_FEATURES = ("avx512bf16",)
+_USED_FEATURES = ("avx512bf16", "amx-tile", "amx-bf16", "amx-int8")
 """Features that kernels use in addition to those implied by a CPU's name."""
 
 _LIMITS: dict[str, tuple[int, int | None]] = {
@@ -122,12 +122,16 @@ def this_cpu() -> dict[str, Any]:
     """Return an llvm target for this machine's CPU, as a dictionary for ``tvm.target.Target``.
 
     A virtual machine may hide some of a CPU's instructions. LLVM then takes the CPU for an older one, and leaves
-    out other instructions that it has. Those that kernels use are added.
+    out other instructions that it has. Those that kernels use are added. Or LLVM knows the CPU by its number, and
+    counts in instructions that are hidden. Those of AMX are taken away.
     """
     spec: dict[str, Any] = {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
     here, named = _features_here(), tvm.target.Target(spec)
-    lacking = [f"+{name}" for name in _USED_FEATURES if name in here and not has_feature(named, name)]
-    return {**spec, "mattr": lacking} if lacking else spec
+    changed = [f"+{name}" for name in _USED_FEATURES if name in here and not has_feature(named, name)]
+    if here:
+        hidden = [name for name in _USED_FEATURES if name.startswith("amx-") and name not in here]
+        changed += [f"-{name}" for name in hidden if has_feature(named, name)]
+    return {**spec, "mattr": changed} if changed else spec
 
 
 def _features_here() -> set[str]:

@@ -11,9 +11,10 @@ from ..cost.choices import Choices
 from .anchored import are_served
 from .contraction import Contraction
 from .convolution import Convolution
+from .cpu.amx.instruction import TileInstruction, tile_instruction
 from .cpu.convolution_tiles import tiles_for_convolution
 from .cpu.dot_instruction import dot_instruction, prefers_unsigned
-from .cpu.tiles import Tiles, lanes_of, tiles_for
+from .cpu.tiles import Tiles, lanes_of, matrix_tiles_for, tiles_for
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -53,8 +54,12 @@ def multiplies_unsigned(target: Target) -> bool:
     return prefers_unsigned(target, lanes_of(target))
 
 
-def tiles_of(target: Target, choices: Choices, product: Contraction | Convolution) -> Tiles:
-    """Return the tiles of an operator on a CPU."""
+def tiles_of(
+    target: Target, choices: Choices, product: Contraction | Convolution, packs: bool = True
+) -> Tiles:
+    """Return the tiles of an operator on a CPU. ``packs``: its weight is a constant, packed for an instruction."""
+    if not isinstance(product, Convolution) and (found := _matrix_tiles(target, choices, product, packs)):
+        return found
     if isinstance(product, Convolution):
         tiles = tiles_for_convolution(target, choices, product)
         left, right = product.data.source, product.weight
@@ -62,9 +67,25 @@ def tiles_of(target: Target, choices: Choices, product: Contraction | Convolutio
         tiles = tiles_for(target, choices, product.batch, product.rows, product.columns, product.reduction)
         left, right = product.left, product.right
     instruction = dot_instruction(target, (left.dtype, right.dtype), min(tiles.lanes, tiles.columns))
-    if instruction is None or not _has_groups(product, instruction.group):
+    if not packs or instruction is None or not _has_groups(product, instruction.group):
         return tiles
     return replace(tiles, instruction=instruction)
+
+
+def _matrix_tiles(target: Target, choices: Choices, product: Contraction, packs: bool) -> Tiles | None:
+    """Return the tiles of a product by an instruction for tiles, or None if there is none or it has too few rows."""
+    instruction = tile_instruction(target, (product.left.dtype, product.right.dtype))
+    columns, reduction = product.columns, product.reduction
+    if instruction is None or not isinstance(columns, int) or not isinstance(reduction, int):
+        return None
+    fewest = choices.matrix_tiles_fewest_rows
+    if instruction.sums == "int32":
+        fewest = choices.matrix_tiles_fewest_rows_of_bytes
+    if not packs:
+        fewest = choices.matrix_tiles_fewest_rows_of_panel
+    if isinstance(product.rows, int) and product.rows < fewest:
+        return None
+    return matrix_tiles_for(target, choices, product.batch, product.rows, columns, reduction, instruction)
 
 
 def _has_groups(product: Contraction | Convolution, group: int) -> bool:
@@ -78,6 +99,8 @@ def _has_groups(product: Contraction | Convolution, group: int) -> bool:
 def template_note(tiles: Tiles, packs: bool) -> str:
     """Return the text about a template's operator for reports."""
     how = "weight packed" if packs else "right side as it lies"
-    if packs and tiles.instruction is not None:
+    if isinstance(tiles.instruction, TileInstruction):
+        how = f"{'weight' if packs else 'right side in each task'} packed, AMX tiles of {tiles.instruction.right}"
+    elif packs and tiles.instruction is not None:
         how += f", {tiles.group} products of {tiles.instruction.right} an instruction"
     return f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"

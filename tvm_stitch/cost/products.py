@@ -22,6 +22,17 @@ def step_cost(tile: int, rows: int, vectors: int, choices: Choices) -> int:
     return -(-rows // tile) * (max(tile * vectors, choices.sum_vectors_in_flight) + choices.step_overhead)
 
 
+def matrix_step_cost(tile: int, rows: int, choices: Choices) -> float:
+    """Return the cost of one step of the reduction for ``rows`` rows, computed by an instruction for tiles.
+
+    Args:
+        tile: rows of a tile, up to 32.
+        rows: rows to compute.
+        choices: the device's constants of choice.
+    """
+    return -(-rows // tile) * (choices.matrix_tile_cost + choices.matrix_row_cost * tile)
+
+
 def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
     """Return the core time of tasks: the elapsed time times the number of cores that compute them.
 

@@ -46,6 +46,9 @@ _FLAGS = {
     "avx512vpopcntdq": "avx512_vpopcntdq",
     "avx512bf16": "avx512_bf16",
     "avx512fp16": "avx512_fp16",
+    "amx-tile": "amx_tile",
+    "amx-int8": "amx_int8",
+    "amx-bf16": "amx_bf16",
 }
 """LLVM's names of features, with those of ``/proc/cpuinfo``."""
 

@@ -211,7 +211,7 @@ class MixedTasks(ConvolutionTasks):
         self.steps = -(-conv.inputs // tiles.group)  # groups of channels per instruction
 
     def begin(self) -> None:
-        self.data = DataBlock(self.conv, self.outputs, self.tiles, instruction=self.tiles.instruction)
+        self.data = DataBlock(self.conv, self.outputs, self.tiles, instruction=self.tiles.groups)
         self.data.fill(self.image, self.positions)
         if any(
             blocks_of(self.reduction_of(residue), self.tiles.choices) is not None
@@ -283,7 +283,7 @@ class MixedTasks(ConvolutionTasks):
         self, number: Expr, positions: Positions, block: tuple[ReductionBlocks, Expr] | None = None
     ) -> list[Buffer]:
         """Return the sums of a tile, over the whole reduction or a block of it."""
-        conv, tiles, instruction = self.conv, self.tiles, self.tiles.instruction
+        conv, tiles, instruction = self.conv, self.tiles, self.tiles.groups
 
         def data(i: int, k: list[Expr]) -> Expr:
             window, step = ([*k[:-1], B.i64(0)], k[-1]) if self._is_joined(self.taps) else (k[:-1], k[-1])

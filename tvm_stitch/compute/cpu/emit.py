@@ -21,6 +21,8 @@ from ...scope.fusion import Pattern
 from ...support.failures import Refusal
 from ..anchored import Anchored
 from ..convolution import Convolution
+from .amx.instruction import TileInstruction
+from .amx.tasks import MatrixTileTasks
 from .convolution import MixedTasks
 from .depthwise import DepthwiseTasks
 from .matmul import MatmulTasks
@@ -82,12 +84,13 @@ def emit_anchored(
         product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")
         workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
-    instruction = None if packed is None else tiles.instruction
+    of_tiles = isinstance(tiles.instruction, TileInstruction)
+    instruction = None if packed is None and not of_tiles else tiles.instruction
     with B.kernel() as body, nullcontext() if instruction is None else instruction.declared():
         if plan is not None and not is_result and not workspace:
             product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")
         if not isinstance(product, Convolution):
-            MatmulTasks(product, tiles, packed, out).emit()
+            (MatrixTileTasks if of_tiles else MatmulTasks)(product, tiles, packed, out).emit()
         else:
             assert packed is not None
             kind = DepthwiseTasks if product.is_depthwise else MixedTasks

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ... import compat
 from ...codegen.evaluator import convert
 from ...compat import Expr
+from .amx.instruction import TileInstruction
 from .dot_instruction import BITS, DotInstruction, bits
 
 
@@ -24,7 +25,7 @@ class Kept:
     """The form in which a copy keeps elements for multiplication: widened, or in whole groups of an instruction.
 
     Attributes:
-        group: neighbours that are multiplied together. The last group is padded with zeros.
+        group: neighbours of a row that one instruction multiplies. The last group is padded with zeros.
         dtype: type of the copy.
         reads: type of elements that need no copy.
         stored: converts an element for the copy.
@@ -36,13 +37,14 @@ class Kept:
     stored: Callable[[Expr], Expr]
 
     @staticmethod
-    def by(instruction: DotInstruction | None, summed: str) -> Kept:
+    def by(instruction: DotInstruction | TileInstruction | None, summed: str) -> Kept:
         """Return the form for an instruction, or for single products that are summed in ``summed``."""
         if instruction is None:
             return Kept(1, summed, summed, lambda value: widened(value, summed))
         left = instruction.left
         stored = bits if left == BITS else lambda value: widened(value, left)
-        return Kept(instruction.group, left, instruction.reads, stored)
+        group = instruction.depth if isinstance(instruction, TileInstruction) else instruction.group
+        return Kept(group, left, instruction.reads, stored)
 
     def filled(self, extent: int) -> int:
         """Return an extent rounded up to whole groups."""

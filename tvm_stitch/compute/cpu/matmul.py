@@ -53,6 +53,7 @@ class MatmulTasks:
 
     def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
         self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
+        self.instruction = None if packed is None else tiles.instruction
         self.copied: Buffer | None = None
         self.block: Buffer | None = None
 
@@ -69,22 +70,7 @@ class MatmulTasks:
             [p.batch, row_tasks, panel_tasks] if tiles.rows_outside else [p.batch, panel_tasks, row_tasks]
         )
         with B.loop("parallel" if tiles.parallel else "serial", as_expr(product_of(divided)), "task") as task:
-            if self._copies(width):
-                assert isinstance(p.reduction, int)
-                self.copied = B.stack([p.reduction * width], p.summed, "panel")
-            self.instruction = None if self.packed is None else tiles.instruction
-            self.reduction = p.reduction
-            if self.instruction is not None:
-                assert isinstance(p.reduction, int)
-                self.reduction = self.instruction.steps(p.reduction)
-            self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
-            self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
-            self.out.begin(self.tile_rows, width)
-            self.blocks = None if self.dots else blocks_of([self.reduction], tiles.choices)
-            if self.blocks is not None:
-                self.totals = Totals(
-                    -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
-                )
+            self._begin(width)
             batch, *parts = unflatten(task, divided)
             self.matrix = self._matrix(batch)
             row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
@@ -92,9 +78,36 @@ class MatmulTasks:
             count = self._number(count_of(p.rows, tiles.task_rows, first), "count")
             if self._copies_rows():
                 self._copy_rows(batch, first, count)
+            self._prepare(count)
             first_panel = self._number(panel_task * B.i64(tiles.task_panels), "panel")
             with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
                 self._panel(batch, first, count, first_panel + panel, width)
+            self._end()
+
+    def _begin(self, width: int) -> None:
+        """Emit the buffers of a task, whose panels have ``width`` columns."""
+        p, tiles = self.product, self.tiles
+        if self._copies(width):
+            assert isinstance(p.reduction, int)
+            self.copied = B.stack([p.reduction * width], p.summed, "panel")
+        self.reduction = p.reduction
+        if isinstance(self.instruction, DotInstruction):
+            assert isinstance(p.reduction, int)
+            self.reduction = self.instruction.steps(p.reduction)
+        self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
+        self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
+        self.out.begin(self.tile_rows, width)
+        self.blocks = None if self.dots else blocks_of([self.reduction], tiles.choices)
+        if self.blocks is not None:
+            self.totals = Totals(
+                -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
+            )
+
+    def _prepare(self, count: Expr) -> None:
+        """Emit the preparation of the registers for a task of ``count`` rows."""
+
+    def _end(self) -> None:
+        """Emit the end of a task."""
 
     def _number(self, value: Extent, name: str) -> Expr:
         """Bind a number to a variable if the sizes of tasks are symbolic."""
@@ -280,7 +293,7 @@ class MatmulTasks:
                 p.summed,
             )
         ahead = self._ahead(number, rows, start, width, block)
-        if (instruction := self.instruction) is not None:
+        if isinstance(instruction := self.instruction, DotInstruction):
             term = instruction, lambda i, k, c: self._groups(instruction, row, line, i, k[0], start, c, width)
             return emit_sums(
                 rows,

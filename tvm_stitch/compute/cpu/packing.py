@@ -14,18 +14,22 @@ from ..contraction import Contraction
 from ..convolution import Convolution
 
 
-def packed_shape(product: Contraction | Convolution, width: int, group: int = 1) -> tuple[int, ...]:
+def packed_shape(
+    product: Contraction | Convolution, width: int, group: int = 1, at_once: int = 1
+) -> tuple[int, ...]:
     """Return the extents of a packed weight, in panels of ``width`` columns.
 
-    They are panels, steps of the reduction, and elements of a step. A step has ``group`` elements of each column. A
-    depthwise convolution's weight has positions of the window, and channels.
+    They are panels, steps of the reduction, and elements of a step. A step has ``group`` elements of each column. The
+    steps of a matrix product are a multiple of ``at_once``. A depthwise convolution's weight has positions of the
+    window, and channels.
     """
     if isinstance(product, Convolution):
         if product.is_depthwise:
             return product.reduction, product.columns
         steps = product.reduction // max(1, product.inputs) * -(-product.inputs // group)
         return product.groups * -(-product.outputs // width), steps, width * group
-    return -(-int(product.columns) // width), -(-int(product.reduction) // group), width * group
+    steps = -(-int(product.reduction) // (group * at_once)) * at_once
+    return -(-int(product.columns) // width), steps, width * group
 
 
 def layout(product: Contraction | Convolution) -> Hashable:
@@ -35,13 +39,16 @@ def layout(product: Contraction | Convolution) -> Hashable:
     return product.transposed
 
 
-def packed(product: Contraction | Convolution, weight: np.ndarray, width: int, group: int = 1) -> np.ndarray:
-    """Return a weight in the layout of a product's template. The last panel and the last group are padded with
-    zeros.
+def packed(
+    product: Contraction | Convolution, weight: np.ndarray, width: int, group: int = 1, at_once: int = 1
+) -> np.ndarray:
+    """Return a weight in the layout of a product's template (see :func:`packed_shape`). The last panel and the last
+    steps are padded with zeros.
     """
     if not isinstance(product, Convolution):
         rows = weight.reshape((product.columns, product.reduction)).T if product.transposed else weight
-        return _panels(_grouped(rows.reshape((1, product.reduction, product.columns)), group), width)
+        rows = rows.reshape((1, product.reduction, product.columns))
+        return _panels(_grouped(rows, group, at_once), width)
     rows = _rows(product, weight)
     if product.is_depthwise:
         return np.ascontiguousarray(rows)
@@ -68,10 +75,10 @@ def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
     return np.concatenate([each.reshape((-1, product.columns)) for each in slices])
 
 
-def _grouped(rows: np.ndarray, group: int) -> np.ndarray:
-    """Return <positions, reduction, columns> as <steps, columns, group>, with zeros in each position's last step."""
+def _grouped(rows: np.ndarray, group: int, at_once: int = 1) -> np.ndarray:
+    """Return <positions, reduction, columns> as <steps, columns, group>, with zeros in each position's last steps."""
     positions, reduction, columns = rows.shape
-    steps = -(-reduction // group)
+    steps = -(-reduction // (group * at_once)) * at_once
     filled = np.zeros((positions, steps * group, columns), rows.dtype)
     filled[:, :reduction] = rows
     return filled.reshape((positions * steps, group, columns)).transpose(0, 2, 1)

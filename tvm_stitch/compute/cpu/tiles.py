@@ -13,16 +13,17 @@ unknown, the average over several numbers of cores counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from ...cost.choices import Choices
-from ...cost.products import elapsed, step_cost
+from ...cost.products import elapsed, matrix_step_cost, step_cost
 from ...graph.extent import Extent
 from ...target import vectors_of
 from ..attention import Attention
+from .amx.instruction import COLUMNS, MOST_ROWS, TILE_ROWS, TileInstruction
 from .dot_instruction import DotInstruction
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Tiles:
         across_lines: whether a convolution's tiles continue from line to line.
         rows_outside: whether consecutive tasks share rows, rather than panels.
         dot_rows: rows of a tile of ``dot_columns`` whose sums run along the reduction, each in a vector.
-        instruction: multiplies groups of a packed weight's elements. None if single elements are multiplied.
+        instruction: multiplies groups of a packed weight's elements, or tiles of them. None if single elements are
+            multiplied.
     """
 
     choices: Choices
@@ -61,12 +63,22 @@ class Tiles:
     across_lines: bool = False
     rows_outside: bool = False
     dot_rows: int = 1
-    instruction: DotInstruction | None = None
+    instruction: DotInstruction | TileInstruction | None = None
 
     @property
     def group(self) -> int:
         """Neighbouring elements of the reduction dimension that lie together in a packed weight."""
         return 1 if self.instruction is None else self.instruction.group
+
+    @property
+    def groups(self) -> DotInstruction | None:
+        """The instruction, if it multiplies groups of elements."""
+        return self.instruction if isinstance(self.instruction, DotInstruction) else None
+
+    @property
+    def at_once(self) -> int:
+        """Steps of a packed weight that one instruction multiplies."""
+        return TILE_ROWS if isinstance(self.instruction, TileInstruction) else 1
 
     def packed_dtype(self, dtype: str) -> str:
         """Return the type of a packed weight with elements of ``dtype``."""
@@ -100,7 +112,16 @@ def tiles_for(
     parallel = True
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
-        task_rows, task_panels = _task(batch, rows, panels, tile_rows, cores_of(target, choices), choices)
+        task_rows, task_panels = _task(
+            batch,
+            rows,
+            panels,
+            tile_rows,
+            lambda some: step_cost(tile_rows, some, 2, choices),
+            choices.product_task_rows,
+            cores_of(target, choices),
+            choices,
+        )
         if isinstance(reduction, int):
             parallel = batch * rows * columns * reduction > choices.serial_multiplications
     outside = False
@@ -122,21 +143,87 @@ def tiles_for(
     )
 
 
+def matrix_tiles_for(
+    target: Target,
+    choices: Choices,
+    batch: Extent,
+    rows: Extent,
+    columns: int,
+    reduction: int,
+    instruction: TileInstruction,
+) -> Tiles:
+    """Return the tiles of a product of these extents with a packed weight, computed by an instruction for tiles.
+
+    Tiles of rows are as equal as possible, because the last one overlaps the one before.
+    """
+    tile_rows = MOST_ROWS
+    if isinstance(rows, int):
+        tile_rows = -(-rows // max(1, -(-rows // MOST_ROWS)))
+        tile_rows = max(1, tile_rows if tile_rows <= TILE_ROWS else tile_rows + tile_rows % 2)
+    panels = -(-columns // COLUMNS)
+    task_rows, task_panels = (
+        -(-choices.product_task_rows // tile_rows) * tile_rows,
+        choices.product_task_panels,
+    )
+    parallel, outside = True, columns * reduction <= choices.cached_elements
+    if isinstance(batch, int) and isinstance(rows, int):
+        task_rows, task_panels = _task(
+            batch,
+            rows,
+            panels,
+            tile_rows,
+            lambda some: matrix_step_cost(tile_rows, some, choices),
+            choices.matrix_tiles_task_rows,
+            cores_of(target, choices),
+            choices,
+        )
+        parallel = batch * rows * columns * reduction > choices.matrix_tiles_serial_multiplications
+        row_tasks, panel_tasks = -(-rows // task_rows), -(-panels // task_panels)
+        outside = has_rows_outside(rows * reduction, columns * reduction, row_tasks, panel_tasks, choices)
+    return Tiles(
+        choices,
+        lanes_of(target),
+        tile_rows,
+        COLUMNS,
+        task_rows,
+        task_panels,
+        parallel,
+        rows_outside=outside,
+        instruction=instruction,
+    )
+
+
 def _task(
-    batch: int, rows: int, panels: int, tile: int, cores: Sequence[int], choices: Choices
+    batch: int,
+    rows: int,
+    panels: int,
+    tile: int,
+    step: Callable[[int], float],
+    most_rows: int,
+    cores: Sequence[int],
+    choices: Choices,
 ) -> tuple[int, int]:
-    """Return the rows and panels of a product's task, for the division with the least time."""
+    """Return the rows and panels of a product's task, for the division with the least time.
+
+    Args:
+        batch, rows, panels: extents of the product.
+        tile: rows of a tile.
+        step: cost of one step of the reduction in one panel, from a number of rows.
+        most_rows: most rows of a task, rounded up to whole tiles.
+        cores: numbers of cores.
+        choices: the device's constants of choice.
+    """
     if not rows or not panels:
         return tile, 1
 
     def cost(task: tuple[int, int]) -> float:
         of_rows, of_panels = task
         tasks = tasks_of(batch, rows, panels, of_rows, of_panels)
-        of_panel = 2 * choices.weights_cost + step_cost(tile, min(of_rows, rows), 2, choices)
+        of_panel = 2 * choices.weights_cost + step(min(of_rows, rows))
         busy = rows / (of_rows * -(-rows // of_rows)) * panels / (of_panels * -(-panels // of_panels))
         return elapsed(tasks, of_panels * of_panel, min(1.0, busy), cores)
 
-    most = min(-(-choices.product_task_rows // tile), -(-rows // tile))
+    most = min(-(-most_rows // tile), -(-rows // tile))
     divisions = product(range(most, 0, -1), range(min(choices.product_task_panels, panels), 0, -1))
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
 

@@ -55,8 +55,12 @@ class WriteBack:
     def __init__(self, output: Tensor, columns: Extent):
         self.output, self.columns = output, columns
 
-    def begin(self, rows: int, width: int) -> None:
-        """Emit the preparation of a task. None of its tiles is larger than ``rows`` x ``width``."""
+    def begin(self, rows: int, width: int, tile: Buffer | None = None) -> None:
+        """Emit the preparation of a task. None of its tiles is larger than ``rows`` x ``width``.
+
+        ``tile`` holds the sums for :meth:`store_tile`, line by line.
+        """
+        self.tile = tile
         self.flat = B.flat_view(self.output.buffer)
 
     def fetch(self, count: int, rows: Rows, column: Expr, stored: int) -> None:
@@ -78,6 +82,18 @@ class WriteBack:
             at = rows(B.i64(i)) * as_expr(self.columns) + column
             _copy(line, self.flat, at, _vectors(stored, lanes))
 
+    def store_tile(
+        self, count: Extent, width: int, rows: Rows, column: Expr, stored: int, lanes: int
+    ) -> None:
+        """Emit the stores of a tile of ``count`` lines of ``width`` sums, which are in the task's buffer."""
+        with times("serial", count, "i") as i:
+            self._store_line(i * B.i64(width), rows(i), column, stored, lanes)
+
+    def _store_line(self, start: Expr, row: Expr, column: Expr, stored: int, lanes: int) -> None:
+        assert self.tile is not None
+        at = row * as_expr(self.columns) + column
+        _copy(self.tile, self.flat, at, _vectors(stored, lanes), start)
+
 
 class EpilogueWriteBack(WriteBack):
     """Evaluates an epilogue of one pass over the columns of the result's rows.
@@ -91,10 +107,11 @@ class EpilogueWriteBack(WriteBack):
         self.stage, self.stores = stage, stores
         self.heavy = any(is_heavy(op.value) for op in stage.graph.operators)
 
-    def begin(self, rows: int, width: int) -> None:
+    def begin(self, rows: int, width: int, tile: Buffer | None = None) -> None:
+        self.tile = tile
         if self.stores:
-            super().begin(rows, width)
-        if self.heavy:
+            super().begin(rows, width, tile)
+        if self.heavy and tile is None:
             self.tile = B.stack([rows * width], summed_dtype(self.output.dtype), "tile")
 
     def fetch(self, count: int, rows: Rows, column: Expr, stored: int) -> None:
@@ -111,11 +128,19 @@ class EpilogueWriteBack(WriteBack):
             for i, line in enumerate(sums):
                 self._line(line, B.i64(0), rows(B.i64(i)), column, _vectors(stored, lanes), "unroll")
             return
+        assert self.tile is not None
         width = int(sums[0].shape[0])
         for i, line in enumerate(sums):
             _copy(line, self.tile, B.i64(i * width), _vectors(width, lanes))
         with times("serial", len(sums), "i") as i:
             self._line(self.tile, i * B.i64(width), rows(i), column, _vectors(stored, 2 * lanes), "serial")
+
+    def _store_line(self, start: Expr, row: Expr, column: Expr, stored: int, lanes: int) -> None:
+        assert self.tile is not None
+        if self.stores:
+            super()._store_line(start, row, column, stored, lanes)
+        vectors = _vectors(stored, 2 * lanes if self.heavy else lanes)
+        self._line(self.tile, start, row, column, vectors, "serial" if self.heavy else "unroll")
 
     def _line(
         self, source: Buffer, start: Expr, row: Expr, column: Expr, vectors: list[Vectors], kind: str
@@ -199,12 +224,12 @@ def write_back(
     return EpilogueWriteBack(output, columns, Stage(whole(alignment), nest, mapping), stores)
 
 
-def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:
-    """Emit stores of a line's columns from position ``base`` on."""
+def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors], start: Expr | None = None) -> None:
+    """Emit stores of a line's columns from position ``base`` on. The line begins at ``start`` of its buffer."""
     for first, count, width in vectors:
         with B.loop("unroll", count, "j") as j, B.loop("vectorized", width, "v") as v:
             at = B.i64(first) + j * B.i64(width) + v
-            value = compat.load(line, [at])
+            value = compat.load(line, [at if start is None else start + at])
             B.store(to, stored_as(value, compat.buffer_dtype(to)), [base + at])
 
 

@@ -20,6 +20,10 @@ class CpuChoices:
     heavy_ns: float = 0.9
     access_ns: float = 0.25
     """Approximate cost of an element in nanoseconds: of a light operator, of a heavy one, of a load or store."""
+    shared_ns: float = 0.5
+    """Cost of an element's values that all segments share, from which on a block of segments computes them once."""
+    most_gathers: int = 4
+    """Elements at computed positions that a lane reads, from which on vectors are short: each is code for each lane."""
     row_ns: float = 20.0
     least_ns: float = 0.1
     """Cost of a row in addition to its elements, and the least cost of anything."""

@@ -32,6 +32,23 @@ class ProductChoices:
     """Columns of a tile whose sums run along the reduction."""
     serial_multiplications: int = 1 << 16
     """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
+    matrix_tiles_fewest_rows: int = 4
+    """Fewest rows of a product of bfloat16 that AMX computes. One core of an Emerald Rapids Xeon multiplied by
+    768 x 3072 weights. AMX takes 218 us for 4 rows, and AVX512-BF16 276. They take 220 and 207 us for 2 rows."""
+    matrix_tiles_fewest_rows_of_bytes: int = 8
+    """The same for bytes. There, 8 rows by weights of 3072 x 768 take 105 us, and 149 with AVX512-VNNI. 4 rows take 108
+    and 107."""
+    matrix_tiles_fewest_rows_of_panel: int = 16
+    """The same if each task packs the right side. Not measured."""
+    matrix_tiles_task_rows: int = 128
+    """The same as ``product_task_rows`` with AMX."""
+    matrix_tiles_serial_multiplications: int = 1 << 20
+    """The same as ``serial_multiplications`` with AMX, whose core multiplies sixteen times as much at once."""
+    matrix_tile_cost: float = 4.0
+    """Cost of a step of the reduction for a tile of AMX, whatever its rows: the loads of the right side. It is counted
+    in multiplications of vectors."""
+    matrix_row_cost: float = 0.125
+    """Cost of each row of such a tile. A core multiplies sixteen vectors in the time of one of AVX-512."""
     sum_vectors_in_flight: int = 10
     """Vectors of sums that keep a core busy. Each waits 4 cycles for its last addition, and 2 may begin in a cycle.
     With 8, which is just enough, every late load is lost time. Compared to 6 x 2 vectors of AVX2, 4 x 2 run at 0.86 of

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -96,11 +95,12 @@ class _Kernels:
         self.mod, self.products, self.owner = mod, products, owner
         self.device = device_model(owner.target, owner.config)
         self.tiles = {
-            gvar: tiles_of(owner.target, self.device.choices, found.product)
+            (gvar, packs): tiles_of(owner.target, self.device.choices, found.product, packs)
             for gvar, found in products.items()
+            for packs in (False, True)
         }
         self.kernels: dict[tuple[tvm.ir.GlobalVar, bool, bool], tvm.ir.GlobalVar | None] = {}
-        self.weights: dict[tuple[Any, Hashable, int, int], tvm.ir.GenericConst] = {}
+        self.weights: dict[tuple[Any, Hashable, int, int, int], tvm.ir.GenericConst] = {}
 
     def call(self, match: Match) -> relax.Expr | None:
         """Return the call of a kernel that replaces a call of a product."""
@@ -116,7 +116,7 @@ class _Kernels:
         is_constant = isinstance(weight, tvm.ir.GenericConst)
         in_calls = isinstance(product, Convolution) and self.owner.config.packed_arguments
         packs = found.takes_packed and (is_constant or in_calls)
-        tiles = self.tiles[gvar] if is_constant else replace(self.tiles[gvar], instruction=None)
+        tiles = self.tiles[gvar, packs and is_constant]
         kernel = self._kernel(match.builder, gvar, packs, tiles)
         if kernel is None:
             return None
@@ -134,9 +134,9 @@ class _Kernels:
 
     def _packed(self, weight: Any, product: Contraction | Convolution, tiles: Tiles) -> Any:
         """Return a constant in panels. All products that share the constant share the result."""
-        key = weight.value, layout(product), tiles.columns, tiles.group
+        key = weight.value, layout(product), tiles.columns, tiles.group, tiles.at_once
         if key not in self.weights:
-            made = packed(product, weight.value.numpy(), tiles.columns, tiles.group)
+            made = packed(product, weight.value.numpy(), tiles.columns, tiles.group, tiles.at_once)
             dtype = tiles.packed_dtype(str(weight.ty.dtype))
             self.weights[key] = relax.const(made if str(made.dtype) == dtype else made.astype(dtype))
         return self.weights[key]
@@ -172,7 +172,7 @@ class _Kernels:
         found, buffer = self.products[gvar], None
         try:
             if packs:
-                shape = packed_shape(found.product, tiles.columns, tiles.group)
+                shape = packed_shape(found.product, tiles.columns, tiles.group, tiles.at_once)
                 dtype = tiles.packed_dtype(found.weight.dtype)
                 buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
