@@ -302,6 +302,12 @@ def test_capabilities_are_asked_for() -> None:
 
 # -- constants of choice -------------------------------------------------------------------------------------
 _NO_CHOICE = {
+    "compute/cpu/amx/instruction.py": {
+        "TILE_ROWS": "hardware",
+        "ROW_BYTES": "hardware",
+        "COLUMNS": "two registers of sums",
+        "MOST_ROWS": "two registers of sums",
+    },
     "plan/gpu/occupancy.py": {
         "MAX_REGISTERS": "what an instruction can name",
         "OPT_IN_BYTES": "of CUDA, and of TVM's runtime",

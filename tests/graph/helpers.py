@@ -22,6 +22,7 @@ from tvm_stitch.graph.reader import read
 from tvm_stitch.plan.gpu.grid import grid_partition, map_partition
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.relax.stitch.mark import MergeStitchOps
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
 
@@ -127,7 +128,11 @@ def emulated(mod: tvm.IRModule, *inputs: np.ndarray) -> list[np.ndarray]:
     """Run a module stitched in the emulator, without findings. A failure of the package's own code raises."""
     target = emulated_target()
     passes = tvm_stitch.relax.pipeline(target, STRICT)
-    return list(run_cuda(mod, list(inputs), target=target, relax_pipeline=passes).check().outputs)
+    return list(
+        run_cuda(mod, list(inputs), target=target, relax_pipeline=passes, tir_pipeline=LOWERING)
+        .check()
+        .outputs
+    )
 
 
 def check_emulated(
@@ -141,7 +146,12 @@ def check_emulated(
     target = emulated_target()
     pipeline = tvm_stitch.relax.pipeline(target, config)
     done = run_cuda(
-        mod, [x.copy() for x in inputs], target=target, relax_pipeline=pipeline, seed=seed
+        mod,
+        [x.copy() for x in inputs],
+        target=target,
+        relax_pipeline=pipeline,
+        seed=seed,
+        tir_pipeline=LOWERING,
     ).check()
     assert launches is None or len(done.launches) == launches, [launch.name for launch in done.launches]
     assert violations(list(done.outputs), evaluate_bounds(mod, list(inputs), half_arithmetic=True)) == []
@@ -153,4 +163,4 @@ def cuda_source(mod: tvm.IRModule, config: StitchConfig | None = None) -> str:
     from cuda_emulator.lowering import lower
 
     target = emulated_target()
-    return lower(mod, target, tvm_stitch.relax.pipeline(target, config), None).source
+    return lower(mod, target, tvm_stitch.relax.pipeline(target, config), LOWERING).source

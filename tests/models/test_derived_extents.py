@@ -17,6 +17,7 @@ from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 F32 = "float32"
 EXTENTS: dict[str, Callable[[Any, Any], Any]] = {
@@ -68,7 +69,11 @@ def check(outputs: Sequence[Any], inputs: Sequence[np.ndarray], note: object) ->
 def emulated(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     target = emulated_target()
     return list(
-        run_cuda(mod, list(inputs), target=target, relax_pipeline=pipeline(target, STRICT)).check().outputs
+        run_cuda(
+            mod, list(inputs), target=target, relax_pipeline=pipeline(target, STRICT), tir_pipeline=LOWERING
+        )
+        .check()
+        .outputs
     )
 
 

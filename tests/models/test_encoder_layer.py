@@ -8,10 +8,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from cuda_emulator import run_cuda
+from cuda_emulator import Lowered, lower, run_lowered
 from stitch_testing.random.graphs import emulated_target, stitched_pipeline
 from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import cases
 
 pytest.importorskip("torch")
@@ -35,6 +36,11 @@ def symbolic() -> tvm.IRModule:
     return encoder.encoder_layer(2, 5, HIDDEN, HEADS, FFN, symbolic=True, masked=True)[0]
 
 
+@pytest.fixture(scope="module")
+def emulated(symbolic: tvm.IRModule) -> Lowered:
+    return lower(symbolic, emulated_target(), stitched_pipeline("emulated-cuda"), LOWERING)
+
+
 @pytest.mark.parametrize("target", ["llvm", "emulated-cuda"])
 def test_kernels_launched(target: str) -> None:
     case = cases.encoder_layer(2, 16, 48, 4, 96)
@@ -56,10 +62,9 @@ def test_symbolic_layer_is_right_at_twelve_sizes_on_llvm(symbolic: tvm.IRModule)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 8), (3, 5), (1, 31)], ids=str)
-def test_symbolic_layer_is_right_in_the_emulator(symbolic: tvm.IRModule, size: tuple[int, int]) -> None:
+def test_symbolic_layer_is_right_in_the_emulator(
+    symbolic: tvm.IRModule, emulated: Lowered, size: tuple[int, int]
+) -> None:
     inputs = draw(*size)
-    done = run_cuda(
-        symbolic, inputs, target=emulated_target(), relax_pipeline=stitched_pipeline("emulated-cuda")
-    )
-    done.check()
+    done = run_lowered(emulated, inputs).check()
     assert mismatches(done.outputs, evaluate(symbolic, inputs), TOLERANCE) == []

@@ -18,6 +18,7 @@ from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.shared_memory import shared_bytes
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.grid_cases import GridCase
 
@@ -87,13 +88,13 @@ def lowered(name: str) -> Lowered:
     """A case at full size, by its label."""
     (case,) = (case for case in GPU if case.label == name)
     target = emulated_target()
-    return lower(case.build(), target, tvm_stitch.relax.pipeline(target))
+    return lower(case.build(), target, tvm_stitch.relax.pipeline(target), LOWERING)
 
 
 @pytest.mark.parametrize("case", [*grid_cases.grid_cases("test"), *AWKWARD], ids=label)
 def test_one_launch_and_right(case: GridCase) -> None:
     mod, target = case.build(), emulated_target()
-    artifact = lower(mod, target, tvm_stitch.relax.pipeline(target))
+    artifact = lower(mod, target, tvm_stitch.relax.pipeline(target), LOWERING)
     inputs = case.inputs(np.random.default_rng(11))
     expected = evaluate(mod, inputs)
     for seed in (0, 1):

@@ -15,11 +15,13 @@ from tvm.relax import op as R
 
 from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.once import once
 from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import Spec, build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 F32 = "float32"
 STRICT = StitchConfig(strict=True)
@@ -144,7 +146,7 @@ def check(case: Case, inputs: Sequence[np.ndarray], got: np.ndarray, note: objec
 @pytest.mark.parametrize("name", CASES)
 def test_symbolic_rows_on_llvm(name: str) -> None:
     case = CASES[name]
-    mod, run = module(case), pipeline("llvm", STRICT)
+    mod, run = module(case), once(pipeline("llvm", STRICT))
     assert count_kernels(mod, "llvm", run).total == 1
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=run), tvm.cpu())
     for n in ROWS:
@@ -156,9 +158,9 @@ def test_symbolic_rows_on_llvm(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_symbolic_rows_in_the_emulator(name: str) -> None:
     case, target = CASES[name], emulated_target()
-    mod, run = module(case), pipeline(target, STRICT)
+    mod, run = module(case), once(pipeline(target, STRICT))
     assert count_kernels(mod, target, run).total == 1
-    lowered = lower(mod, target, run)
+    lowered = lower(mod, target, run, LOWERING)
     for m in (*LENGTHS, *LONG):
         for n in ROWS if m < 100 else ROWS[1:2]:
             inputs = draw(case, n, m)
@@ -174,7 +176,7 @@ def test_half_rows_move_vectors_where_their_length_allows_it(dtype: str) -> None
     target = emulated_target()
     run = pipeline(target, STRICT)
     mod = build(lambda emit, x: R.nn.softmax(x, axis=-1), ((symbol("n"), symbol("m")), dtype))
-    lowered = lower(mod, target, run)
+    lowered = lower(mod, target, run, LOWERING)
     for m in (8, 130, 136, 1000, 1001, 2048, 9000):
         x = np.random.default_rng(m).standard_normal((3, m)).astype(np.dtype(dtype))
         done = run_lowered(lowered, [x.copy()]).check()

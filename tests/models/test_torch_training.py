@@ -15,10 +15,12 @@ from tvm import relax
 
 import tvm_stitch
 from cuda_emulator import run_cuda
+from stitch_testing.once import once
 from stitch_testing.random.graphs import emulated_target
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 torch = pytest.importorskip("torch")
 
@@ -73,10 +75,18 @@ def mobile() -> Training:
     return training(Mobile(), (torch.randn(3, 4, 8, 8), torch.randn(3, 4, 8, 8)))
 
 
+class Step:
+    """A training step. Tests that count its kernels and run them share the passes of each target."""
+
+    def __init__(self, made: Training):
+        self.mod, self.inputs, self.wanted = made.mod, made.inputs, made.wanted
+        self.recorders = {target: Recorder() for target in (LLVM, CUDA)}
+        self.passes = {t: once(pipeline(t, recorder=recorder)) for t, recorder in self.recorders.items()}
+
+
 @pytest.fixture(scope="module", params=[layer, block, mobile], ids=lambda make: make.__name__)
-def step(request: pytest.FixtureRequest) -> Training:
-    """A training step."""
-    return request.param()
+def step(request: pytest.FixtureRequest) -> Step:
+    return Step(request.param())
 
 
 def compare(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
@@ -86,22 +96,23 @@ def compare(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         assert np.abs(got - want).max() < TOLERANCE * max(1e-3, np.abs(want).max()), at
 
 
-def test_steps_on_llvm(step: Training) -> None:
+def test_steps_on_llvm(step: Step) -> None:
     vm = relax.VirtualMachine(tvm_stitch.compile(step.mod, LLVM), tvm.cpu())
     compare([r.numpy() for r in vm["main"](*map(tvm.runtime.tensor, step.inputs))], step.wanted)
 
 
-def test_steps_in_the_emulator(step: Training) -> None:
-    done = run_cuda(step.mod, step.inputs, target=CUDA, relax_pipeline=pipeline(CUDA)).check()
+def test_steps_in_the_emulator(step: Step) -> None:
+    done = run_cuda(
+        step.mod, step.inputs, target=CUDA, relax_pipeline=step.passes[CUDA], tir_pipeline=LOWERING
+    ).check()
     compare(done.outputs, step.wanted)
 
 
-def test_kernels_of_steps(step: Training) -> None:
+def test_kernels_of_steps(step: Step) -> None:
     """TVM compiles neither step for CUDA."""
     stock = count_kernels(step.mod, LLVM)
     for target, share in ((LLVM, 5), (CUDA, 7)):
-        recorder = Recorder()
-        own = count_kernels(step.mod, target, pipeline(target, recorder=recorder))
-        assert recorder.declined == {}
+        own = count_kernels(step.mod, target, step.passes[target])
+        assert step.recorders[target].declined == {}
         assert own.compute_intensive <= stock.compute_intensive  # products of few rows are stitched
         assert own.memory_intensive * share <= stock.memory_intensive, own.names

@@ -18,6 +18,7 @@ from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import build
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 LLVM = tvm.target.Target("llvm")
 TOLERANCE = {"float32": (2e-5, 2e-5)}
@@ -68,7 +69,9 @@ def test_gradients_on_llvm(name: str) -> None:
 def test_gradients_in_the_emulator(name: str) -> None:
     mod, inputs = backward(name)
     target = emulated_target()
-    done = run_cuda(mod, inputs, target=target, relax_pipeline=pipeline(target)).check()
+    done = run_cuda(
+        mod, inputs, target=target, relax_pipeline=pipeline(target), tir_pipeline=LOWERING
+    ).check()
     assert mismatches(done.outputs, evaluate(mod, inputs), TOLERANCE) == []
 
 
@@ -123,5 +126,7 @@ def test_a_step_of_adam_is_right() -> None:
     vm = relax.VirtualMachine(tvm.compile(mod, LLVM, relax_pipeline=pipeline(LLVM)), tvm.cpu())
     assert mismatches(flat(vm["main"](*map(tvm.runtime.tensor, inputs))), wanted, TOLERANCE) == []
     target = emulated_target()
-    done = run_cuda(mod, inputs, target=target, relax_pipeline=pipeline(target)).check()
+    done = run_cuda(
+        mod, inputs, target=target, relax_pipeline=pipeline(target), tir_pipeline=LOWERING
+    ).check()
     assert mismatches(done.outputs, wanted, TOLERANCE) == []

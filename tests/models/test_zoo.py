@@ -23,9 +23,11 @@ from tvm import relax
 
 from cuda_emulator import run_lowered
 from cuda_emulator.lowering import lower
+from stitch_testing.once import once
 from stitch_testing.random.graphs import emulated_target
 from tvm_stitch.execution.count import KernelCount, count_kernels
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.relax.pipeline import Recorder
 
 pytest.importorskip("torch")
@@ -37,8 +39,8 @@ KNOWN: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.e
 TARGETS = {"llvm": tvm.target.Target("llvm"), "cuda": emulated_target()}
 TOLERANCE = 2e-5
 """Of the largest element of a result: float32 through a layer or two."""
-EMULATED_SIZES = 14
-"""Of a model, at most: some 12 of 40."""
+EMULATED_SIZES = 6
+"""Of a model, at most. All sizes run on llvm, and lengths around the bounds of vectors in test_symbolic_rows."""
 NOT_EMULATED = {
     "asr_encoder_dynamic": "TVM's kernel of a convolution of symbolic length allocates memory on the device",
 }
@@ -48,10 +50,21 @@ WRITTEN_TWICE_BY_TVM = {"mobilenet"}
 """Models with a convolution of TVM's whose epilogue is broadcast: all threads of a block write what one should."""
 
 
+class Named:
+    """A model with its name. Tests that count its kernels and run them share the passes of each target."""
+
+    def __init__(self, name: str):
+        self.name, self.made = name, models.MODELS[name]()
+        self.recorders = {kind: Recorder() for kind in TARGETS}
+        self.passes = {
+            kind: once(pipeline(target, recorder=self.recorders[kind])) for kind, target in TARGETS.items()
+        }
+
+
 @pytest.fixture(scope="module", params=models.MODELS)
-def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
+def named(request: pytest.FixtureRequest) -> Iterator[Named]:
     """A model; one at a time is kept."""
-    yield request.param, models.MODELS[request.param]()
+    yield Named(request.param)
 
 
 def _stock(made: Any, target: tvm.target.Target) -> KernelCount | None:
@@ -62,10 +75,10 @@ def _stock(made: Any, target: tvm.target.Target) -> KernelCount | None:
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_kernels(named: tuple[str, Any], kind: str) -> None:
-    name, made = named
-    recorder, target = Recorder(), TARGETS[kind]
-    own = count_kernels(made.mod, target, pipeline(target, recorder=recorder), entry=made.func)
+def test_kernels(named: Named, kind: str) -> None:
+    name, made = named.name, named.made
+    recorder, target = named.recorders[kind], TARGETS[kind]
+    own = count_kernels(made.mod, target, named.passes[kind], entry=made.func)
     assert own.external == 0
     if WRITE:
         stock = _stock(made, target)
@@ -82,10 +95,10 @@ def test_kernels(named: tuple[str, Any], kind: str) -> None:
         assert all(mine <= theirs for mine, theirs in zip(known["ours"], known["tvm"]))
 
 
-def test_numbers_on_llvm(named: tuple[str, Any]) -> None:
-    _, made = named
-    target = TARGETS["llvm"]
-    vm = relax.VirtualMachine(tvm.compile(made.mod, target, relax_pipeline=pipeline(target)), tvm.cpu())
+def test_numbers_on_llvm(named: Named) -> None:
+    made = named.made
+    executable = tvm.compile(made.mod, TARGETS["llvm"], relax_pipeline=named.passes["llvm"])
+    vm = relax.VirtualMachine(executable, tvm.cpu())
     for size in made.sizes:
         inputs = made.draw(*size)
         result = vm[made.func](*made.arguments(inputs))
@@ -93,11 +106,11 @@ def test_numbers_on_llvm(named: tuple[str, Any]) -> None:
         _compare([each.numpy() for each in outputs], made.reference(inputs), size)
 
 
-def test_numbers_in_the_emulator(named: tuple[str, Any]) -> None:
-    name, made = named
+def test_numbers_in_the_emulator(named: Named) -> None:
+    name, made = named.name, named.made
     if name in NOT_EMULATED:
         pytest.skip(NOT_EMULATED[name])
-    lowered = lower(made.mod, TARGETS["cuda"], pipeline(TARGETS["cuda"]))
+    lowered = lower(made.mod, TARGETS["cuda"], named.passes["cuda"], LOWERING)
     for size in made.sizes[:: -(-len(made.sizes) // EMULATED_SIZES)]:
         inputs = made.draw(*size)
         packed = [list(inputs[-made.packed :])] if made.packed else []

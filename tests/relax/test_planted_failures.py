@@ -345,6 +345,7 @@ def test_an_interrupt_ends_the_compile_whatever_step_is_done(
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["compile", "pipeline"])
+@pytest.mark.checks_kernels
 def test_a_kernel_that_tvm_does_not_lower_costs_its_own_scope(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

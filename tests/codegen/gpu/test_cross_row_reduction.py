@@ -22,6 +22,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 F32 = "float32"
 SMALL = replace(H200, name="small", sms=5)
@@ -90,7 +91,12 @@ def run(mod: tvm.IRModule, inputs: Sequence[np.ndarray], seed: int = 1) -> list[
     """One launch, without findings."""
     target = emulated_target()
     done = run_cuda(
-        mod, list(inputs), target=target, relax_pipeline=tvm_stitch.relax.pipeline(target), seed=seed
+        mod,
+        list(inputs),
+        target=target,
+        relax_pipeline=tvm_stitch.relax.pipeline(target),
+        seed=seed,
+        tir_pipeline=LOWERING,
     ).check()
     assert len(done.launches) == 1, [launch.name for launch in done.launches]
     return list(done.outputs)

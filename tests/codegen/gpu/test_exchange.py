@@ -24,6 +24,7 @@ from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, RowMapping
 from tvm_stitch.plan.gpu.tile import map_rows
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import cases
 
 Emit = Callable[[relax.Expr], relax.Expr]
@@ -139,7 +140,11 @@ def test_booleans(monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction
         value = np.full((3, 2500), start)
         value[1, place] = not start
         run = run_cuda(
-            builder.get(), [value], target=target, relax_pipeline=tvm_stitch.relax.pipeline(target)
+            builder.get(),
+            [value],
+            target=target,
+            relax_pipeline=tvm_stitch.relax.pipeline(target),
+            tir_pipeline=LOWERING,
         ).check()
         assert run.launches[0].grid[0] == 12
         np.testing.assert_array_equal(run.outputs[0], [start, not start, start])
@@ -367,7 +372,9 @@ def test_rescaled_sums_of_infinities(
     force(monkeypatch, 4, exchange)
     target = emulated_target()
     pipeline = tvm_stitch.relax.pipeline(target)
-    run = run_cuda(softmax_of((6, columns)), [x], target=target, relax_pipeline=pipeline).check()
+    run = run_cuda(
+        softmax_of((6, columns)), [x], target=target, relax_pipeline=pipeline, tir_pipeline=LOWERING
+    ).check()
     with np.errstate(all="ignore"):
         e = np.exp(x.astype("float64") - x.astype("float64").max(-1, keepdims=True))
         expected = e / e.sum(-1, keepdims=True)

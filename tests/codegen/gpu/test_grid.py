@@ -26,6 +26,7 @@ from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import grid_cases
 from tvm_stitch.testing.workloads.grid_cases import GridCase
 
@@ -75,7 +76,7 @@ def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
 def check_case(case: GridCase, config: StitchConfig | None = None) -> list[Any]:
     """Right and without findings under two orders; the launches of one call."""
     mod, target = case.build(), emulated_target()
-    artifact = lower(mod, target, tvm_stitch.relax.pipeline(target, config))
+    artifact = lower(mod, target, tvm_stitch.relax.pipeline(target, config), LOWERING)
     inputs = case.inputs(np.random.default_rng(5))
     expected = evaluate(mod, inputs)
     for seed, strict in ((0, True), (1, False)):  # strict_rewrite sees scratch that two live values share
@@ -168,7 +169,7 @@ def test_totals_are_finished_once_by_blocks_that_stay(monkeypatch: pytest.Monkey
 def test_one_wave_and_one_barrier_between_phases() -> None:
     case = grid_cases.batch_norm_training(2003, 13)
     target = emulated_target()
-    artifact = lower(case.build(), target, tvm_stitch.relax.pipeline(target))
+    artifact = lower(case.build(), target, tvm_stitch.relax.pipeline(target), LOWERING)
     plan = choose_plan(stitch_graph(case.build()), H200)
     assert plan.grid_wide
     assert barriers(artifact) == len(plan.phases) - 1 > 0

@@ -15,6 +15,7 @@ from stitch_testing.reference.relax import evaluate, mismatches
 from tests.choices import change_choices
 from tests.graph.helpers import build
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 TARGET = emulated_target()
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}
@@ -38,7 +39,7 @@ def checked(body: Any, rows: np.ndarray, *others: np.ndarray) -> str:
     """The code of the one kernel, which is right."""
     inputs = [rows, *others]
     mod = build(body, *((x.shape, str(x.dtype)) for x in inputs))
-    artifact = lower(mod, TARGET, pipeline(TARGET, None))
+    artifact = lower(mod, TARGET, pipeline(TARGET, None), LOWERING)
     run = run_lowered(artifact, inputs).check()
     assert len(run.launches) == 1
     assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []

@@ -21,6 +21,7 @@ from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention import check, cuda_attention, is_aligned
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.support.failures import Refusal
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-6}
@@ -68,7 +69,9 @@ def close(case: Case, found: np.ndarray, arrays: list[np.ndarray]) -> None:
 def test_against_float64(case: Case) -> None:
     arrays = inputs(case, np.random.default_rng())
     pipeline = tvm_stitch.relax.pipeline(TARGET)
-    run = run_cuda(module(case), arrays, relax_pipeline=pipeline, target=TARGET).check()
+    run = run_cuda(
+        module(case), arrays, relax_pipeline=pipeline, target=TARGET, tir_pipeline=LOWERING
+    ).check()
     assert len(run.launches) == 1
     close(case, run.outputs[0], arrays)
 
@@ -79,7 +82,7 @@ def test_symbolic_extents(dtype: str) -> None:
     b, m, n = (symbol(name) for name in "bmn")
     case = Case(b, 2, m, n, 16, dtype, mask=(b, 1, 1, n), safe=True)
     recorder = Recorder()
-    lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET, None, recorder))
+    lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET, None, recorder), LOWERING)
     assert [how.split(":")[0] for how in recorder.computed.values()] == ["our kernel"]
     for sizes in ((2, 17, 33), (1, 1, 1), (3, 70, 65), (0, 5, 7), (2, 0, 3), (1, 5, 0)):
         found = replace(
@@ -118,7 +121,11 @@ def test_what_is_not_finite(dtype: str) -> None:
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
     mod = calling(cuda_attention(attention, [], with_shared(1 << 17)), attention)
     pipeline = tvm_stitch.relax.pipeline(TARGET)
-    return run_cuda(mod, arrays, relax_pipeline=pipeline, target=TARGET).check().outputs[0]
+    return (
+        run_cuda(mod, arrays, relax_pipeline=pipeline, target=TARGET, tir_pipeline=LOWERING)
+        .check()
+        .outputs[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention_few import FewQueries, cuda_attention_few, few_queries
 from tvm_stitch.device import GPUS
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.support.failures import Refusal
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-6}
@@ -50,7 +51,9 @@ def run_of(
 ) -> tuple[np.ndarray, Launch]:
     """Return what the kernel computes, and its launch."""
     mod = calling(cuda_attention_few(attention, [], H200, is_fallback), attention)
-    done = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    done = run_cuda(
+        mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     (launch,) = done.launches
     return done.outputs[0], launch
 
@@ -59,7 +62,11 @@ def run_of(
 def test_against_float64(case: Case, blocks: int) -> None:
     arrays = inputs(case, np.random.default_rng())
     run = run_cuda(
-        module(case), arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET
+        module(case),
+        arrays,
+        relax_pipeline=tvm_stitch.relax.pipeline(TARGET),
+        target=TARGET,
+        tir_pipeline=LOWERING,
     ).check()
     (launch,) = run.launches
     assert launch.cluster[0] == blocks
@@ -70,7 +77,7 @@ def test_symbolic_extents() -> None:
     """One kernel for all batches and lengths, 0 among them."""
     b, n = symbol("b"), symbol("n")
     case = Case(b, 2, 1, n, 16, "float32", mask=(b, 1, 1, n), safe=True)
-    lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET))
+    lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET), LOWERING)
     for batch, keys in ((2, 33), (1, 1), (3, 1025), (0, 7)):
         found = replace(case, batch=batch, keys=keys, mask=(batch, 1, 1, keys))
         arrays = inputs(found, np.random.default_rng())
@@ -187,7 +194,9 @@ def test_matrix_units_against_float64(case: Case, blocks: int) -> None:
         found, launch = run_of(described(case), arrays)
     else:
         pipeline = tvm_stitch.relax.pipeline(TARGET)
-        run = run_cuda(module(case), arrays, relax_pipeline=pipeline, target=TARGET).check()
+        run = run_cuda(
+            module(case), arrays, relax_pipeline=pipeline, target=TARGET, tir_pipeline=LOWERING
+        ).check()
         (found,), (launch,) = run.outputs, run.launches
     assert launch.cluster[0] == blocks
     close(case, found, reference(case, arrays))

@@ -22,6 +22,7 @@ from tvm_stitch.compute.recurrent.cuda_kernel import cuda_recurrent
 from tvm_stitch.compute.recurrent.cuda_plan import Division, division_of
 from tvm_stitch.device import GPUS
 from tvm_stitch.relax.loops.recurrent import recurrent
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.support.failures import Refusal
 
 TARGET = emulated_target()
@@ -47,7 +48,7 @@ def inputs_of(layer: Layer, given: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("layer", OF_GPUS, ids=lambda layer: f"{layer.cell.kind}{layer.cell.hidden}")
 def test_lengths_and_batches_of_one_artifact(layer: Layer) -> None:
     given = draw(layer, 3, 2, 5)
-    lowered = lower(layer_module(layer, given), TARGET, tvm_stitch.relax.pipeline(TARGET))
+    lowered = lower(layer_module(layer, given), TARGET, tvm_stitch.relax.pipeline(TARGET), LOWERING)
     for steps, batch in ((1, 1), (4, 9), (7, 4), (0, 2), (3, 0)):
         drawn = draw(layer, steps, batch, 5, steps)
         own = given | {n: v for n, v in drawn.items() if n in ("x", "h", "c", "lengths")}
@@ -63,7 +64,11 @@ def test_half_types(dtype: str, most: float) -> None:
     given = {name: value.astype(dtype) for name, value in draw(layer, 5, 3, 8).items()}
     mod = layer_module(layer, given, 5)
     run = run_cuda(
-        mod, inputs_of(layer, given), target=TARGET, relax_pipeline=tvm_stitch.relax.pipeline(TARGET)
+        mod,
+        inputs_of(layer, given),
+        target=TARGET,
+        relax_pipeline=tvm_stitch.relax.pipeline(TARGET),
+        tir_pipeline=LOWERING,
     ).check()
     close(run, layer, {name: value.astype("float64") for name, value in given.items()}, most)
 
@@ -86,7 +91,13 @@ def run_divided(layer: Layer, division: Division, steps: int, batch: int) -> Non
             made = builder.emit_output(relax.call_tir(gvar, params, results))
         builder.emit_func_output(made)
     pipeline = tvm_stitch.relax.pipeline(TARGET)
-    close(run_cuda(builder.get(), arguments, target=TARGET, relax_pipeline=pipeline).check(), layer, given)
+    close(
+        run_cuda(
+            builder.get(), arguments, target=TARGET, relax_pipeline=pipeline, tir_pipeline=LOWERING
+        ).check(),
+        layer,
+        given,
+    )
 
 
 CLUSTERS = [
@@ -118,7 +129,7 @@ def test_more_rows_than_clusters_run_at_once() -> None:
     """Of a batch of symbolic size, a cluster then has several rows: an odd number, or as many as fit."""
     layer = Layer(cell_of("lstm", 100))
     given = draw(layer, 2, 1, 3)
-    lowered = lower(layer_module(layer, given), TARGET, tvm_stitch.relax.pipeline(TARGET))
+    lowered = lower(layer_module(layer, given), TARGET, tvm_stitch.relax.pipeline(TARGET), LOWERING)
     clusters = H200.clusters_at_once(8)
     for batch, launched in ((2, 2), (clusters * 3, clusters), (clusters * 24 + 3, 25)):
         drawn = draw(layer, 2, batch, 3)
@@ -133,7 +144,7 @@ def test_code_does_not_grow_with_steps_or_units() -> None:
     def source(steps: int, hidden: int) -> str:
         layer = Layer(cell_of("lstm", hidden))
         mod = layer_module(layer, draw(layer, 1, 2, 4), steps)
-        return lower(mod, TARGET, tvm_stitch.relax.pipeline(TARGET)).source
+        return lower(mod, TARGET, tvm_stitch.relax.pipeline(TARGET), LOWERING).source
 
     lengths = [len(source(*sizes)) for sizes in ((8, 128), (128, 128), (8, 256), (8, 64))]
     assert max(lengths) < 1.1 * min(lengths)
@@ -239,7 +250,11 @@ def test_both_directions_are_one_kernel(kind: str, hidden: int, states: str) -> 
             made = builder.emit_output(relax.Tuple(results))
         builder.emit_func_output(made)
     run = run_cuda(
-        builder.get(), arguments, target=TARGET, relax_pipeline=tvm_stitch.relax.pipeline(TARGET)
+        builder.get(),
+        arguments,
+        target=TARGET,
+        relax_pipeline=tvm_stitch.relax.pipeline(TARGET),
+        tir_pipeline=LOWERING,
     ).check()
     wanted = [
         result for layer, own in zip(layers, given, strict=True) for result in layer_in_float64(layer, own)

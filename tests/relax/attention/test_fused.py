@@ -23,6 +23,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax.attention.fused import FusedAttention
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.target import resolve_target
 
 TARGET = emulated_target()
@@ -159,7 +160,9 @@ def test_spellings(body: Body, specs: list[Any], wanted: Callable[..., np.ndarra
     assert [name for name in operators(made) if name not in ("call_tir", "reshape")] == rest
     rng = np.random.default_rng()
     arrays = [rng.standard_normal(shape).astype(dtype) for shape, dtype in specs]
-    run = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    run = run_cuda(
+        mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     exact = wanted(*(a.astype("float64") for a in arrays))
     np.testing.assert_allclose(run.outputs[0].astype("float64"), exact, rtol=0, atol=4e-3)
 
@@ -260,7 +263,9 @@ def test_sizes_that_no_input_has() -> None:
     arrays = [rng.standard_normal(s).astype("float16") for s in ((3 * 4 * S * D,), (3, 4 * S * D))]
     made, told = fused(wide)
     assert len(told) == 1 and kernels(made) == 1
-    run = run_cuda(wide, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    run = run_cuda(
+        wide, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     x = (arrays[0] + arrays[1].reshape(-1)).astype("float64").reshape(6, 2, S, D)
     exact = softmax(x @ x.transpose(0, 1, 3, 2)) @ x
     np.testing.assert_allclose(run.outputs[0].astype("float64"), exact, rtol=0, atol=4e-3)
@@ -280,7 +285,9 @@ def test_the_operator(causal: str | None, biased: bool) -> None:
     mod = build(body, *specs)
     made, told = fused(mod)
     assert kernels(made) == 1 and [how.startswith("our kernel") for how in told.values()] == [True]
-    run = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    run = run_cuda(
+        mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     seen = np.zeros((S, T))
     if causal is not None:
         offset = 0 if causal == "TopLeft" else T - S
@@ -389,7 +396,9 @@ def test_what_nearly_is_attention(
     """Right whether it is taken or left."""
     mod = build(body, *((shape, "float16") for shape in shapes))
     arrays = [normal(np.random.default_rng(), *shape) for shape in shapes]
-    run = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    run = run_cuda(
+        mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     exact = wanted(*(a.astype("float64") for a in arrays))
     np.testing.assert_allclose(run.outputs[0].astype("float64"), exact, rtol=0, atol=3e-2)
 
@@ -403,7 +412,11 @@ def test_masks_of_the_least_number(dtype: str, least: float) -> None:
     arrays[3] = np.zeros((1, 1, 16, 20), arrays[3].dtype)
     arrays[3][..., 7, :] = least * float(ml_dtypes.finfo(arrays[3].dtype).max)
     run = run_cuda(
-        module(case), arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET
+        module(case),
+        arrays,
+        relax_pipeline=tvm_stitch.relax.pipeline(TARGET),
+        target=TARGET,
+        tir_pipeline=LOWERING,
     ).check()
     np.testing.assert_allclose(run.outputs[0].astype("float64"), reference(case, arrays), rtol=0, atol=3e-2)
 

@@ -15,6 +15,7 @@ from tvm.script import relax as R
 from cuda_emulator import Options, run_cuda, run_lowered
 from cuda_emulator.lowering import lower
 from stitch_testing.more_than_stock import more_than_stock
+from stitch_testing.once import once
 from stitch_testing.random.graphs import emulated_target
 from stitch_testing.reference.relax import evaluate, mismatches
 from tests.choices import change_choices
@@ -24,6 +25,7 @@ from tvm_stitch.compute.cuda import convolution_plan
 from tvm_stitch.compute.cuda.convolution_plan import Tile
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()
@@ -47,9 +49,10 @@ def convolved(x: Any) -> Any:
 
 
 def launched(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[str]:
-    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    passes = once(pipeline(TARGET))
+    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=passes, tir_pipeline=LOWERING).check()
     assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
-    assert len(run.launches) == count_kernels(mod, TARGET, pipeline(TARGET)).total
+    assert len(run.launches) == count_kernels(mod, TARGET, passes).total
     return [launch.name for launch in run.launches]
 
 
@@ -110,7 +113,7 @@ def test_one_spatial_axis(channels: int, name: str, tolerance: float) -> None:
     mod = build(
         lambda emit, x: emit(R.nn.relu(emit(R.nn.conv1d(x, relax.const(weight))))), (x.shape, "float32")
     )
-    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET), tir_pipeline=LOWERING).check()
     assert [launch.name for launch in run.launches] == [name]
     wanted = np.maximum(np.einsum("fc,ncx->nfx", weight[..., 0].astype("float64"), x), 0)
     np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=tolerance)
@@ -171,7 +174,9 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
     (name,) = launched(mod, inputs)
     assert name.startswith("convolution_added_up")
     assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
-    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID)).check()
+    run = run_cuda(
+        mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID), tir_pipeline=LOWERING
+    ).check()
     assert [launch.cooperative for launch in run.launches] == [True]
     assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
 
@@ -206,7 +211,9 @@ def test_a_thread_adds_up_several_vectors(
         return emit(R.add(y, constant(3, channels, *extents)))
 
     mod, x = build(body, ((3, CHANNELS, *extents), "float32")), draw(3, CHANNELS, *extents)
-    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID)).check()
+    run = run_cuda(
+        mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID), tir_pipeline=LOWERING
+    ).check()
     (launch,) = run.launches
     assert launch.cooperative
     assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
@@ -228,7 +235,9 @@ def test_few_splits_are_blocks_of_a_cluster(
     mod, x = build(body, ((3, CHANNELS, *extents), "float32")), draw(3, CHANNELS, *extents)
     found = []
     for config in (StitchConfig(), StitchConfig(clusters=False)):
-        run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, config)).check()
+        run = run_cuda(
+            mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, config), tir_pipeline=LOWERING
+        ).check()
         (launch,) = run.launches
         assert launch.name.startswith("convolution_added_up")
         assert launch.cluster == ((splits if config.clusters else 1), 1, 1)
@@ -322,7 +331,9 @@ def test_other_types_and_lines_of_places(behind: Callable[..., Any], window: int
         return behind(emit, emit(R.nn.conv2d(x, weight, padding=window // 2)))
 
     mod, x = build(body, ((3, CHANNELS, 4, 5), "float32")), whole_numbers(3, CHANNELS, 4, 5)
-    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID)).check()
+    run = run_cuda(
+        mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID), tir_pipeline=LOWERING
+    ).check()
     (launch,) = run.launches
     assert launch.name.startswith("convolution_") and launch.cooperative == (window == 3)
     for got, want in zip(run.outputs, evaluate(mod, [x]), strict=True):
@@ -375,7 +386,7 @@ def test_blocks_that_do_not_run_at_once(images: int, channels: int, size: int) -
     shape = (images, channels, size, size)
     mod = build(lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, weight, padding=1)))), (shape, "float32"))
     x = draw(*shape)
-    run = run_lowered(lower(mod, TARGET, pipeline(TARGET, config)), [x], options=options).check()
+    run = run_lowered(lower(mod, TARGET, pipeline(TARGET, config), LOWERING), [x], options=options).check()
     (launch,) = run.launches
     assert not launch.cooperative and launch.name == "convolution_relu_kernel"
     assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
@@ -383,7 +394,10 @@ def test_blocks_that_do_not_run_at_once(images: int, channels: int, size: int) -
 
 def test_a_device_that_does_not_hold_all_blocks_is_refused() -> None:
     mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
-    x, lowered = draw(1, CHANNELS, 9, 9), lower(mod, TARGET, pipeline(TARGET, StitchConfig(clusters=False)))
+    x, lowered = (
+        draw(1, CHANNELS, 9, 9),
+        lower(mod, TARGET, pipeline(TARGET, StitchConfig(clusters=False)), LOWERING),
+    )
     run_lowered(lowered, [x], options=Options(multiprocessors=12)).check()
     with pytest.raises(RuntimeError, match="needs more than the device of its arguments has"):
         run_lowered(lowered, [x], options=Options(multiprocessors=2))

@@ -23,6 +23,7 @@ from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library import own_convolutions
 from tvm_stitch.relax.library.own_convolutions import OwnConvolutions
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 TARGET = emulated_target()
 RNG = np.random.default_rng()
@@ -124,7 +125,13 @@ def test_a_residual_block_in_the_emulator(images: int) -> None:
     x = draw(images, 64, 9, 7)
     recorder = Recorder()
     made = pipeline(TARGET, None, recorder)
-    run = run_cuda(build(body, (list(x.shape), "float32")), [x], relax_pipeline=made, target=TARGET).check()
+    run = run_cuda(
+        build(body, (list(x.shape), "float32")),
+        [x],
+        relax_pipeline=made,
+        target=TARGET,
+        tir_pipeline=LOWERING,
+    ).check()
     assert [told.split(":")[0] for told in recorder.computed.values()] == ["our kernel", "our kernel"]
     assert any("splits" in told for told in recorder.computed.values()) and len(run.launches) == 2
     exact = torch.tensor(x).double()
@@ -176,7 +183,9 @@ def test_computed_weights_in_the_emulator(operator: Any, x: Any, weight: Any, at
     """The weight is packed by one kernel, and the other adds up its own splits."""
     inputs, recorder = [draw(*x), draw(*weight)], Recorder()
     mod = of_weight(operator, x, weight, **attrs)
-    run = run_cuda(mod, inputs, relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET).check()
+    run = run_cuda(
+        mod, inputs, relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     (told,) = recorder.computed.values()
     assert told.startswith("our kernel")
     assert len(run.launches) == 2
@@ -234,7 +243,9 @@ def test_gradients_of_weights_in_the_emulator(
     """One kernel packs the result's gradient, one computes, and one adds up and transposes."""
     mod, inputs, wanted = weights_gradient(x, outputs, kernel, stride, padding)
     recorder = Recorder()
-    run = run_cuda(mod, inputs, relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET).check()
+    run = run_cuda(
+        mod, inputs, relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     (told,) = recorder.computed.values()
     assert told.startswith("our kernel") and told.endswith("a weight's gradient")
     assert len(run.launches) == 3
@@ -250,7 +261,9 @@ def test_gradients_with_epilogues_in_the_emulator() -> None:
         return emit(R.nn.relu(emit(R.nn.conv2d(data, gradient, padding=1))))
 
     mod, recorder = build(body, (x.shape, "float32"), (g.shape, "float32")), Recorder()
-    run = run_cuda(mod, [x, g], relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET).check()
+    run = run_cuda(
+        mod, [x, g], relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET, tir_pipeline=LOWERING
+    ).check()
     (told,) = recorder.computed.values()
     assert "splits" not in told and told.endswith("a weight's gradient") and len(run.launches) == 2
     exact = [torch.tensor(value).double().transpose(0, 1) for value in (x, g)]

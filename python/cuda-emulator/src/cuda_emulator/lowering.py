@@ -112,9 +112,13 @@ def lower(
     builder = relax.ExecBuilder()
     _vmcodegen(builder, relax_mod)
     constants = dict(attrs.get("const_name_to_constant", {}))
-    executable = VMExecutable(_ffi_api.VMLink(builder, target.host, None, [], constants))
+
+    def linked(host: tvm.runtime.Module) -> VMExecutable:
+        # Without a module of the host, TVM adds one of C, which a C compiler would have to compile for each run.
+        return VMExecutable(_ffi_api.VMLink(builder, target.host, host, [], constants))
+
     if prim_funcs is None:
-        return Lowered(executable, None, "", {}, frozenset())
+        return Lowered(linked(codegen_build(tvm.IRModule(), target.host)), None, "", {}, frozenset())
     host_functions = frozenset(
         gvar.name_hint for gvar, func in prim_funcs.functions_items() if func.attrs.get("tirx.is_host_func")
     )
@@ -133,7 +137,7 @@ def lower(
     if len(sources) > 1:
         raise ValueError("the emulator runs modules with one device target")
     host = codegen_build(host_mod, target.host)
-    return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions, scratch)
+    return Lowered(linked(host), host, sources[0] if sources else "", kernels, host_functions, scratch)
 
 
 def _without_graphs() -> tvm.transform.PassContext:

@@ -23,6 +23,7 @@ from tvm_stitch.plan.iteration.loops import Keep, schedule
 from tvm_stitch.plan.rows.candidate import Candidate
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 TARGET = emulated_target()
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}
@@ -62,7 +63,7 @@ def checked(body: Callable[..., Any], *specs: Any) -> tuple[RowMapping, str]:
     rng = np.random.default_rng()
     inputs = [rng.standard_normal(shape).astype(np.dtype(dtype)) for shape, dtype in specs]
     recorder = Recorder()
-    artifact = lower(mod, TARGET, pipeline(TARGET, None, recorder))
+    artifact = lower(mod, TARGET, pipeline(TARGET, None, recorder), LOWERING)
     run = run_lowered(artifact, inputs).check()
     assert len(run.launches) == 1
     assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []

@@ -19,6 +19,7 @@ from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import grid_cases
 
 F32 = "float32"
@@ -28,7 +29,7 @@ Body = Callable[..., Any]
 def kept_by(mod: Any, config: StitchConfig) -> InterPhaseReuse | None:
     """Compile, and tell what the only kernel retains."""
     recorder = Recorder()
-    lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config, recorder))
+    lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config, recorder), LOWERING)
     (plan,) = recorder.plans.values()
     assert plan.grid_wide
     return plan.retention
@@ -91,7 +92,9 @@ def test_shared_memory_is_asked_for_and_read() -> None:
     mod, config = grid_cases.batch_norm_training(30011, 64).build(), few(4)
     kept = kept_by(mod, config)
     assert kept is not None and kept.shared
-    source = lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config)).source
+    source = lower(
+        mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config), LOWERING
+    ).source
     assert len(re.findall(r"for \(\w+ kept\w* = ", source)) == 2  # one that fills, one that reads
 
 

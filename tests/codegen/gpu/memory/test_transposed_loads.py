@@ -19,6 +19,7 @@ from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.shared_memory import shared_parts
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 
 TARGET = emulated_target()
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2), "int8": (0.0, 0.0)}
@@ -64,7 +65,9 @@ def checked(body: Callable[..., Any], *specs: Any) -> Any:
     rng = np.random.default_rng()
     inputs = [(4 * rng.standard_normal(shape)).astype(np.dtype(dtype)) for shape, dtype in specs]
     recorder = Recorder()
-    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder)).check()
+    run = run_cuda(
+        mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder), tir_pipeline=LOWERING
+    ).check()
     assert len(run.launches) == 1
     assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
     (plan,) = recorder.plans.values()
@@ -114,7 +117,9 @@ def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest
     mod = build(body, *[((2979, 32), "float32")] * inputs)
     recorder = Recorder()
     values = [np.random.default_rng(i).standard_normal((2979, 32)).astype("float32") for i in range(inputs)]
-    run = run_cuda(mod, values, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder)).check()
+    run = run_cuda(
+        mod, values, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder), tir_pipeline=LOWERING
+    ).check()
     assert mismatches(list(run.outputs), evaluate(mod, values), TOLERANCE) == []
     (plan,) = recorder.plans.values()
     static, dynamic = shared_parts(plan)
