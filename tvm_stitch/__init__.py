@@ -63,8 +63,8 @@ def compile(
     Raises:
         TypeError: if ``model`` is of another kind, if example inputs are missing, or if ``dtype`` is given for a model
             that is not PyTorch's.
-        ValueError: for an unknown option, for a target with a CPU, a CUDA architecture or a number that no machine has,
-            or for a model that is not exported.
+        ValueError: for an unknown option or a bad value, or for a model that is not exported. Also for a target with a
+            CPU, a CUDA architecture or a number that no machine has.
         StitchError: under ``StitchConfig(strict=True)``, if an operator is left to TVM.
         KeyboardInterrupt: on an interrupt, or the exception of the program's handler.
     """
@@ -100,8 +100,8 @@ def explain(
     Raises:
         TypeError: if ``model`` is of another kind, if example inputs are missing, or if ``dtype`` is given for a model
             that is not PyTorch's.
-        ValueError: for an unknown option, for a target with a CPU, a CUDA architecture or a number that no machine has,
-            or for a model that is not exported.
+        ValueError: for an unknown option or a bad value, or for a model that is not exported. Also for a target with a
+            CPU, a CUDA architecture or a number that no machine has.
     """
     from .config import configured
     from .front.sources import source_of
