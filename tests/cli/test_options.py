@@ -106,7 +106,7 @@ OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
         "example_inputs": "a file has the program that was exported with them",
         "dynamic_shapes": "a file says which dimensions are symbolic",
         "dtype": "--precision",
-        "options": "TVM's own: what a build needs beside a model is for programs",
+        "options": "TVM's own: what a build needs beside a model is for programs. Others are --config's",
     },
     tvm_stitch.explain: {
         "model": MODEL,
@@ -115,6 +115,7 @@ OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
         "example_inputs": "a file has the program that was exported with them",
         "dynamic_shapes": "a file says which dimensions are symbolic",
         "dtype": "--precision",
+        "options": "--config",
     },
     tvm_stitch.load: {"folder": "run's MODEL"},
     tvm_stitch.export_library: {

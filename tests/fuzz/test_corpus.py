@@ -20,11 +20,13 @@ def _check(path: Path) -> None:
     assert outcome.judged > 0
 
 
+@pytest.mark.checks_kernels
 @pytest.mark.parametrize("path", sorted((HERE / "corpus").glob("*.json")), ids=lambda p: p.stem)
 def test_what_was_found_stays_mended(path: Path) -> None:
     _check(path)
 
 
+@pytest.mark.checks_kernels
 @pytest.mark.parametrize("path", sorted((HERE / "open").glob("*.json")), ids=lambda p: p.stem)
 def test_what_is_not_mended_yet(path: Path) -> None:
     try:
