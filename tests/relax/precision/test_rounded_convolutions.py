@@ -14,7 +14,11 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch
-from tvm_stitch.relax.library.convolutions import is_computed
+import tvm_stitch.relax
+from tests.relax import cudnn_stand_in
+from tvm_stitch.compute.cuda import library
+from tvm_stitch.front.sources import source_of
+from tvm_stitch.relax.library.convolutions import LibraryConvolutions, is_computed
 from tvm_stitch.relax.precision.rounded_convolutions import RoundedConvolutions
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
@@ -98,3 +102,23 @@ def test_no_convolution_of_a_half_module_is_left_to_tvm(dtype: torch.dtype, bias
     x = torch.randn(2, 8, 14, 14, dtype=dtype)
     report = tvm_stitch.explain(module, CUDA, example_inputs=(x,), compute="libraries").verbose()
     assert "TVM:" not in report and report.count("cuDNN: channels") == 2
+
+
+def test_a_half_module_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.CUDNN, "function", cudnn_stand_in.NAME)
+    torch.manual_seed(0)
+    layers = (
+        torch.nn.Conv2d(8, 16, 3, bias=False),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, groups=4, bias=False),
+    )
+    module = torch.nn.Sequential(*layers, torch.nn.BatchNorm2d(16)).half().eval()
+    x = torch.randn(2, 8, 11, 9).half()
+    mod = rounded(source_of(module, (x,)).mod)
+    made = LibraryConvolutions(CUDA, tvm_stitch.StitchConfig(compute="libraries"))(mod)
+    assert made.script().count("call_dps_packed") == 2
+    executable = tvm.compile(made, "llvm", relax_pipeline=tvm_stitch.relax.pipeline("llvm"))
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x.numpy()))
+    found = found[0] if not isinstance(found, tvm.runtime.Tensor) else found
+    wanted = module.double()(x.double()).detach().numpy()
+    assert np.abs(found.numpy() - wanted).max() < 2e-3 * np.abs(wanted).max()
