@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from .. import compat
-from ..compat import Analyzer, Expr
+from ..compat import Analyzer, Expr, Var
 from .sizes import Size, named
 
 Extent: TypeAlias = int | Expr
@@ -30,6 +30,14 @@ def as_extent(expr: Expr) -> Extent:
 def as_expr(extent: Extent) -> Expr:
     """Return the extent as an int64 TIR expression."""
     return compat.const(extent, "int64") if isinstance(extent, int) else extent
+
+
+def bounded(axes: Iterable[tuple[Var, Extent]]) -> Analyzer:
+    """Return an analyzer that knows how far variables run: each from 0 to below its extent."""
+    analyzer = Analyzer()
+    for var, extent in axes:
+        compat.bind_range(analyzer, var, as_expr(extent))
+    return analyzer
 
 
 def product(extents: Iterable[Extent]) -> Extent:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ... import compat
 from ...compat import Expr
-from ...graph.extent import Extent
+from ...graph.extent import Extent, bounded
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import Domain
-from .split import bounded, split_columns
+from .split import split_columns
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,

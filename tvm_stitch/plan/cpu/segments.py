@@ -18,6 +18,7 @@ from ...graph.dtype import item_bytes
 from ...graph.extent import (
     ByExtent,
     Extent,
+    bounded,
     flatten,
     is_multiple,
     is_number,
@@ -31,7 +32,7 @@ from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
 from ..iteration.loops import LoopNest
 from .cuts import cuts_of, differences
-from .split import Axes, bounded, split_columns
+from .split import Axes, split_columns
 
 
 @dataclass(frozen=True)

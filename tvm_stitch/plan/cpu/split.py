@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ... import compat
-from ...compat import Analyzer, Expr, Var
+from ...compat import Expr, Var
 from ...graph.extent import Extent, as_expr, quotient, same
 from ..iteration.domain import Domain
 
@@ -29,11 +29,3 @@ def split_columns(
     if count is None:
         return None
     return [*axes, (outer, count)], outer * as_expr(extent) + inner, inner
-
-
-def bounded(axes: Axes) -> Analyzer:
-    """Return an analyzer that knows how far axes run."""
-    analyzer = Analyzer()
-    for var, extent in axes:
-        compat.bind_range(analyzer, var, as_expr(extent))
-    return analyzer

@@ -100,10 +100,7 @@ class LibraryConvolutions(ComputePass):
             return False
         if any(shape is None or not is_multiple(shape[-1], choices.fused_channels) for shape in shapes):
             return False
-        try:
-            return layout_of(self.target, call) == CHANNELS_LAST
-        except Refusal:
-            return False
+        return _layout_or_none(self.target, call) == CHANNELS_LAST
 
     def _fused(self, match: Match, fused: FusedConvolution) -> relax.Expr | None:
         """Return the call of a convolution and of what follows it, or None if its bias does not fit its type."""
@@ -131,10 +128,14 @@ def is_convolution(value: relax.Expr) -> bool:
 
 def is_computed(target: tvm.target.Target, call: relax.Call) -> bool:
     """Return whether the library computes a convolution, if it is installed."""
+    return is_convolution(call) and _layout_or_none(target, call) is not None
+
+
+def _layout_or_none(target: tvm.target.Target, call: relax.Call) -> str | None:
     try:
-        return is_convolution(call) and layout_of(target, call) is not None
+        return layout_of(target, call)
     except Refusal:
-        return False
+        return None
 
 
 def layout_of(target: tvm.target.Target, call: relax.Call) -> str:

@@ -14,8 +14,6 @@ before that cast. So a module is well-typed at every step, results keep their ty
 
 from __future__ import annotations
 
-import inspect
-from operator import attrgetter
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
@@ -27,7 +25,7 @@ from tvm.relax import op as R
 from ...graph.dtype import HALF
 from ..rewriting.checked_module import checked_module
 from ..rewriting.functions import with_own_functions
-from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.operators import PRODUCTS, operator_name, with_results_of
 from .crossings import with_half_crossings
 from .scaled_weights import with_scaled_weights
 
@@ -134,13 +132,7 @@ class _HalfCalls(relax.PyExprMutator):
             # Its mask stays: the least float32 would become an infinity, and a row of infinities gives NaN.
             half = [self._half(arg) for arg in call.args[:3]]
             return relax.Call(call.op, [*half, *call.args[3:]], call.attrs)
-        operator = attrgetter(name.removeprefix("relax."))(R)
-        options = {
-            key: getattr(call.attrs, key)
-            for key in list(inspect.signature(operator).parameters)[2:]
-            if key != "out_dtype"
-        }
-        return operator(*map(self._half, call.args), **options, out_dtype=self.given)
+        return with_results_of(call, map(self._half, call.args), self.given)
 
     def _following(self, call: relax.Call) -> relax.Expr | None:
         """Return the call with half operands, or None if an operand cannot be half."""

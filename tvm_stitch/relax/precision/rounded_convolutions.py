@@ -7,10 +7,8 @@ so the cast belongs to its call.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from tvm.relax import op as R
 
 from ...graph.dtype import HALF
 from ...support.module_pass import module_pass
-from ..rewriting.operators import PRODUCTS, has_operators, operator_name
+from ..rewriting.operators import PRODUCTS, has_operators, operator_name, with_results_of
 from ..rewriting.readers import only_reader_inside
 from ..rewriting.rules import Match, Rule, apply_rules
 
@@ -71,7 +69,7 @@ def _rounded(is_computed: Callable[[relax.Call], bool], match: Match) -> relax.E
         call = match.values.get(value)
     if call is None or not _is_convolution_of(call, dtype):
         return None
-    made = match.builder.normalize(_with_results(call, [match.now(each) for each in call.args], dtype))
+    made = match.builder.normalize(with_results_of(call, map(match.now, call.args), dtype))
     if not is_computed(made):
         return None
     return made if bias is None else R.add(match.emit(made), bias)
@@ -93,11 +91,3 @@ def _as_half(match: Match, bias: relax.Expr, dtype: str) -> relax.Expr | None:
     with np.errstate(over="ignore"):
         half = value.astype(dtype)
     return relax.const(half, dtype) if np.array_equal(half.astype(value.dtype), value) else None
-
-
-def _with_results(call: relax.Call, args: list[relax.Expr], dtype: str) -> relax.Call:
-    """Return a convolution of the same attributes with results of another type."""
-    operator = attrgetter(operator_name(call).removeprefix("relax."))(R)
-    names = list(inspect.signature(operator).parameters)[2:]
-    options = {name: getattr(call.attrs, name) for name in names if name != "out_dtype"}
-    return operator(*args, **options, out_dtype=dtype)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from operator import attrgetter
 
 import tvm
 from tvm import relax
@@ -51,6 +53,14 @@ ELEMENTWISE = UNARY | BROADCASTING
 def operator_name(value: relax.Expr | None) -> str:
     """Return the name of the operator that ``value`` calls, such as ``"relax.add"``, or "" if it calls none."""
     return str(getattr(getattr(value, "op", None), "name", ""))
+
+
+def with_results_of(call: relax.Call, args: Iterable[relax.Expr], dtype: str) -> relax.Call:
+    """Return a product of other operands whose results have the type ``dtype``. It must take an ``out_dtype``."""
+    operator = attrgetter(operator_name(call).removeprefix("relax."))(relax.op)
+    names = list(inspect.signature(operator).parameters)[2:]
+    options = {name: getattr(call.attrs, name) for name in names if name != "out_dtype"}
+    return operator(*args, **options, out_dtype=dtype)
 
 
 def operators_in(mod: tvm.IRModule) -> frozenset[str]:

@@ -94,11 +94,7 @@ class _Kernels:
     ):
         self.mod, self.products, self.owner = mod, products, owner
         self.device = device_model(owner.target, owner.config)
-        self.tiles = {
-            (gvar, packs): tiles_of(owner.target, self.device.choices, found.product, packs)
-            for gvar, found in products.items()
-            for packs in (False, True)
-        }
+        self.tiles: dict[tuple[tvm.ir.GlobalVar, bool], Tiles] = {}
         self.kernels: dict[tuple[tvm.ir.GlobalVar, bool, bool], tvm.ir.GlobalVar | None] = {}
         self.weights: dict[tuple[Any, Hashable, int, int, int], tvm.ir.GenericConst] = {}
 
@@ -116,7 +112,7 @@ class _Kernels:
         is_constant = isinstance(weight, tvm.ir.GenericConst)
         in_calls = isinstance(product, Convolution) and self.owner.config.packed_arguments
         packs = found.takes_packed and (is_constant or in_calls)
-        tiles = self.tiles[gvar, packs and is_constant]
+        tiles = self._tiles(gvar, packs and is_constant)
         kernel = self._kernel(match.builder, gvar, packs, tiles)
         if kernel is None:
             return None
@@ -131,6 +127,13 @@ class _Kernels:
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
                 return None
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
+
+    def _tiles(self, gvar: tvm.ir.GlobalVar, packs: bool) -> Tiles:
+        """Return the tiles of a product, whose weight is a packed constant or lies as it is."""
+        if (gvar, packs) not in self.tiles:
+            product = self.products[gvar].product
+            self.tiles[gvar, packs] = tiles_of(self.owner.target, self.device.choices, product, packs)
+        return self.tiles[gvar, packs]
 
     def _packed(self, weight: Any, product: Contraction | Convolution, tiles: Tiles) -> Any:
         """Return a constant in panels. All products that share the constant share the result."""

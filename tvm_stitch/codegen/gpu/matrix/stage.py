@@ -78,7 +78,7 @@ class MatrixStageEmitter(WeightEmitter):
             for part in range(u.parts):
                 sums = totals
                 if u.per_scale:
-                    sums = B.whole(B.local([u.tiles * 4], "float32", "sums"))
+                    sums = B.local([u.tiles * 4], "float32", "sums")
                     for i in range(u.tiles * 4):
                         B.store(sums, compat.float_const(0.0, "float32"), [B.i64(i)])
                 into = tir.address_of(B.fetch(sums, 0))

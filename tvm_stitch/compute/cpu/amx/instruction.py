@@ -14,7 +14,6 @@ Linux refuses.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -216,23 +215,20 @@ _HEIGHTS = "".join(
 )
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), see Documentation/arch/x86/xstate.rst of Linux. The permission is
 # one of the process, which threads started later and earlier share.
-_DECLARED = re.sub(
-    r"NAME",
-    _NAME,
-    f"""\
+_DECLARED = f"""\
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8)
 declare void @llvm.x86.tileloadd64(i8, ptr, i64)
 declare void @llvm.x86.tilestored64(i8, ptr, i64)
 declare i64 @syscall(i64, ...)
-define i32 @NAME_allowed() alwaysinline {{
+define i32 @{_NAME}_allowed() alwaysinline {{
   %refused = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
   %granted = icmp eq i64 %refused, 0
   %allowed = zext i1 %granted to i32
   ret i32 %allowed
 }}
-define i32 @NAME_configure(i32 %rows0, i32 %rows1) alwaysinline {{
+define i32 @{_NAME}_configure(i32 %rows0, i32 %rows1) alwaysinline {{
   %c = alloca [64 x i8], align 64
   store [64 x i8] zeroinitializer, ptr %c, align 64
   store i8 1, ptr %c
@@ -241,9 +237,8 @@ define i32 @NAME_configure(i32 %rows0, i32 %rows1) alwaysinline {{
 {_WIDTHS}{_HEIGHTS}  call void @llvm.x86.ldtilecfg(ptr %c)
   ret i32 0
 }}
-define i32 @NAME_release() alwaysinline {{
+define i32 @{_NAME}_release() alwaysinline {{
   call void @llvm.x86.tilerelease()
   ret i32 0
 }}
-""",
-)
+"""
