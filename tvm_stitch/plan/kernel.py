@@ -56,10 +56,12 @@ class Stage:
     On a grid that several stages share, ``tasks`` groups of rows (or pieces of a flat domain) are shared out over
     ``stride`` blocks. A step takes ``unroll`` of them. ``tiles`` pieces of the columns have blocks of their own.
     ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first,
-    because the caches hold the end of an earlier phase's reads.
+    because the caches hold the end of an earlier phase's reads. ``spread``: neighbouring rows of a slot's
+    tasks belong to different blocks, so that all blocks have rows in the last round too.
 
     ``resident`` are inputs that all rows share, of which a thread keeps its columns for all of its tasks. ``early``
-    are inputs that passes behind a reduction read, and that are loaded before the first pass. ``rescaled`` are sums
+    are inputs that passes behind a reduction read, and that are loaded before the first pass. In a stage that every
+    block of a grid computes, they are inputs that are loaded before the barrier in front. ``rescaled`` are sums
     that are taken relative to their warp's maximum, each with the maximum's operator. ``groups`` are the dominant
     groups whose operators, of the whole graph, the stage evaluates. ``layout`` is the stage's shared memory, filled
     once the plan is complete.
@@ -74,6 +76,7 @@ class Stage:
     offset: int = 0
     unroll: int = 1
     backwards: bool = False
+    spread: bool = False
     resident: tuple[Leaf, ...] = ()
     early: tuple[Leaf, ...] = ()
     l2_resident: tuple[Leaf, ...] = ()

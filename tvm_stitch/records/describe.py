@@ -186,6 +186,7 @@ def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
             "tiles of columns": stage.tiles,
             "tasks at once": stage.unroll,
             "from the last task": stage.backwards,
+            **({"rows in turn": "one by one"} if stage.spread else {}),
             "in registers for all tasks": [leaf[0].name for leaf in stage.resident],
             **({"sums": taken} if (taken := stage.row_mapping.sums_taken) else {}),
         },

@@ -10,10 +10,15 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
+from stitch_testing.random.graphs import emulated_target
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, plan, symbol
+from tvm_stitch import explain
+from tvm_stitch.plan.gpu import grid
 from tvm_stitch.plan.gpu.early_loads import with_early_loads
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, Storage
+from tvm_stitch.plan.gpu.workspace import with_workspace
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
 
 F32 = "float32"
@@ -89,3 +94,39 @@ def test_steps_have_none() -> None:
     columns = ((e, replace(m, steps=2)) for e, m in stage.row_mapping.columns.items())
     stepped = replace(stage.row_mapping, columns=type(stage.row_mapping.columns)(columns))
     assert with_early_loads(replace(stage, mapping=stepped, early=()), H200).early == ()
+
+
+def decoder_layer(rows: int) -> KernelPlan:
+    """Return the plan of two products with a norm of their own, the second of a residual sum."""
+
+    def body(emit: Any, x: Any, first: Any, gain: Any, second: Any) -> list[Any]:
+        y = emit(R.add(x, emit(R.matmul(x, emit(R.permute_dims(first))))))
+        normed = emit(R.nn.rms_norm(y, gain, axes=[-1]))
+        return [R.add(y, emit(R.matmul(normed, emit(R.permute_dims(second)))))]
+
+    square = ((512, 512), F32)
+    found: list[KernelPlan] = []
+
+    def kept(plan: KernelPlan) -> KernelPlan:
+        found.append(with_workspace(plan))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(grid, "with_workspace", kept)
+        explain(build(body, ((rows, 512), F32), square, ((512,), F32), square), emulated_target())
+    return found[-1]
+
+
+def test_a_norm_of_every_block_loads_its_inputs_before_the_barrier() -> None:
+    made = decoder_layer(1)
+    (norm,) = [stage for stages in made.phases[1:] for stage in stages if stage.slice.replicated]
+    inputs = {copy for tensor, copy in norm.slice.tensors.items() if tensor in made.graph.inputs}
+    assert {tensor for tensor, _ in norm.early} == inputs and len(inputs) == 2
+
+
+def test_a_residual_is_loaded_before_the_sums_of_a_product() -> None:
+    stages = [stage for stages in decoder_layer(1).phases for stage in stages if stage.row_mapping.weights]
+    last = stages[-1]
+    (sums,) = [p for p in last.schedule.passes if p.reduces]
+    behind = {leaf for p in last.schedule.passes if p is not sums for leaf in p.loads}
+    assert behind and set(last.early) == behind - set(sums.loads)

@@ -10,7 +10,7 @@ from ...compat import Buffer, T, tir
 from ...graph.dtype import compute_dtype
 from ...graph.extent import as_expr
 from ...graph.ir import Tensor
-from ...plan.kernel import KernelPlan
+from ...plan.kernel import KernelPlan, Stage
 from .. import builder as B
 from ..evaluator import convert
 from .cross_row_reduction import total
@@ -35,24 +35,23 @@ class GridEmitter:
             with ExitStack() as stack:
                 self._launch(stack)
                 for number in phases:
+                    emitters = [self._emitter(stage) for stage in plan.phases[number]]
                     # Behind the loads of the phase before, which would wait for these otherwise.
-                    self._fetch_ahead(number)
+                    for emitter in emitters:
+                        emitter.load_ahead()
                     if number != phases[0]:
                         grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
-                    for stage in plan.phases[number]:
-                        retained = self.retained
-                        if retained is not None and stage not in retained.retention.stages:
-                            retained = None
-                        emitter = StageEmitter if stage.row_mapping.matrix is None else MatrixStageEmitter
-                        emitter(stage, plan, self.buffer, self.block, self.thread, retained).run()
+                    for emitter in emitters:
+                        emitter.run()
 
-    def _fetch_ahead(self, number: int) -> None:
-        """Begin to read the weights of a phase before its barrier, and before the factors of its products."""
-        for stage in self.plan.phases[number]:
-            units = stage.row_mapping.matrix
-            if units is not None and units.ahead:
-                MatrixStageEmitter(stage, self.plan, self.buffer, self.block, self.thread).fetch_first()
+    def _emitter(self, stage: Stage) -> StageEmitter:
+        """Return what emits a stage."""
+        retained = self.retained
+        if retained is not None and stage not in retained.retention.stages:
+            retained = None
+        kind = StageEmitter if stage.row_mapping.matrix is None else MatrixStageEmitter
+        return kind(stage, self.plan, self.buffer, self.block, self.thread, retained)
 
     def _launch(self, stack: ExitStack) -> None:
         plan, grid = self.plan, self.plan.shared_grid

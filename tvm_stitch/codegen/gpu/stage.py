@@ -54,8 +54,7 @@ class StageEmitter(RowEmitter):
         thread: Expr,
         retained: Retained | None = None,
     ):
-        tensors = stage.slice.tensors.items()
-        super().__init__(stage, buffers=Buffers({copy: buffer[t] for t, copy in tensors if t in buffer}))
+        super().__init__(stage, buffers=_buffers(stage, buffer))
         self.whole, self.grid, self.retained = plan, plan.shared_grid, retained
         self.global_buffer = buffer
         m = self.mapping
@@ -79,9 +78,25 @@ class StageEmitter(RowEmitter):
             kept = retained.retention
             self.kept_leaves = dict(zip(kept.leaves[kept.stages.index(stage)], kept.tensors, strict=True))
 
+    def load_ahead(self) -> None:
+        """Emit what goes before the barrier in front of the stage: its early loads."""
+        if not self.stage.early or not self.stage.slice.replicated:
+            return
+        tiles = {}
+        for leaf in self.stage.early:
+            cm = self.mapping.of(self.stage.schedule.loading(leaf).columns)
+            tiles[leaf] = self.input_tile(leaf, cm.chunks * cm.vector // self.stage.repeats(leaf))
+        with B.loop("serial", 1, "once"):
+            self._enter(_Task(B.i64(0)))
+            for leaf, tile in tiles.items():
+                p = self.stage.schedule.loading(leaf)
+                self._load_tile(leaf, p, self.mapping.of(p.columns), B.i64(0), tile)
+        self.resident.update(tiles)
+
     def run(self) -> None:
-        """Emit the stage."""
+        """Emit the stage. Behind the barrier there are results of earlier phases that were not there before it."""
         stage = self.stage
+        self.buffers = _buffers(stage, self.global_buffer)
         blocks = self.grid.blocks
         turn = self.grid_block
         if stage.offset:
@@ -201,7 +216,8 @@ class StageEmitter(RowEmitter):
             positions = [last - B.i64(1) - position for position in positions]
         elif self.retained is not None:
             positions = [position + B.i64(self.retained.retention.tasks) for position in positions]
-        self._together([_Task(worker + position * B.i64(self.stage.stride)) for position in positions])
+        apart = self.stage.stride * (self.mapping.rows_per_block if self.stage.spread else 1)
+        self._together([_Task(worker + position * B.i64(apart)) for position in positions])
 
     def _together(self, tasks: list[_Task]) -> None:
         """Emit tasks whose loads are all in flight before the first is evaluated."""
@@ -231,6 +247,22 @@ class StageEmitter(RowEmitter):
         for key, value in self.hoisted_values.items():
             self.eval.set_row_value(key, value)
 
+    def row_of(self, group: Expr, exact: bool) -> Expr:
+        """Return the row of this thread's slot in a group of rows. ``exact``: no group reaches past the last row."""
+        if not self.stage.spread:
+            return super().row_of(group, exact)
+        rows = as_expr(self.domain.rows)
+        row = group + self.slot * B.i64(self.stage.stride)
+        self.in_range = row < rows
+        return B.bind(tir.min(row, rows - B.i64(1)), "row")
+
+    def steps_of(self, p: RowLoop) -> Extent:
+        """Return the steps of a pass: none for sums of a row past the last, where other blocks have one."""
+        steps = super().steps_of(p)
+        if not self.stage.spread or not p.reduces:
+            return steps
+        return tir.Select(self.in_range, as_expr(steps), B.i64(0))
+
     def _load_ahead(self, task: _Task) -> None:
         """Load the tiles of the only pass: from memory, or from where they were kept."""
         (p,) = self.stage.schedule.passes
@@ -259,6 +291,8 @@ class StageEmitter(RowEmitter):
         if task.shared is not None and self.retained is not None and self.retained.loads(self.stage):
             for leaf, tensor in self.kept_leaves.items():
                 self.retained.put(tensor, task.shared, self.load_tiles[leaf])
+        if not self.stage.slice.replicated:
+            self._load_early()
         for p in self.stage.schedule.passes:
             self._pass(p)
         self._row_outputs()
@@ -329,3 +363,8 @@ class StageEmitter(RowEmitter):
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
                 self.lane, self.slot, self.thread, self.segment, worker, working, self.stage.layout.column_sums,
             )  # fmt: skip
+
+
+def _buffers(stage: Stage, buffer: dict[Tensor, Buffer]) -> Buffers:
+    """Return the memory of a stage's own copies of tensors."""
+    return Buffers({copy: buffer[t] for t, copy in stage.slice.tensors.items() if t in buffer})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...compat import Buffer, Expr, tir
-from ...graph.extent import is_number
+from ...graph.extent import Extent, is_number
 from ...graph.ir import Access
 from ...graph.names import short_name
 from ...plan.gpu.mapping import ColumnMapping, Storage
@@ -86,7 +86,7 @@ class SweepEmitter(RowMemory):
         if several:
             self.bind_independent()
         tiles: dict[Key, Buffer] = {}
-        with B.loop("serial", cm.steps, "step") as step:
+        with B.loop("serial", self.steps_of(p), "step") as step:
             fresh = self.step(p, cm, step, accumulators, tiles, kept, first=not several)
             for leaf in fresh:
                 if leaf not in self.stage.schedule.kept_loads or self.mapping.shared:
@@ -96,6 +96,10 @@ class SweepEmitter(RowMemory):
             self.value_tiles.update(tiles)
             self.load_tiles.update({k: t for k, t in self.staged.items() if k in fresh})
         return accumulators
+
+    def steps_of(self, p: RowLoop) -> Extent:
+        """Return the steps of a pass."""
+        return self.mapping.of(p.columns).steps
 
     def accumulators(self, p: RowLoop) -> list[Buffer]:
         """Allocate accumulators for a pass's reductions.

@@ -26,13 +26,14 @@ from ..rows.matrix import matrix_mapping
 from ..rows.weights import weights_mapping
 from ..shared_memory import own_bytes, with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
+from .early_loads import with_early_loads_on_grid
 from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
 from .orientation import Orientation, orientation
 from .phases.partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
-from .task_order import in_alternating_order, is_large
+from .task_order import in_alternating_order, is_large, spread
 from .tile import tile_words, vector_length
 from .workspace import with_workspace
 
@@ -139,12 +140,15 @@ class _Mapper:
         for stages in self.found.phases:
             offset = 0
             mapped: list[Stage] = []
+            alone = len(self.found.phases) > 1 and sum(not piece.replicated for piece in stages) == 1
             for piece in map(self._resized, stages):
                 stage = self._adopted(piece, phases) if offset == 0 else None
                 stage = stage or self._map(piece)
+                stage = spread(stage, self.blocks) if alone else stage
                 if not piece.replicated:
                     stage = replace(stage, offset=offset % self.blocks)
                     offset += stage.tasks * stage.tiles
+                stage = with_early_loads_on_grid(stage, self.found.graph.inputs, self.words)
                 mapped.append(with_resident(stage, self.words))
             phases.append(mapped)
         blocks = self.blocks

@@ -130,7 +130,7 @@ def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
     for f, stages in enumerate(plan.phases):
         for first in stages:
             whole = first.stride == plan.shared_grid.blocks and first.tiles == 1 and not first.offset
-            if first.slice.replicated or not whole:
+            if first.slice.replicated or first.spread or not whole:
                 continue
             later = [p for phase in plan.phases[f + 1 :] for p in phase if shared_out_alike(first, p)]
             readers: dict[tuple[Stage, ...], list[Tensor]] = {}

@@ -41,9 +41,11 @@ class LaneRows:
 class WeightEmitter(FactorEmitter):
     """Emits the loads of a lane's weights."""
 
-    def fetch_first(self) -> None:
-        """Fetch the first weights into the second-level cache, before the barrier that the stage is behind."""
+    def load_ahead(self) -> None:
+        """Fetch the first weights into the second-level cache, before the barrier and the factors of the products."""
         u, stage, blocks = self.units, self.stage, self.grid.blocks
+        if not u.ahead:
+            return
         worker = tir.floormod(self.grid_block + B.i64(blocks - stage.offset), B.i64(blocks))
         with B.loop("serial", tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)), "ahead"):
             self.first_row = worker * B.i64(self.mapping.rows_per_block)
