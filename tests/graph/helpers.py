@@ -47,6 +47,20 @@ def build(body: Callable[..., Any], *specs: Spec) -> tvm.IRModule:
     return builder.get()
 
 
+def running_maximum(*steps: int) -> Callable[..., Any]:
+    """Return a body: the greatest element up to each of 16, by PyTorch's scan in steps of more and more elements."""
+
+    def body(emit: Any, x: Any) -> Any:
+        for step in steps:
+            low = emit(relax.op.strided_slice(x, [1], [0], [16 - step]))
+            high = emit(relax.op.strided_slice(x, [1], [step], [16]))
+            above = emit(relax.op.where(emit(relax.op.less(low, high)), high, low))
+            x = emit(relax.op.concat([emit(relax.op.strided_slice(x, [1], [0], [step])), above], 1))
+        return x
+
+    return body
+
+
 def symbol(name: str = "n") -> tirx.Var:
     """A symbolic extent."""
     return tirx.Var(name, "int64")

@@ -16,6 +16,7 @@ from .combiners import COMBINERS
 from .extent import Extent, as_extent, is_number, same
 from .ir import Axis, Operator, StitchGraph, Tensor, wired
 from .rewrite.build import make_operator
+from .rewrite.conditions import plain_conditions
 from .rewrite.constants import inline_constants
 from .rewrite.reduced_order import in_memory_order
 
@@ -111,6 +112,7 @@ class _Reader:
         axes = self._output_axes(store, spatial, where)
         output = self._tensor_of(store.buffer)
         value, combiner, identity = self._combine(block, store, reduce, where)
+        value = plain_conditions(value)
         operand = {}
         for load, _ in loads(value):
             buffer = compat.load_buffer(load)

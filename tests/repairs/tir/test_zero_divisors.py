@@ -124,6 +124,27 @@ def rest_of_rows_after(a: T.handle, b: T.handle):
 
 
 @T.prim_func(s_tir=True)
+def sixteenths(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n // 16), F32)
+    flat = T.match_buffer(b, (n // 16 * 48,), F32)
+    with T.sblock("root"):
+        for i in range(n // 16 * 48):
+            flat[i] = x[i // (n // 16), i % (n // 16)]
+
+
+@T.prim_func(s_tir=True)
+def sixteenths_after(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n // 16), F32)
+    flat = T.match_buffer(b, (n // 16 * 48,), F32)
+    with T.sblock("root"):
+        if n // 16 != T.int64(0):
+            for i in range(n // 16 * 48):
+                flat[i] = x[i // T.max(n // 16, T.int64(1)), i % T.max(n // 16, T.int64(1))]
+
+
+@T.prim_func(s_tir=True)
 def launched(a: T.handle, b: T.handle):
     n = T.int64()
     x = T.match_buffer(a, (48, n), F32)
@@ -196,8 +217,16 @@ def test_threads_leave_before_they_divide_by_zero() -> None:
         (split_rows, split_rows_after),
         (never_zero, never_zero),
         (rest_of_rows, rest_of_rows_after),
+        (sixteenths, sixteenths_after),
     ],
-    ids=["all results empty", "kernels of a GPU", "another result", "never 0", "0 as a constant"],
+    ids=[
+        "all results empty",
+        "kernels of a GPU",
+        "another result",
+        "never 0",
+        "0 as a constant",
+        "a quotient",
+    ],
 )
 def test_divisors(before: tvm.tirx.PrimFunc, after: tvm.tirx.PrimFunc) -> None:
     tvm.ir.assert_structural_equal(

@@ -12,7 +12,8 @@ Upstream: none known
 
 Fault: TVM's simplifier raises an error at a division by an expression that the conditions around it make 0.
 Seen in: TVM 0.27.0
-Input: ``i // max(n - 2, 0)`` under ``if n * 4 < 8``, and ``x / float32(max(n - 2, 0))`` there
+Input: ``i // max(n - 2, 0)`` under ``if n * 4 < 8``, ``x / float32(max(n - 2, 0))`` there, and ``i // (n // 16)`` under
+    ``if n < 8``
 Upstream: none known
 """
 
@@ -32,8 +33,9 @@ def without_zero_divisors(func: Any) -> Any:
     """Return the scheduled PrimFunc without divisions by a symbolic extent that is 0.
 
     If all results are empty when a divisor is 0, the kernel then does nothing. Any other divisor ``d`` that may be 0
-    becomes ``max(d, 1)``. So does one that holds a maximum or a minimum, which TVM may replace by the constant 0. In
-    kernels of a GPU so does the divisor of a number that all threads share, because the host may compute the quotient.
+    becomes ``max(d, 1)``. So does one that holds a maximum, a minimum or a quotient, which TVM may replace by the
+    constant 0: ``n // 16`` where ``n < 8``. In kernels of a GPU so does the divisor of a number that all threads share,
+    because the host may compute the quotient.
     """
     if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
@@ -145,7 +147,7 @@ def _symbols_of(func: Any) -> set[Any]:
 def _may_fold(divisor: Expr) -> bool:
     """Return True if a divisor may become a constant where a condition bounds its symbols."""
     found: list[Expr] = []
-    compat.structural_walk(divisor, ((tir.Max, tir.Min), found.append), order="post")
+    compat.structural_walk(divisor, ((tir.Max, tir.Min, *_DIVISIONS), found.append), order="post")
     return bool(found)
 
 

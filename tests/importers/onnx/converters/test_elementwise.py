@@ -92,29 +92,5 @@ def test_nothing_is_dropped_at_inference() -> None:
         from_onnx(model(node, X, {"r": np.float32(0.4), "t": np.array(True)}))
 
 
-def test_extremes_of_booleans() -> None:
-    compare(
-        helper.make_node("ReduceMax", ["x", "a"], ["y"]),
-        {"x": RNG.random((3, 4)) > 0.7},
-        {"a": np.array([1])},
-        opset=20,
-    )
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
-@pytest.mark.parametrize("axes", [[1], [0, 1], []])
-def test_means_have_the_type_of_their_input(dtype: str, axes: list[int]) -> None:
-    x = np.array([[5, -8, 0, 3], [-1, -1, -1, -2]], dtype)
-    compare(helper.make_node("ReduceMean", ["x", "a"], ["y"]), {"x": x}, {"a": np.array(axes, "int64")})
-
-
 def test_the_mean_of_tensors() -> None:
     compare(helper.make_node("Mean", ["x", "y", "x"], ["z"]), {"x": floats(2, 3), "y": floats(3)})
-
-
-@pytest.mark.parametrize("operator", ["ReduceL2", "ReduceLogSum"])
-def test_roots_and_logarithms_of_integers_are_rounded_towards_zero(operator: str) -> None:
-    """TVM takes the root of an integer, and its import was refused."""
-    x = np.array([[3, 4, 9], [2, 1, 5]], "int32")
-    compare(helper.make_node(operator, ["x", "axes"], ["y"]), {"x": x}, {"axes": np.array([1])}, opset=18)
-    compare(helper.make_node(operator, ["x"], ["y"], axes=[-2], keepdims=0), {"x": x}, opset=13)

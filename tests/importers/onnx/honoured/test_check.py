@@ -45,7 +45,7 @@ def refusal(op: str, domain: str = "", opset: int = 21, **attributes: Any) -> st
             "of domain odd, opset 1): no converter knows this operator; give its body",
         ),
         ("Add", {"opset": 6}, "it is of an old operator set; Add is honoured from 7 on: convert the model"),
-        ("ReduceL1", {"noop_with_empty_axes": 1}, "noop_with_empty_axes = 1 is not honoured; give it 0"),
+        ("ScatterND", {"opset": 16, "reduction": "odd"}, "reduction = 'odd' is not honoured; give it 'none'"),
         ("BatchNormalization", {"opset": 7, "spatial": 0}, "spatial = 0 is not honoured; give it 1"),
     ],
 )

@@ -25,6 +25,13 @@ def test_divisors() -> None:
     )
 
 
+def test_divisors_of_broadcast_tensors_without_elements() -> None:
+    """Their strides were not those of a step's results, so that PyTorch refused the loop."""
+    compare(
+        {"gcd": torch.gcd}, torch.zeros(0, 1, 3, dtype=torch.int64), torch.zeros(0, 10, 3, dtype=torch.int64)
+    )
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -41,6 +41,20 @@ def test_powers_of_integers() -> None:
     )
 
 
+def test_a_bilinear_form_has_the_type_of_its_operands() -> None:
+    """Sums of small integers were int64."""
+    compare(
+        {
+            name: lambda x, w, dtype=dtype: torch.nn.functional.bilinear(
+                x.to(dtype), x.to(dtype), w.to(dtype)
+            )
+            for name, dtype in (("uint8", torch.uint8), ("int16", torch.int16), ("int64", torch.int64))
+        },
+        torch.randint(0, 9, (3, 4)),
+        torch.randint(0, 9, (2, 4, 4)),
+    )
+
+
 def test_distances() -> None:
     compare(
         {

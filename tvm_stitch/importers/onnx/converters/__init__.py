@@ -13,6 +13,7 @@ from .node import Conversion
 from .normalization import CONVERSIONS as NORMALIZATION
 from .pooling import CONVERSIONS as POOLING
 from .recurrent import CONVERSIONS as RECURRENT
+from .reductions import CONVERSIONS as REDUCTIONS
 from .resize import CONVERSIONS as RESIZE
 from .signal import CONVERSIONS as SIGNAL
 from .vision import CONVERSIONS as VISION
@@ -27,6 +28,7 @@ CONVERSIONS: dict[tuple[str, str], Conversion] = {
     **NORMALIZATION,
     **POOLING,
     **RECURRENT,
+    **REDUCTIONS,
     **RESIZE,
     **SIGNAL,
     **VISION,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +13,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
-from .node import ANY, Conversion, Node, Unsupported, dtype_of, positive, scalar
+from .node import ANY, Conversion, Node, Unsupported, dtype_of, scalar
 
 
 def _is_inf(node: Node) -> relax.Expr:
@@ -59,7 +58,7 @@ def _bit_shift(node: Node) -> relax.Expr:
     return relax.op.where(kept, shifted, beyond)
 
 
-def _in_float(node: Node, function: Callable[[relax.Expr, str], relax.Expr]) -> relax.Expr:
+def in_float(node: Node, function: Callable[[relax.Expr, str], relax.Expr]) -> relax.Expr:
     """Return a function of the first input, computed in float32 for half types."""
     x, dtype = node.tensor(0), node.dtype(0)
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
@@ -77,7 +76,7 @@ def _elu_of(node: Node, alpha: float, gamma: float, inner: float = 1.0) -> relax
         above = x if gamma == 1.0 else relax.op.multiply(x, scalar(gamma, dtype))
         return relax.op.where(relax.op.greater(x, scalar(0.0, dtype)), above, below)
 
-    return _in_float(node, elu)
+    return in_float(node, elu)
 
 
 def _celu(node: Node) -> relax.Expr:
@@ -91,7 +90,7 @@ def _thresholded_relu(node: Node) -> relax.Expr:
 
 
 def _mish(node: Node) -> relax.Expr:
-    return _in_float(node, lambda x, d: relax.op.multiply(x, relax.op.tanh(_softplus_of(x, d))))
+    return in_float(node, lambda x, d: relax.op.multiply(x, relax.op.tanh(_softplus_of(x, d))))
 
 
 def _softplus_of(x: relax.Expr, dtype: str) -> relax.Expr:
@@ -101,12 +100,12 @@ def _softplus_of(x: relax.Expr, dtype: str) -> relax.Expr:
 
 
 def _softplus(node: Node) -> relax.Expr:
-    return _in_float(node, _softplus_of)
+    return in_float(node, _softplus_of)
 
 
 def _swish(node: Node) -> relax.Expr:
     alpha = node.attributes["alpha"]
-    return _in_float(
+    return in_float(
         node, lambda x, d: relax.op.multiply(x, relax.op.sigmoid(relax.op.multiply(scalar(alpha, d), x)))
     )
 
@@ -134,7 +133,7 @@ def _hard_sigmoid(node: Node) -> relax.Expr:
         )
         return relax.op.minimum(relax.op.maximum(line, scalar(0.0, dtype)), scalar(1.0, dtype))
 
-    return _in_float(node, clipped)
+    return in_float(node, clipped)
 
 
 def _clip_by_attributes(x: relax.Expr, node: Node) -> relax.Expr:
@@ -231,7 +230,7 @@ def _eye_like(node: Node) -> relax.Expr:
 
 def _gelu(node: Node) -> relax.Expr:
     tanh = node.attributes["approximate"] == "tanh"
-    return _in_float(node, lambda x, d: gelu_tanh(x, d) if tanh else gelu(x, d))
+    return in_float(node, lambda x, d: gelu_tanh(x, d) if tanh else gelu(x, d))
 
 
 def gelu(x: relax.Expr, dtype: str) -> relax.Expr:
@@ -274,88 +273,6 @@ def np_type(dtype: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, dtype) if dtype == "bfloat16" else dtype)
 
 
-def _reduced_axes(node: Node) -> list[int] | None:
-    """Return the axes of a reduction: none for all of them, an empty list if the input is not reduced."""
-    axes = node.attributes.get("axes") if node.opset < 18 else (node.ints(1, "axes") if node.has(1) else None)
-    return list(axes) if axes else [] if node.attributes.get("noop_with_empty_axes", 0) else None
-
-
-def _reduced_mean(node: Node) -> relax.Expr:
-    """Return means in the input's type. Those of integers are rounded towards zero."""
-    axes = _reduced_axes(node)
-    if axes == []:
-        return node.tensor(0)
-    x, dtype, keep = node.tensor(0), node.dtype(0), bool(node.attributes["keepdims"])
-    if "int" not in dtype:
-        return relax.op.mean(x, axes, keep)
-    # TVM's mean of int32 is an int64 at run time, whatever its type says.
-    dims = node.static_shape(0)
-    count = math.prod(dims if axes is None else [dims[positive(axis, len(dims))] for axis in axes])
-    return relax.op.divide(node.emit(relax.op.sum(x, axes, keep)), scalar(max(count, 1), dtype))
-
-
-def _boolean_extreme(node: Node, op: Callable[..., relax.Expr]) -> relax.Expr | None:
-    """Return the extreme of booleans as that of bytes, also of no elements. None says that the input has numbers."""
-    if node.dtype(0) != "bool":
-        return None
-    axes = _reduced_axes(node)
-    if axes == []:
-        return node.tensor(0)
-    small = node.emit(relax.op.astype(node.tensor(0), "int8"))
-    extreme = op(small, axes, bool(node.attributes["keepdims"]))
-    return relax.op.greater(node.emit(extreme), scalar(0, "int8"))
-
-
-def _bounds(dtype: str) -> tuple[Any, Any]:
-    """Return the least and the greatest value of a type."""
-    if dtype.startswith(("float", "bfloat")):
-        return -np.inf, np.inf
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)
-
-
-def _extreme(op: Callable[..., relax.Expr]) -> Callable[[Node], relax.Expr]:
-    def convert(node: Node) -> relax.Expr:
-        if (boolean := _boolean_extreme(node, op)) is not None:
-            return boolean
-        axes = _reduced_axes(node)
-        if axes == []:
-            return node.tensor(0)
-        dims, keep = node.shape(0), bool(node.attributes["keepdims"])
-        reduced = {positive(a, len(dims)) for a in axes} if axes else set(range(len(dims)))
-        if any(isinstance(dims[a], int) and dims[a] == 0 for a in reduced):
-            left = [1 if i in reduced else d for i, d in enumerate(dims) if keep or i not in reduced]
-            least = _bounds(node.dtype(0))[0 if op is relax.op.max else 1]
-            return relax.op.full(relax.ShapeExpr(left), scalar(least, node.dtype(0)), node.dtype(0))
-        return op(node.tensor(0), axes, keep)
-
-    return convert
-
-
-def _root_of_squares(x: relax.Expr, axes: list[int] | None, keep: bool) -> relax.Expr:
-    return relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axes, keep))
-
-
-def _log_of_sum(x: relax.Expr, axes: list[int] | None, keep: bool) -> relax.Expr:
-    return relax.op.log(relax.op.sum(x, axes, keep))
-
-
-def _through_floats(
-    op: Callable[[relax.Expr, list[int] | None, bool], relax.Expr],
-) -> Callable[[Node], relax.Expr]:
-    """Return a converter of a reduction by roots or logarithms. Those of integers are rounded towards zero."""
-
-    def convert(node: Node) -> relax.Expr:
-        x, dtype, axes = node.tensor(0), node.dtype(0), _reduced_axes(node)
-        keep = bool(node.attributes["keepdims"])
-        if "int" not in dtype:
-            return op(x, axes, keep)
-        return relax.op.astype(node.emit(op(relax.op.astype(x, "float64"), axes, keep)), dtype)
-
-    return convert
-
-
-_REDUCED = {"axes": ANY, "keepdims": ANY, "noop_with_empty_axes": ANY}
 _ALPHA = {"alpha": ANY}
 CONVERSIONS = {
     ("", "IsInf"): Conversion(_is_inf, {"detect_positive": ANY, "detect_negative": ANY}),
@@ -381,12 +298,5 @@ CONVERSIONS = {
     ("", "EyeLike"): Conversion(_eye_like, {"k": ANY, "dtype": ANY}),
     ("", "Gelu"): Conversion(_gelu, {"approximate": ("none", "tanh")}),
     ("", "BitCast"): Conversion(_bit_cast, {"to": ANY}),
-    ("", "ReduceL2"): Conversion(
-        _through_floats(_root_of_squares), _REDUCED | {"noop_with_empty_axes": (0,)}
-    ),
-    ("", "ReduceLogSum"): Conversion(_through_floats(_log_of_sum), _REDUCED | {"noop_with_empty_axes": (0,)}),
-    ("", "ReduceMax"): Conversion(_extreme(relax.op.max), _REDUCED),
-    ("", "ReduceMean"): Conversion(_reduced_mean, _REDUCED),
-    ("", "ReduceMin"): Conversion(_extreme(relax.op.min), _REDUCED),
     ("", "Trilu"): Conversion(_trilu, {"upper": ANY}),
 }

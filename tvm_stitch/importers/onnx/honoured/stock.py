@@ -23,7 +23,6 @@ class Stock:
 
 
 _REDUCED = {"axes": ANY, "keepdims": ANY, "noop_with_empty_axes": (0, 1)}
-_REDUCED_POWERS = {"axes": ANY, "keepdims": ANY, "noop_with_empty_axes": (0,)}
 _BROADCAST = "Add And Div Equal Greater Less Mul Or Sub Xor"
 _PLAIN = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Cos Cosh Erf"
@@ -38,12 +37,7 @@ STOCK: dict[str, Stock] = {
         name: Stock(since=6 if name in ("Abs", "Exp", "Log", "Neg", "Relu") else 1) for name in _PLAIN.split()
     },
     **{f"Reduce{kind}": Stock(_REDUCED) for kind in ("Prod", "Sum")},
-    **{f"Reduce{kind}": Stock(_REDUCED_POWERS) for kind in ("L1", "LogSumExp", "SumSquare")},
     **{name: Stock({"axis": ANY}) for name in ("Hardmax", "LogSoftmax", "Softmax", "Compress", "Concat")},
-    **{
-        f"Arg{kind}": Stock({"axis": ANY, "keepdims": ANY, "select_last_index": ANY})
-        for kind in ("Max", "Min")
-    },
     "AffineGrid": Stock({"align_corners": ANY}),
     "GatherND": Stock({"batch_dims": ANY}),
     "Gemm": Stock(dict.fromkeys(("alpha", "beta", "transA", "transB"), ANY), since=7),

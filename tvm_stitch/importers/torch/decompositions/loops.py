@@ -44,7 +44,8 @@ def _gcd(a: Any, b: Any) -> Any:
         rest = torch.fmod(a, torch.where(done, 1, b))
         return torch.where(done, a, b), torch.where(done, 0, rest).to(dtype)
 
-    return while_loop_op(goes_on, step, (a.clone(), b.clone()), ())[0]
+    dense = torch.contiguous_format  # the step returns dense tensors, also if broadcast ones have no elements
+    return while_loop_op(goes_on, step, (a.clone(memory_format=dense), b.clone(memory_format=dense)), ())[0]
 
 
 def _lcm(a: Any, b: Any) -> Any:

@@ -144,14 +144,17 @@ def _lengths(rows: Any, p: float) -> Any:
 def _trilinear(
     a: Any, b: Any, c: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1
 ) -> Any:
-    """Multiply three tensors, broadcast along some axes, and add up along others (``bilinear``)."""
+    """Multiply three tensors, broadcast along some axes, and add up along others (``bilinear``).
+
+    Sums of small integers have their type, unlike those of ``sum``.
+    """
     tensors = []
     for x, axes in ((a, expand1), (b, expand2), (c, expand3)):
         for axis in axes:
             x = x.unsqueeze(axis)
         tensors.append(x)
     product = tensors[0] * tensors[1] * tensors[2]
-    return product.sum(sumdim) if sumdim else product
+    return product.sum(sumdim, dtype=product.dtype) if sumdim else product
 
 
 def _addbmm(addend: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1) -> Any:
