@@ -13,7 +13,7 @@ from typing import Protocol
 from .. import compat
 from ..compat import Analyzer, Buffer, Expr, Var, has_load, tir
 from ..graph.access import branches, loads
-from ..graph.classify import HEAVY_CALLS
+from ..graph.classify import HEAVY_CALLS, is_heavy
 from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..graph.names import short_name
@@ -57,6 +57,12 @@ class Reader(Protocol):
 
     def input(self, access: Access, point: Point) -> Expr | None:
         """Return the current element of an input if a tile holds it already, else None."""
+
+    def guarded_input(self, access: Access, point: Point) -> Expr | None:
+        """Return the same of an input that is read below conditions, if these hold."""
+
+    def condition(self, key: Key, condition: Expr) -> Expr | None:
+        """Return a condition of an operator's expression if it was decided for the current column, else None."""
 
     def bind(self, value: Expr, name: str) -> Expr:
         """Bind a value to a name, so that it is computed once. Return the bound value."""
@@ -171,8 +177,10 @@ class Evaluator:
                 return axis.get(e, e)
             chosen = branches(e)
             if chosen is not None:
-                condition = visit(chosen[0], guarded)
-                return tir.if_then_else(condition, *_level(visit(chosen[1], True), visit(chosen[2], True)))
+                decided = self.reader.condition(key, chosen[0])
+                condition = visit(chosen[0], guarded) if decided is None else decided
+                values = _level(visit(chosen[1], True), visit(chosen[2], True))
+                return tir.if_then_else(condition, *values) if decided is None else _either(decided, *values)
             return self.operation(e, lambda x: visit(x, guarded))
 
         result = visit(op.value, guarded)
@@ -187,10 +195,10 @@ class Evaluator:
     def _access(self, access: Access, point: Point, guarded: bool) -> Expr:
         producer = access.tensor.producer
         if producer is None or access.tensor in self.inputs:
-            if not (access.guarded or guarded):
-                loaded = self.reader.input(access, point)
-                if loaded is not None:
-                    return loaded
+            below = access.guarded or guarded
+            loaded = (self.reader.guarded_input if below else self.reader.input)(access, point)
+            if loaded is not None:
+                return loaded
             indices = [self.localize(i) for i in input_indices(self.al, access.tensor, point)]
             return self._read(self.buffers.of(access.tensor), indices)
         key = (producer, point)
@@ -238,6 +246,17 @@ def _from(moved: dict[Buffer, Buffer], index: Expr) -> Expr:
         return convert(compat.load(moved.get(buffer, buffer), indices), compat.dtype_of(e))
 
     return visit(index)
+
+
+def _either(condition: Expr, a: Expr, b: Expr) -> Expr:
+    """Return one of two values. Both are computed if that is cheap and reads registers alone."""
+    if compat.structural_equal(a, b) or compat.int_value(condition) == 1:
+        return a
+    if compat.int_value(condition) == 0:
+        return b
+    read = [compat.load_buffer(e) for value in (a, b) for e in compat.loads_in(value)]
+    cheap = all(buffer.scope() == "local" for buffer in read) and not is_heavy(a) and not is_heavy(b)
+    return tir.Select(condition, a, b) if cheap else tir.if_then_else(condition, a, b)
 
 
 def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:

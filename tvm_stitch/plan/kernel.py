@@ -8,7 +8,7 @@ is one phase of one stage, the whole graph.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -21,6 +21,7 @@ from .dominants import Group
 from .gpu.mapping import CrossBlockReduction, RowMapping
 from .iteration.alignment import Alignment, Key
 from .iteration.contiguity import access_elements
+from .iteration.guarded_loads import GuardedLoads, guarded_loads
 from .iteration.loops import Leaf, LoopNest, RowLoop, is_streamed
 from .iteration.pieces import Choice, choice_of
 from .layout import SharedBuffer, SharedMemory, StageLayout
@@ -161,6 +162,10 @@ class Stage:
     def choice(self, key: Key, columns: Extent) -> Choice | None:
         """Return the inputs of which a thread chooses one for several columns of a value, if the value is that."""
         return choice_of(self.alignment, key, columns, self.row_mapping.of(columns).vector)
+
+    def guarded_loads(self, p: RowLoop, values: Iterable[Key]) -> GuardedLoads:
+        """Return the loads below conditions that vectors of these values of a pass need."""
+        return guarded_loads(self.alignment, p, self.row_mapping.of(p.columns).vector, values)
 
     def store_elements(self, key: Key, dtype: str) -> int:
         """Return how many elements of an output, which is in memory as ``dtype``, one access moves."""

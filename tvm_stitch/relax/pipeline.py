@@ -58,11 +58,13 @@ from .layout.padded_taps import PaddedTaps
 from .layout.pads import SinkPads
 from .layout.permutations import PropagatePermutations
 from .layout.reshapes import SinkReshapes
+from .layout.sunk_permutations import SinkPermutations
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
 from .legalize.empty_calls import EmptyCalls
 from .legalize.few_largest import FewLargest
 from .legalize.operators import legalize, legalize_weights
+from .legalize.short_reductions import ShortReductions
 from .legalize.short_scans import ShortScans
 from .legalize.transposed_convolutions import TransposedConvolutions
 from .legalize.widening_casts import WideningCasts
@@ -204,11 +206,15 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
     Row("SinkPads", lambda c: SinkPads(), "Transpose a tensor before its border is added.",
         after={"ConvolutionLayouts.templates": "the conversion stops at pads and leaves transpositions there",
                "ConvolutionLayouts.library": "the conversion stops at pads and leaves transpositions there"}),
+    Row("SinkPermutations", lambda c: SinkPermutations(c.device.choices),
+        "Transpose what is reduced of a tensor, not the tensor.", GPUS,
+        after={"ConvolutionLayouts.library": "the conversion stops at reshapes and leaves transpositions there"}),
     Row("PropagatePermutations", lambda c: PropagatePermutations(c.device.choices),
         "Choose the order of axes of connected element-wise operators that moves the fewest bytes.",
         after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",
                "ConvolutionLayouts.library": "the conversion carries layouts forwards only",
-               "SinkPads": "a transposition in front of a pad can join the operators that make the tensor"}),
+               "SinkPads": "a transposition in front of a pad can join the operators that make the tensor",
+               "SinkPermutations": "a transposition that is sunk meets the one of the next convolution"}),
     Row("PointwiseConvolutions",
         lambda c: PointwiseConvolutions(has_cublaslt(c.config), c.device.choices, c.config.scaled_weights),
         "Write convolutions of one position as matmuls that compute the bias, residual and ReLU behind them.",
@@ -243,6 +249,9 @@ LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libr
 
 LEGALIZATION = Phase("legalization", "operators become calls of functions, in dataflow blocks", (
     Row("KeepZeros", lambda c: KeepZeros(), "Keep products with a constant zero, which are NaN for infinite operands."),
+    Row("ShortReductions", lambda c: ShortReductions(c.device.choices),
+        "Add up a few elements far apart in memory as an element-wise operator does.", GPUS,
+        after={"layouts": "the layout says which elements are neighbours"}),
     Row("Legalize", lambda c: legalize("Legalize"), "Make a function of every operator that is left.",
         after={"KeepZeros": "TVM's legalization folds x * 0 to 0",
                "import-repair": "TVM's legalization fails on calls that are not mended",

@@ -49,6 +49,14 @@ def test_rows_in_order() -> None:
     assert check(d, [d.row, d.column], (3, 7), 7, 1)
 
 
+def test_dimensions_that_no_vector_divides() -> None:
+    """Elements in the order of memory are next to each other across rows of six."""
+    d = Domain(1, flat=True)
+    column = d.column
+    assert check(d, [column // 30, column // 6 % 5, column % 6], (8, 5, 6), 240, 8)
+    assert not check(d, [column // 30, column % 6, column // 6 % 5], (8, 6, 5), 240, 8)
+
+
 def test_shifted_and_strided_columns() -> None:
     d = Domain(3)
     assert not check(d, [d.row, d.column + 1], (3, 20), 16, 4)

@@ -113,6 +113,12 @@ class CpuEmitter:
         return self.bind(part, "part")
 
     # -- Reader ------------------------------------------------------------------------------------------
+    def guarded_input(self, access: Access, point: Point) -> Expr | None:
+        return None
+
+    def condition(self, key: Key, condition: Expr) -> Expr | None:
+        return None
+
     def kept(self, key: Key) -> Expr | None:
         """Return the value from its row buffer, once a whole pass has filled that buffer."""
         if key not in self.ready or self.eval.column is None:

@@ -25,6 +25,7 @@ from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import compute_dtype, convert
 from .memory.async_copies import read_copies
+from .memory.guarded_loads import Loaded, load_guarded
 from .memory.packed_pairs import hold_pairs, widened
 from .memory.piecewise_loads import load_pieces
 from .memory.row_memory import RowMemory
@@ -37,6 +38,7 @@ class SweepEmitter(RowMemory):
         super().__init__(stage, buffers)
         self.value_tiles: dict[Key, Buffer] = {}
         self.pieces: dict[Key, Buffer] = {}  # values of the current step that were loaded piece by piece
+        self.below = Loaded()  # what the current step loaded below conditions
         self.element: Expr | None = None  # the column's position in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, if a row is too long for registers
@@ -66,6 +68,15 @@ class SweepEmitter(RowMemory):
         if tile in self.pairs:
             return widened(self.pairs[tile], element)
         return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
+
+    def guarded_input(self, access: Access, point: Point) -> Expr | None:
+        tile = self.below.tiles.get((access.tensor, point))
+        if tile is None or self.element is None:
+            return None
+        return convert(B.fetch(tile, self.element), compute_dtype(self.buffers.dtype(access.tensor)))
+
+    def condition(self, key: Key, condition: Expr) -> Expr | None:
+        return None if self.element is None else self.below.decided(key, condition, self.element)
 
     def _tile_element(self, tile: Buffer, element: Expr) -> Expr:
         return B.fetch(tile, self.stage_element if tile in self.staged.values() else element)
@@ -125,6 +136,7 @@ class SweepEmitter(RowMemory):
         for leaf in fresh:
             self._load_tile(leaf, p, cm, step)
         self.pieces = load_pieces(self, p, cm, step)
+        self.below = load_guarded(self, p, cm, step, [key for key in p.values if key not in self.pieces])
         ahead = self._load_for_step(p, cm, step)
         if first:
             self.bind_independent()
@@ -133,7 +145,7 @@ class SweepEmitter(RowMemory):
             self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
         for leaf in ahead:
             del self.resident[leaf], self.load_tiles[leaf]
-        self.pieces = {}
+        self.pieces, self.below = {}, Loaded()
         return fresh
 
     def end_sweep(self) -> None:

@@ -22,6 +22,11 @@ class FusionChoices:
     open_bins: int = 8
     """Most scopes that a scope without a path to them is tried with. The bound keeps the work linear in the size of
     the graph."""
+    short_sum: int = 4
+    short_window: int = 9
+    """Most elements of a sum, and of a pool's window, that are added as an element-wise operator does."""
+    neighbours: int = 8
+    """Neighbouring results that must read neighbouring elements then: those of a vector of a half type."""
     cpu_scan_as_sums: int = 128
     gpu_scan_as_sums: int = 512
     """The longest rows whose running sums are added up anew for each element. On a CPU adding 128 elements to each of

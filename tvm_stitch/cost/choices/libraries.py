@@ -43,6 +43,10 @@ class LibraryChoices:
     broadcast_permutation_share: float = 1 / 64
     """The cost of a permutation of a broadcast operand, relative to one that is not broadcast, if extents are
     symbolic. Nothing was measured."""
+    sunk_operators: int = 4
+    """Operators between a transposition and a reduction behind which it is put."""
+    small_operand_share: float = 1 / 8
+    """Elements of an operand that is transposed for that, for each element of the operator's result. Not measured."""
     product_permutation_cost: float = 3.0
     """The cost of a permutation of a product's result, relative to others. Without it, the product's kernel may
     compute the operators that follow. Nothing was measured."""

@@ -26,6 +26,8 @@ class RowChoices:
     them)."""
     hoisted_reads: int = 4
     """Reads from which on a value that no row changes is worth a register for each column."""
+    guarded_visits: int = 512
+    """Most expressions below conditions that are followed to find loads of vectors, in a pass."""
     index_terms: int = 400
     """Terms of a lowered index that a kernel may hold: LLVM takes about a second for 32 lanes of so many."""
 

@@ -103,10 +103,13 @@ def _consecutive(
     groups = extent // steps if isinstance(extent, int) else compat.tir.floordiv(as_expr(extent), steps)
     compat.bind_range(analyzer, group, as_expr(groups))
 
+    # Quotients and remainders of a position are joined before it is written as that of an element of a vector.
+    compat.bind_range(analyzer, variable, as_expr(extent))
+    flat = analyzer.simplify(as_expr(flatten(indices, shape)))
+
     def offset(element: int) -> Expr:
         position = group * steps + element * every
-        flat = flatten([compat.substitute(i, {variable: position}) for i in indices], shape)
-        return as_expr(domain.in_multiples(flat))
+        return as_expr(domain.in_multiples(compat.substitute(flat, {variable: position})))
 
     first = analyzer.simplify(offset(0))
     modular = analyzer.modular_set(first)

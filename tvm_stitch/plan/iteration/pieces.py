@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ... import compat
-from ...compat import Analyzer, Expr
+from ...compat import Expr
 from ...graph.access import branches
 from ...graph.dtype import item_bytes
-from ...graph.extent import Extent, as_expr
+from ...graph.extent import Extent
 from ...graph.ir import Access, Tensor
 from .alignment import Alignment, Key
 from .contiguity import vectorizable
 from .domain import Domain, Point
+from .uniform import is_uniform
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ def _is_uniform(domain: Domain, pieces: tuple[Piece, ...], columns: Extent, vect
     if not isinstance(columns, int) or columns % vector:
         return False
     for piece in pieces:
-        if piece.condition is not None and not _holds_for_all(domain, piece.condition, columns, vector):
+        if piece.condition is not None and not is_uniform(domain, piece.condition, columns, vector):
             return False
         if piece.tensor is None or piece.point is None:
             continue
@@ -113,33 +114,3 @@ def _is_uniform(domain: Domain, pieces: tuple[Piece, ...], columns: Extent, vect
         if not vectorizable(domain, indices, piece.tensor.shape, columns, vector):
             return False
     return True
-
-
-def _holds_for_all(domain: Domain, condition: Expr, columns: int, vector: int) -> bool:
-    """Return whether a condition holds for all columns of any aligned vector, or for none."""
-    kind = compat.kind(condition)
-    if kind in ("And", "Or"):
-        return all(_holds_for_all(domain, side, columns, vector) for side in (condition.a, condition.b))
-    if kind not in ("LT", "LE", "GT", "GE"):
-        return False
-    less, greater = (condition.a, condition.b) if kind in ("LT", "LE") else (condition.b, condition.a)
-    slack = (
-        greater - less if kind in ("LE", "GE") else greater - less - 1
-    )  # the condition holds if it is >= 0
-    analyzer = Analyzer()
-    group = compat.tir.Var("group", "int64")
-    compat.bind_range(analyzer, domain.row, as_expr(domain.rows))
-    compat.bind_range(analyzer, group, as_expr(columns // vector))
-
-    def at(element: int) -> Expr:
-        return analyzer.simplify(compat.substitute(slack, {domain.column: group * vector + element}))
-
-    first = at(0)
-    steps = range(1, vector)
-    if all(analyzer.can_prove_equal(at(e), first) for e in steps):
-        return True
-    for slope, rest in ((1, 0), (-1, vector - 1)):
-        if all(analyzer.can_prove_equal(at(e) - first, slope * e) for e in steps):
-            remainder = compat.tir.floormod(first, compat.const(vector, compat.dtype_of(first)))
-            return bool(analyzer.can_prove_equal(remainder, rest))
-    return False

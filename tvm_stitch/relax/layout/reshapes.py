@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
+from ...graph.dtype import item_bytes
 from ...graph.extent import Extent, is_number, same, same_shape
 from ...support.module_pass import module_pass
 from ..quantize.parameters import DEQUANTIZE, QUANTIZE
@@ -55,13 +56,25 @@ def _computed_before(match: Match) -> relax.Expr | None:
         return None
     if not is_elementwise(call):
         return None
-    source = _on_sources(match, shape) if shape else None
+    source = _on_sources(match, shape) if shape and not _is_stored_wider(match) else None
     if source is not None:
         notes[var] = source
         return relax.op.reshape(source, var.ty.shape)
     if any(notes.get(arg, 0) is None and same_shape(shape_of(arg) or (), shape) for arg in call.args):
         notes[var] = None
     return None
+
+
+def _is_stored_wider(match: Match) -> bool:
+    """Return whether the operator widens elements, and something else than element-wise operators reads these.
+
+    Behind a reshape each reader casts elements as it loads them. In front of it, the wider elements are stored.
+    """
+    if match.name != "relax.astype":
+        return False
+    before, after = (item_bytes(str(value.ty.dtype)) for value in (match.before.args[0], match.before))
+    readers = match.readers.get(match.var, [None])
+    return before < after and any(each is None or not is_elementwise(each.value) for each in readers)
 
 
 def _on_sources(match: Match, shape: Sequence[Extent]) -> relax.Var | None:

@@ -54,7 +54,8 @@ def padded(shape: tuple[int, ...], dtype: str) -> tuple[tvm.IRModule, list[Spec]
 
 def widest_load(source: str, name: str) -> int:
     """The bytes of the widest load of a parameter."""
-    types = {"uint4": 16, "float4": 16, "uint2": 8, "half4": 8, "uint1": 4, "half2": 4}
+    types = {"uint4": 16, "float4": 16, "uint2": 8, "float2": 8, "half4": 8, "nv_bfloat164": 8}
+    types |= {"uint1": 4, "half2": 4, "nv_bfloat162": 4}
     return max([size for word, size in types.items() if f"*({word}*)({name}_ptr" in source], default=0)
 
 
