@@ -41,7 +41,9 @@ help:
 run: venv
 	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)") $(addprefix --shape ,$(SHAPE))
 
-# Both suites run, one for each TVM. A failure of either fails the target.
+# Both suites run, one for each TVM. A failure of either fails the target. Hundreds of tests start Python: it keeps what
+# it compiled.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: venv venv-relay
 	@status=0; \
 	echo "tests, with Relax ($(VENV))"; \

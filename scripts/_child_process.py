@@ -22,10 +22,12 @@ class LinesOfJson:
 
     Args:
         command: the file to run, and its arguments.
+        environment: variables that it has besides those of this process.
     """
 
-    def __init__(self, command: Sequence[str]):
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self._command = [sys.executable, *command]
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
 
@@ -38,6 +40,7 @@ class LinesOfJson:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
+                env=self._environment,
             )
             self._lines = queue.Queue()
             threading.Thread(target=self._collect, args=(self._process, self._lines), daemon=True).start()

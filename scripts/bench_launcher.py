@@ -5,11 +5,13 @@
     python scripts/bench_launcher.py
     python scripts/bench_launcher.py --threads 2 --blocks 15 --scenarios alone busy
     python scripts/bench_launcher.py --model resnet18 --scenarios alone
+    python scripts/bench_launcher.py --launcher before=FOLDER    # a folder with another native/ of the launcher
 
 Contenders are a model with the launcher of tvm_stitch, the same model with TVM's thread pool, and ONNX Runtime. Each
 has a process of its own. Models of ``bench_models.py`` are measured without ONNX Runtime. Blocks of calls go round the
 contenders and scenarios. A block's time is the median of its calls. The table shows the median of the blocks, and its
-ratio to the contender's blocks alone.
+ratio to the contender's blocks alone. Below it are the cores that threads of ONNX Runtime and PyTorch keep busy after a
+call.
 
 Exit code: 0, or 1 if the results differ, 2 for a usage error.
 """
@@ -42,9 +44,13 @@ SCENARIOS = {
     "alone": "one call after the other",
     "busy": "another process keeps a core busy",
     "onnxruntime": "each behind a call of ONNX Runtime",
+    "onnxruntime-asleep": "the same, and its threads do not spin",
     "pytorch": "each behind an operation of PyTorch",
+    "pytorch-asleep": "the same, and its threads do not spin",
     "threads": "two models in two threads",
 }
+PASSIVE = {"OMP_WAIT_POLICY": "passive"}
+"""Lets threads of PyTorch sleep when an operation ends. It is read when PyTorch is loaded."""
 ENCODER = "encoder"
 """The demonstration's encoder, with two layers."""
 
@@ -70,13 +76,18 @@ def calls_of(folder: Path, contender: str) -> list[Call]:
     return calls
 
 
-def onnxruntime_call(folder: Path) -> Call:
-    """Return a call of the encoder by ONNX Runtime, with its default options."""
+def onnxruntime_call(folder: Path, spins: bool = True) -> Call:
+    """Return a call of the encoder by ONNX Runtime, whose threads spin behind it by default."""
     import numpy as np
     import onnxruntime
 
     given = dict(np.load(folder / "encoder.npz"))
-    session = onnxruntime.InferenceSession(folder / "encoder.onnx", providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    if not spins:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(
+        folder / "encoder.onnx", options, providers=["CPUExecutionProvider"]
+    )
     return lambda: session.run(None, given)
 
 
@@ -86,6 +97,25 @@ def pytorch_call() -> Call:
 
     left, right = torch.randn(256, 384), torch.randn(384, 384)
     return lambda: torch.softmax(left @ right, -1)
+
+
+def before_calls(scenario: str, folder: Path) -> Call | None:
+    """Return what runs in front of each call of a scenario, or None."""
+    if scenario.startswith("onnxruntime"):
+        return onnxruntime_call(folder, scenario == "onnxruntime")
+    return pytorch_call() if scenario.startswith("pytorch") else None
+
+
+def busy_cores(call: Call, blocks: int = 20, seconds: float = 1e-3) -> float:
+    """Return how many cores threads of this process keep busy while it sleeps for ``seconds`` behind a call."""
+    found = []
+    for _ in range(blocks):
+        call()
+        begin, spent = time.perf_counter(), time.process_time()
+        time.sleep(seconds)
+        found.append((time.process_time() - spent) / (time.perf_counter() - begin))
+        time.sleep(0.05)  # until they sleep
+    return statistics.median(found)
 
 
 def in_two_threads(calls: Sequence[Call], count: int) -> list[float]:
@@ -118,7 +148,10 @@ def timed(call: Call, count: int, before: Call | None = None) -> list[float]:
 
 
 def child(folder: Path, contender: str) -> None:
-    """Answer each line ``[scenario, calls]`` by the seconds of the calls, and the first by the model's result too."""
+    """Answer each line ``[scenario, calls]`` by the seconds of its calls. No calls ask for the busy cores before one.
+
+    Writes the model's result first.
+    """
     import numpy as np
 
     calls = calls_of(folder, contender)
@@ -127,18 +160,20 @@ def child(folder: Path, contender: str) -> None:
     while not hasattr(first, "shape"):
         first = first[0]
     np.save(folder / f"{contender}.npy", first if contender == "onnxruntime" else first.numpy())
-    before: dict[str, Call] = {}
+    before: dict[str, Call | None] = {}
     for line in sys.stdin:
         scenario, count = json.loads(line)
-        if scenario == "onnxruntime" and scenario not in before:
-            before[scenario] = onnxruntime_call(folder)
-        if scenario == "pytorch" and scenario not in before:
-            before[scenario] = pytorch_call()
-        timed(calls[0], 3, before.get(scenario))
+        if scenario not in before:
+            before[scenario] = before_calls(scenario, folder)
+        behind = before[scenario]
+        if count == 0:
+            print(json.dumps([busy_cores(behind) if behind else 0.0]), flush=True)
+            continue
+        timed(calls[0], 3, behind)
         if scenario == "threads":
             spent = in_two_threads(calls, count)
         else:
-            spent = timed(calls[0], count, before.get(scenario))
+            spent = timed(calls[0], count, behind)
         print(json.dumps(spent), flush=True)
 
 
@@ -148,8 +183,11 @@ def spin() -> None:
         pass
 
 
-def compile_into(folder: Path, model: str, threads: int) -> None:
-    """Write a model, compiled with the launcher and with TVM's pool, its inputs, and the encoder as ONNX too."""
+def compile_into(folder: Path, model: str, threads: int, native: str, contenders: Sequence[str]) -> None:
+    """Write a model for some contenders, its inputs, and the encoder as ONNX too.
+
+    ``native`` is a folder with other sources of the launcher, or "".
+    """
     import _checkout  # noqa: F401  (puts the packages on the path)
     import numpy as np
     import onnx
@@ -157,8 +195,13 @@ def compile_into(folder: Path, model: str, threads: int) -> None:
     from models.load import Loaded, relax_module
 
     import tvm_stitch
+    from tvm_stitch.compute.cpu.launch import launcher
+    from tvm_stitch.deploy.embedded import Embedded
     from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
+    if native:
+        headers = tuple(sorted(Path(native).glob("*.h")))
+        launcher.CODE = Embedded(Path(native) / "launcher.cc", "a launcher of parallel regions", headers)
     config = BertConfig(layers=2)
     made = build_bert(config)
     onnx.save(made, str(folder / "encoder.onnx"))
@@ -169,7 +212,7 @@ def compile_into(folder: Path, model: str, threads: int) -> None:
         loaded = Loaded.of(job)
         made = relax_module(job, loaded)
         np.savez(folder / "inputs.npz", *loaded.arrays(job.dtype))
-    for contender in ("launcher", "tvm"):
+    for contender in contenders:
         options = tvm_stitch.StitchConfig(tvm_thread_pool=contender == "tvm")
         executable = tvm_stitch.compile(made, config=options)
         for number in range(2):
@@ -180,13 +223,24 @@ def measure(
     folder: Path, contenders: Sequence[str], scenarios: Sequence[str], blocks: int, calls: int
 ) -> dict[tuple[str, str], list[float]]:
     """Return the milliseconds of each block by contender and scenario."""
-    children = {name: LinesOfJson([__file__, "--child", str(folder), name]) for name in contenders}
+    children = {
+        (name, passive): LinesOfJson(
+            [__file__, "--child", str(folder), name], environment=PASSIVE if passive else None
+        )
+        for name in contenders
+        for passive in (False, True)
+    }
     found: dict[tuple[str, str], list[float]] = {}
+    for scenario in scenarios:
+        process = children[contenders[0], scenario == "pytorch-asleep"]
+        process.write([scenario, 0])
+        found["", scenario] = process.read(120) or [0.0]
     for _ in range(blocks):
         for scenario in scenarios:
-            for name, process in children.items():
-                if scenario == name:
+            for name in contenders:
+                if scenario.startswith(name):
                     continue
+                process = children[name, scenario == "pytorch-asleep"]
                 time.sleep(0.1)  # threads of the last contender spin
                 busy = multiprocessing.Process(target=spin, daemon=True)
                 if scenario == "busy":
@@ -217,6 +271,9 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--calls", type=int, default=20, help="calls of a block")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument(
+        "--launcher", action="append", default=[], metavar="NAME=FOLDER", help="another version to measure"
+    )
     args = parser.parse_args()
     if args.threads:
         os.environ["TVM_NUM_THREADS"] = str(args.threads)
@@ -226,16 +283,19 @@ def main() -> int:
     import tvm_stitch  # noqa: F401  (sets TVM_NUM_THREADS for the children)
 
     threads = os.environ["TVM_NUM_THREADS"]
-    contenders = [name for name in CONTENDERS if args.model == ENCODER or name != "onnxruntime"]
+    others = dict(each.split("=", 1) for each in args.launcher)
+    titles = {**{name: f"launcher {name}" for name in others}, **CONTENDERS}
+    contenders = [name for name in titles if args.model == ENCODER or name != "onnxruntime"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        compiler = multiprocessing.get_context("spawn").Process(
-            target=compile_into, args=(folder, args.model, int(threads))
-        )
-        compiler.start()
-        compiler.join()
-        if compiler.exitcode:
-            return 1
+        for native, made in [("", ["launcher", "tvm"]), *((each, [name]) for name, each in others.items())]:
+            compiler = multiprocessing.get_context("spawn").Process(
+                target=compile_into, args=(folder, args.model, int(threads), native, made)
+            )
+            compiler.start()
+            compiler.join()
+            if compiler.exitcode:
+                return 1
         found = measure(folder, contenders, args.scenarios, args.blocks, args.calls)
         results = {contender: np.load(folder / f"{contender}.npy") for contender in contenders}
     print(f"{args.model}, {threads} threads, ms a call (ratio to alone) [least and most of the blocks]")
@@ -254,10 +314,15 @@ def main() -> int:
                 else ""
             )
         rows.append([SCENARIOS[scenario], *cells])
-    print(aligned(["scenario", *(CONTENDERS[name] for name in contenders)], rows))
+    print(aligned(["scenario", *(titles[name] for name in contenders)], rows))
+    for scenario in args.scenarios:
+        if scenario.startswith(("onnxruntime", "pytorch")):
+            print(
+                f"cores busy in the millisecond before a call, {SCENARIOS[scenario]}: {found['', scenario][0]:.1f}"
+            )
     last = results[contenders[-1]]
     error = max(float(np.abs(result - last).max()) for result in results.values())
-    print(f"greatest difference from {CONTENDERS[contenders[-1]]}: {error:.1e}")
+    print(f"greatest difference from {titles[contenders[-1]]}: {error:.1e}")
     return 0 if error < 1e-3 * max(1.0, float(np.abs(last).max())) else 1
 
 

@@ -5,8 +5,8 @@
     python scripts/report_accessibility.py --axe node_modules/axe-core/axe.min.js
 
 The reports are those of a BERT encoder, a block of a U-Net and a step of a decoder, and the difference of two
-configurations. Each is checked at the width of a desk and of a phone, in light and dark colours, and with an open
-panel. A line for each says which rules are violated, and where. The exit code is 1 if there is a violation, if a
+configurations of each. Each is checked at the width of a desk and of a phone, in light and dark colours, and with an
+open panel. A line for each says which rules are violated, and where. The exit code is 1 if there is a violation, if a
 control is not reached by the keyboard, or if the page scrolls sideways.
 """
 
@@ -16,6 +16,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,34 +132,42 @@ def told(found: Mapping[str, Any], width: int) -> list[str]:
     return lines
 
 
-def _bert() -> str:
-    return tvm_stitch.explain(from_onnx_named(build_bert()), "cuda").to_html("BERT encoder")
+def _bert() -> Any:
+    return from_onnx_named(build_bert())
 
 
-def _unet_block() -> str:
+def _unet_block() -> Any:
     from report_opening import imported
 
-    return tvm_stitch.explain(imported("unet-block", "small"), "cuda").to_html("U-Net block")
+    return imported("unet-block", "small")
 
 
-def _decoder() -> str:
+def _decoder() -> Any:
     from models.decoder_step import Decoder, as_relax
 
     sizes = Decoder(layers=2, hidden=256, heads=8, key_heads=2, inner=512, cache=128, words=1000)
-    return tvm_stitch.explain(as_relax(sizes), "cuda").to_html("A step of a decoder")
+    return as_relax(sizes)
 
 
-def _difference() -> str:
-    mod = from_onnx_named(build_bert())
-    plain = tvm_stitch.StitchConfig(epilogues=False)
-    return tvm_stitch.explain(mod, "native").against(tvm_stitch.explain(mod, "native", plain)).to_html("BERT")
+def _report(make: Callable[[], Any], title: str) -> str:
+    return tvm_stitch.explain(make(), "cuda").to_html(title)
 
 
+def difference(make: Callable[[], Any], title: str) -> str:
+    """Return the page that compares the default configuration for this CPU with one without epilogues."""
+    mod, plain = make(), tvm_stitch.StitchConfig(epilogues=False)
+    return tvm_stitch.explain(mod, "native").against(tvm_stitch.explain(mod, "native", plain)).to_html(title)
+
+
+MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "bert": (_bert, "BERT encoder"),
+    "unet-block": (_unet_block, "U-Net block"),
+    "decoder": (_decoder, "A step of a decoder"),
+}
+"""The models by name, each with its title."""
 PAGES: dict[str, Callable[[], str]] = {
-    "bert": _bert,
-    "unet-block": _unet_block,
-    "decoder": _decoder,
-    "difference": _difference,
+    **{name: partial(_report, *model) for name, model in MODELS.items()},
+    **{f"difference-{name}": partial(difference, *model) for name, model in MODELS.items()},
 }
 """The pages by name."""
 

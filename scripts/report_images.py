@@ -4,7 +4,8 @@
     python scripts/report_images.py
 
 writes docs/images/report-graph.png (for a CUDA device) and report-edge.png (for this CPU, in dark colours, with an edge
-selected) of the BERT encoder that ``make run`` builds.
+selected) of the BERT encoder that ``make run`` builds. ``report-difference.png`` compares two configurations
+for this CPU, the default and one without epilogues, on a step of a decoder.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from pathlib import Path
 
 from _browser import find_browser
 from _checkout import ROOT  # also puts the packages on the path
+from report_accessibility import MODELS, difference
 
 import tvm_stitch
-from tvm_stitch.importers.onnx.names import from_onnx_named
-from tvm_stitch.testing.workloads.bert import build_bert
 
 STEPS = {
     "report-graph.png": "",
@@ -29,6 +29,7 @@ STEPS = {
       links[links.length - 1].dispatchEvent(new MouseEvent("click", { bubbles: true }));
     """,
 }
+DIFFERENCE = "report-difference.png"
 TARGETS = {"report-graph.png": "cuda", "report-edge.png": "native"}
 
 
@@ -38,11 +39,14 @@ def main() -> int:
     if browser is None:
         print("error: no Chromium found: install one, or name one in CHROMIUM", file=sys.stderr)
         return 2
-    mod = from_onnx_named(build_bert())
+    mod = MODELS["bert"][0]()
     for name, target in TARGETS.items():
         page = tvm_stitch.explain(mod, target).to_html("BERT encoder")
         take(page, STEPS[name], ROOT / "docs" / "images" / name, browser)
         print(f"docs/images/{name}")
+    page = difference(*MODELS["decoder"])
+    take(page, "", ROOT / "docs" / "images" / DIFFERENCE, browser)
+    print(f"docs/images/{DIFFERENCE}")
     return 0
 
 

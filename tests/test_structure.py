@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import os
 import re
@@ -37,7 +38,7 @@ def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> se
     A module behind a package brings the package's own file with it, where the importer is not in that package itself.
     """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in _import_statements(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -51,6 +52,12 @@ def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> se
         outer = {".".join(parts[:n]) for n in range(1, len(parts))}
         found |= {package for package in outer if not f"{name}.".startswith(f"{package}.")}
     return (found & modules) - {name}
+
+
+@functools.cache
+def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """Return the import statements anywhere in a source."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def _modules(root: Path, pattern: str) -> dict[str, Path]:

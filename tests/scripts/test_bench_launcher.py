@@ -28,3 +28,20 @@ def test_two_models_run_at_once() -> None:
 def test_an_unknown_scenario() -> None:
     command = [sys.executable, str(SCRIPT), "--scenarios", "asleep"]
     assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 2
+
+
+def test_threads_that_spin_behind_a_call_are_counted() -> None:
+    ended = threading.Event()
+    spinning = threading.Thread(target=lambda: [None for _ in iter(ended.is_set, True)])
+    spinning.start()
+    try:
+        assert bench_launcher.busy_cores(lambda: None, blocks=3, seconds=0.02) > 0.1
+    finally:
+        ended.set()
+        spinning.join()
+    assert bench_launcher.busy_cores(lambda: None, blocks=3, seconds=0.02) < 0.5
+
+
+def test_what_runs_before_calls(tmp_path: Path) -> None:
+    assert bench_launcher.before_calls("busy", tmp_path) is None
+    assert set(bench_launcher.SCENARIOS) > {"onnxruntime-asleep", "pytorch-asleep"}

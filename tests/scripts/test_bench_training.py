@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,26 @@ pytest.importorskip("torch")
 import bench_training as script  # noqa: E402
 
 
+class Wrong(script.PyTorch):
+    """PyTorch's step, with other results."""
+
+    def __init__(self, step: Any, target: Any):
+        super().__init__(step, "cpu", compiled=False)
+
+    def outputs(self) -> list[np.ndarray]:
+        return [value + 1 for value in super().outputs()]
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_step_is_timed_and_compared(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = script.STEPS["residual"]("small")
+    monkeypatch.setitem(script.STEPS, "residual", lambda size: made)
+    monkeypatch.setattr(script, "time_on_cpu", partial(script.time_on_cpu, blocks=2, seconds_per_block=0.01))
     options = ["--size", "small", "--target", "llvm", "--contenders", "stitched,eager", "--steps", "residual"]
     assert script.main(options) == 0
     told = capsys.readouterr().out
     assert "stitched" in told and "eager" in told and "best peer/ours" in told
-    monkeypatch.setattr(script, "TOLERANCE", 0.0)
+    monkeypatch.setattr(script, "Stitched", Wrong)
     assert script.main(options) == 1
 
 

@@ -29,10 +29,10 @@ def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
         Failure: if it has no such device, or an older CPU.
         UsageError: if a shape is symbolic.
     """
-    from ..execution.tensors import make_inputs
+    from ..execution.tensors import SymbolicShape, make_inputs
 
     check_here(job.target)
     try:
         return make_inputs(job.model.inputs, seed)
-    except ValueError as error:
-        raise UsageError(f"{error}: --shape INPUT=1,128") from None
+    except SymbolicShape as error:
+        raise UsageError(f"{error}: {error.spec.shape_option}, each N a number") from None

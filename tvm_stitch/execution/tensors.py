@@ -39,6 +39,11 @@ class TensorSpec:
         """True if every dimension is a number."""
         return all(isinstance(d, int) for d in self.shape)
 
+    @property
+    def shape_option(self) -> str:
+        """The command line's option for a shape of this input, with N for each symbolic dimension."""
+        return f"--shape {self.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in self.shape)}"
+
     def takes(self, shape: Sequence[int]) -> bool:
         """Return whether a shape fits. A symbolic dimension fits any size."""
         return len(shape) == len(self.shape) and all(
@@ -69,18 +74,26 @@ def _spec(name: str, info: Any) -> TensorSpec:
     return TensorSpec(name, sizes, str(info.dtype))
 
 
+class SymbolicShape(ValueError):
+    """No inputs can be made, because an input has a symbolic dimension."""
+
+    def __init__(self, spec: TensorSpec):
+        super().__init__(f"the input {spec} has a symbolic dimension; a shape must be given for it")
+        self.spec = spec
+
+
 def make_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
     """Return seeded random inputs: standard normal floats, and 0 or 1 for other types (valid as tokens, indices and
     masks).
 
     Raises:
-        ValueError: if a dimension is symbolic.
+        SymbolicShape: if a dimension is symbolic.
     """
     rng = np.random.default_rng(seed)
     inputs = {}
     for spec in specs:
         if not all(isinstance(d, int) for d in spec.shape):
-            raise ValueError(f"the input {spec} has a symbolic dimension; a shape must be given for it")
+            raise SymbolicShape(spec)
         shape = tuple(int(d) for d in spec.shape)
         if spec.dtype.startswith(("float", "bfloat")):
             inputs[spec.name] = rng.standard_normal(shape).astype(spec.numpy_dtype)

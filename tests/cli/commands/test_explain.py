@@ -98,7 +98,7 @@ def test_explain_measures(model: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "a shape must be given for it: --shape INPUT=1,128"),
+        ((), 2, "a shape must be given for it: --shape x=N,"),
         (("--shape", "x=8,16", "--target", "cuda"), 1, "no cuda device here; compile and explain need none"),
         (("--shape", "x=8,16", "--repeats", "0"), 2, "--repeats must be at least 1"),
         (("--shape", "x=8,16", "--why", "h", "p"), 2, "give one of them"),

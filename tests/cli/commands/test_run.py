@@ -91,7 +91,10 @@ def test_a_model_for_a_device_that_is_not_here(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "has a symbolic dimension; a shape must be given for it: --shape INPUT=1,128, or --input"),
+        (
+            [],
+            "has a symbolic dimension; a shape must be given for it: --shape x=N,16, each N a number, or --input",
+        ),
         (["--shape", "x=2,17"], "does not fit the input x: float32[batch, 16]"),
         (["--shape", "z=2,16"], "no input 'z'; its inputs are x: float32[batch, 16]"),
         (["-i", "no.npy"], "no file no.npy"),

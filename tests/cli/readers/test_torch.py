@@ -75,15 +75,13 @@ def test_explain_names_modules(program: Path, capfd: pytest.CaptureFixture[str])
     assert code == 0 and stdout.startswith("inner/addmm and _softmax are in one kernel: ")
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_bench_compares_with_pytorch(
-    precision: str, program: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--shape", "x_0=6,16", "--repeats", 2, "--json", "--precision", precision)
+def test_bench_compares_with_pytorch(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In bfloat16 here; other tests have float32, and float16."""
+    arguments = ("--shape", "x_0=6,16", "--repeats", 2, "--json", "--precision", "bfloat16")
     code, stdout, _ = run(capfd, "bench", program, *arguments)
     data = json.loads(stdout)
     assert code == 0 and data["peer"]["name"] == "PyTorch"
-    assert data["stitched"]["max_abs_error"] < (1e-5 if precision == "float32" else 0.1)
+    assert data["stitched"]["max_abs_error"] < 0.1
 
 
 def test_torch_is_missing(

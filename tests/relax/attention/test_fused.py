@@ -6,38 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
-from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.graph.helpers import build, symbol
+from tests.relax.attention.attention_graphs import TARGET, B, D, H, S, T, fused, heads, kernels
 from tests.relax.modules import operators
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.records.decisions import decisions_of, without_decisions
-from tvm_stitch.relax.attention.fused import FusedAttention
 from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.target import resolve_target
 
-TARGET = emulated_target()
-B, H, S, T, D = 2, 4, 20, 24, 16
 Body = Callable[..., Any]
-
-
-def fused(mod: tvm.IRModule, target: Any = TARGET, **options: Any) -> tuple[tvm.IRModule, dict[str, str]]:
-    made = FusedAttention(target, StitchConfig(**options))(mod)
-    return without_decisions(made), dict(decisions_of(made).computed)
-
-
-def kernels(mod: tvm.IRModule) -> int:
-    return sum(isinstance(func, tirx.PrimFunc) for _, func in mod.functions_items())
 
 
 def scalar(value: float) -> Any:
@@ -50,10 +35,6 @@ def core(emit: Any, q: Any, k: Any, v: Any, between: Body | None = None) -> Any:
     scores = emit(R.matmul(q, emit(R.permute_dims(k, [*axes[:-2], axes[-1], axes[-2]]))))
     scores = between(emit, scores) if between else scores
     return emit(R.matmul(emit(R.nn.softmax(scores, -1)), v))
-
-
-def heads(emit: Any, x: Any) -> Any:
-    return emit(R.permute_dims(x, [0, 2, 1, 3]))
 
 
 def projected(emit: Any, qkv: Any) -> Any:
@@ -371,6 +352,7 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float = 1.0) ->
 
 
 QS, KS = (2, 3, S, D), (2, 3, T, D)
+
 LOOKALIKES: list[tuple[Body, list[tuple[int, ...]], Callable[..., np.ndarray]]] = [
     (
         wide_heads,
@@ -401,180 +383,3 @@ def test_what_nearly_is_attention(
     ).check()
     exact = wanted(*(a.astype("float64") for a in arrays))
     np.testing.assert_allclose(run.outputs[0].astype("float64"), exact, rtol=0, atol=3e-2)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("least", [-1.0, 1.0])
-def test_masks_of_the_least_number(dtype: str, least: float) -> None:
-    """Finite, however great: a query of which all keys have it sees all alike."""
-    case = Case(1, 2, 16, 20, 16, "bfloat16", (1, 1, 16, 20), dtype)
-    arrays = inputs(case, np.random.default_rng())
-    arrays[3] = np.zeros((1, 1, 16, 20), arrays[3].dtype)
-    arrays[3][..., 7, :] = least * float(ml_dtypes.finfo(arrays[3].dtype).max)
-    run = run_cuda(
-        module(case),
-        arrays,
-        relax_pipeline=tvm_stitch.relax.pipeline(TARGET),
-        target=TARGET,
-        tir_pipeline=LOWERING,
-    ).check()
-    np.testing.assert_allclose(run.outputs[0].astype("float64"), reference(case, arrays), rtol=0, atol=3e-2)
-
-
-def test_attention_is_ours_on_a_cpu_where_products_are_tvm_s() -> None:
-    target, mod = resolve_target("llvm"), module(Case(B, H, S, T, D, dtype="float32"))
-    asked, told = fused(mod, target, compute="tvm, attention=auto")
-    assert kernels(asked) == 1 and "our kernel" in " ".join(told.values())
-    left, told = fused(mod, target, compute="tvm")
-    assert kernels(left) == 0 and "asked for" in " ".join(told.values())
-
-
-def hiding(rows: int, columns: int, seen: int, hides: float = -np.inf) -> np.ndarray:
-    """A mask by which the first query sees ``seen`` keys, and each other one more than the query before."""
-    return np.where(np.tri(rows, columns, seen - 1, dtype=bool), 0, hides).astype("float32")
-
-
-def with_mask(case: Case, mask: np.ndarray) -> tvm.IRModule:
-    return relax.transform.BindParams("main", {"mask": tvm.runtime.tensor(mask.astype(case.dtype))})(
-        module(case)
-    )
-
-
-@pytest.mark.parametrize("safe", [False, True])
-@pytest.mark.parametrize(
-    ("queries", "keys", "seen"), [(20, 20, 1), (20, 24, 5), (20, 16, 1), (20, 20, 20), (20, 20, 3)]
-)
-def test_a_constant_mask_that_hides_later_keys_is_not_read(
-    queries: int, keys: int, seen: int, safe: bool
-) -> None:
-    case = Case(2, 3, queries, keys, 16, "float32", (1, 1, queries, keys), safe=safe)
-    mask = hiding(queries, keys, seen).reshape(case.mask or ())
-    mod, target = with_mask(case, mask), resolve_target("native")
-    made, told = fused(mod, target)
-    assert kernels(made) == 1 and next(iter(told.values())).endswith("keys, causal")
-    arrays = [*inputs(case, np.random.default_rng(1))[:3], mask]
-    executable = tvm.compile(mod, target, relax_pipeline=tvm_stitch.relax.pipeline(target))
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays[:3])).numpy()
-    np.testing.assert_allclose(found, reference(case, arrays), rtol=0, atol=1e-5)
-
-
-def changed_mask(place: tuple[int, int], value: float) -> np.ndarray:
-    mask = hiding(20, 20, 1)
-    mask[place] = value
-    return mask
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        hiding(20, 20, 0),  # a query that sees no key
-        hiding(20, 20, 1, np.finfo("float32").min),
-        changed_mask((7, 3), 0.5),
-        changed_mask((7, 3), -np.inf),
-        changed_mask((7, 9), 0),
-        np.repeat(hiding(20, 20, 1)[None], 3, 0),
-    ],
-    ids=["none", "finite", "another number", "a hole", "a later key", "of heads"],
-)
-def test_other_constant_masks_are_read(mask: np.ndarray) -> None:
-    shape = (1, *([1] * (3 - mask.ndim)), *mask.shape)
-    case = Case(2, 3, 20, 20, 16, "float32", shape)
-    made, told = fused(with_mask(case, mask.reshape(shape)), resolve_target("native"))
-    assert kernels(made) == 1 and next(iter(told.values())).endswith("with a mask")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("widened", [False, True])
-def test_keys_of_several_heads_are_read_once_on_a_cpu(dtype: str, widened: bool) -> None:
-    """Heads that repeat keys are further queries. Casts of half types to float32 are the kernel's."""
-    queries, heads, group, keys, size = 2, 3, 4, 70, 16
-    builder = relax.BlockBuilder()
-    shapes = ((heads * group, queries), (heads, keys), (heads, keys))
-    params = [
-        relax.Var(name, relax.TensorType((1, *shape, size), dtype)) for name, shape in zip("qkv", shapes)
-    ]
-    emit = builder.emit
-    with builder.function("main", params):
-        with builder.dataflow():
-            q, k, v = params
-            k, v = (
-                emit(
-                    R.reshape(
-                        emit(R.broadcast_to(emit(R.expand_dims(x, 2)), (1, heads, group, keys, size))),
-                        (1, heads * group, keys, size),
-                    )
-                )
-                for x in (k, v)
-            )
-            if widened:
-                q, k, v = (emit(R.astype(x, "float32")) for x in (q, k, v))
-            scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
-            weights = emit(R.nn.softmax(emit(R.multiply(scores, relax.const(0.25, str(scores.ty.dtype))))))
-            result = builder.emit_output(R.matmul(weights, v))
-        builder.emit_func_output(result)
-    mod, target = builder.get(), tvm.target.Target("llvm")
-    assert count_kernels(mod, target, tvm_stitch.relax.pipeline(target)).total == 1
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal((1, *shape, size)).astype(dtype) for shape in shapes]
-    executable = tvm.compile(mod, target, relax_pipeline=tvm_stitch.relax.pipeline(target))
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    found = main(*[tvm.runtime.tensor(array) for array in arrays]).numpy().astype("float64")
-    q, k, v = (array.astype("float64") for array in arrays)
-    k, v = (np.repeat(x, group, 1) for x in (k, v))
-    scores = q @ k.swapaxes(2, 3) * 0.25
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    wanted = weights / weights.sum(-1, keepdims=True) @ v
-    tolerance = 5e-3 if dtype == "bfloat16" and not widened else 1e-6
-    assert np.abs(found - wanted).max() <= tolerance * np.abs(wanted).max()
-
-
-@pytest.mark.parametrize(("queries", "kept"), [(1, "bfloat16"), (40, "float32")])
-def test_few_queries_read_keys_as_they_lie(queries: int, kept: str) -> None:
-    """A cache of a half type is not widened in memory, and heads that share keys are not copied."""
-
-    def widened(emit: Any, q: Any, k: Any, v: Any) -> Any:
-        def repeated(x: Any) -> Any:
-            shape = [B, H // 2, 2, T, D]
-            return emit(R.reshape(emit(R.broadcast_to(emit(R.expand_dims(x, [2])), shape)), [B, H, T, D]))
-
-        q, k, v = (emit(R.astype(x, "float32")) for x in (q, repeated(k), repeated(v)))
-        turned = emit(R.multiply(emit(R.permute_dims(k, [0, 1, 3, 2])), relax.const(0.25, "float32")))
-        weights = emit(R.nn.softmax(emit(R.matmul(q, turned)), -1))
-        return emit(R.astype(emit(R.matmul(weights, v)), "bfloat16"))
-
-    cache = ((B, H // 2, T, D), "bfloat16")
-    mod, computed = fused(build(widened, ((B, H, queries, D), "bfloat16"), cache, cache))
-    (how,) = computed.values()
-    assert how.startswith("our kernel")
-    (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    assert {str(each.dtype) for each in func.params[1:3]} == {kept}
-    assert ("broadcast_to" in operators(mod)) == (kept == "float32")
-
-
-def test_few_queries_of_floats_read_widened_keys() -> None:
-    def widened(emit: Any, q: Any, k: Any, v: Any) -> Any:
-        k, v = (emit(R.astype(x, "float32")) for x in (k, v))
-        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
-        return emit(R.matmul(emit(R.nn.softmax(scores, -1)), v))
-
-    cache = ((B, H, T, D), "bfloat16")
-    mod, computed = fused(build(widened, ((B, H, 1, D), "float32"), cache, cache))
-    (how,) = computed.values()
-    assert how.startswith("our kernel")
-    (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    assert {str(each.dtype) for each in func.params[:3]} == {"float32"}
-
-
-@pytest.mark.parametrize(
-    ("wide", "function"), [(True, "attention_few_bfloat16"), (False, "attention_few_units_bfloat16")]
-)
-def test_weights_of_float32_are_not_rounded_for_matrix_units(wide: bool, function: str) -> None:
-    def softmaxed(emit: Any, q: Any, k: Any, v: Any) -> Any:
-        q, k, v = (emit(R.astype(x, "float32")) if wide else x for x in (q, k, v))
-        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
-        return emit(R.astype(emit(R.matmul(emit(R.nn.softmax(scores, -1)), v)), "bfloat16"))
-
-    shapes = [((B, H, rows, D), "bfloat16") for rows in (6, T, T)]
-    mod, _ = fused(build(softmaxed, *shapes))
-    (func,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    assert f"tvm_stitch_{function}" in func.script()

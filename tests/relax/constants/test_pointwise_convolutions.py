@@ -14,7 +14,7 @@ from tvm.relax import op as R
 
 from tests.choices import CHOICES
 from tests.graph.helpers import build
-from tests.relax.library.test_matmuls import calls, mode, operators, run
+from tests.relax.library.matmul_calls import calls, mode, operators, run
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.records.decisions import without_decisions

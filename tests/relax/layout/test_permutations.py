@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,18 +17,11 @@ from tvm.script import tirx as T
 
 from tests.choices import CHOICES
 from tests.graph.helpers import build
+from tests.relax.layout.permutation_runs import permutes, propagated, run
 from tvm_stitch.relax.layout.permutations import PropagatePermutations, composed, inverse
-from tvm_stitch.relax.rewriting.movement import PERMUTE
-from tvm_stitch.relax.rewriting.operators import operator_name
 
 SCALE = np.arange(4, dtype="float32").reshape(4, 1, 1)
 """Of fewer axes than what it scales."""
-
-
-def propagated(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module behind the pass, without second names."""
-    passes = [PropagatePermutations(CHOICES), relax.transform.CanonicalizeBindings()]
-    return tvm.transform.Sequential([*passes, relax.transform.DeadCodeElimination()])(mod)
 
 
 def check(before: tvm.IRModule, after: tvm.IRModule) -> None:
@@ -42,17 +34,6 @@ def propagated_names(mod: tvm.IRModule) -> tvm.IRModule:
 
 def stays(mod: tvm.IRModule) -> None:
     tvm.ir.assert_structural_equal(PropagatePermutations(CHOICES)(mod), mod)
-
-
-def permutes(mod: tvm.IRModule) -> list[Any]:
-    blocks = mod["main"].body.blocks
-    return [b.value for block in blocks for b in block.bindings if operator_name(b.value) == PERMUTE]
-
-
-def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
-    result = machine["main"](*map(tvm.runtime.tensor, arrays))
-    return [each.numpy() for each in (result if hasattr(result, "__len__") else [result])]
 
 
 # -- before and after ------------------------------------------------------------------------------------------------
@@ -365,124 +346,6 @@ def test_conditions() -> None:
     assert not permutes(mod)
     x = np.random.default_rng(1).standard_normal((3, 4)).astype("float32")
     np.testing.assert_array_equal(run(mod, x)[0], np.where(array.T, x, 0))
-
-
-# -- random graphs -----------------------------------------------------------------------------------------------------
-class Graph:
-    """Random element-wise operators and transpositions, built and computed by NumPy at once."""
-
-    UNARY = {"negative": np.negative, "abs": np.abs, "nn.relu": lambda x: np.maximum(x, x.dtype.type(0))}
-    BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum}
-
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        rank = int(self.rng.integers(2, 6))
-        if seed % 3:
-            self.extents = self.rng.integers(2, 6, rank).tolist()
-        else:  # many axes that may be exchanged
-            self.extents = [2 + int(self.rng.integers(2))] * rank
-        self.builder = relax.BlockBuilder()
-        self.arrays = [self._draw(self.extents) for _ in range(3)]
-        self.arrays.append(self._draw([1 if self.rng.random() < 0.6 else e for e in self.extents]))
-        self.params = [
-            relax.Var(f"x{i}", relax.TensorType(a.shape, "float32")) for i, a in enumerate(self.arrays)
-        ]
-        self.values: list[tuple[Any, np.ndarray]] = list(zip(self.params, self.arrays))
-
-    def _draw(self, shape: Any) -> np.ndarray:
-        """Small integers: sums and products of these are exact in any order of operators."""
-        return self.rng.integers(-2, 3, tuple(shape)).astype("float32")
-
-    def _pick(self) -> tuple[Any, np.ndarray]:
-        recent = self.values[-6:] if self.rng.random() < 0.7 else self.values
-        return recent[int(self.rng.integers(len(recent)))]
-
-    def _like(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, np.ndarray]:
-        """An operand for one of some shape: a constant, a scalar, or a value that is transposed until it fits."""
-        for value, array in (self._pick() for _ in range(8)):
-            if array.dtype != dtype or array.size < 2:
-                continue
-            orders = [self.rng.permutation(array.ndim).tolist() for _ in range(12)]
-            for order in [list(range(array.ndim)), *orders]:
-                turned = array.transpose(order)
-                if all(a in (1, b) for a, b in zip(turned.shape, shape)):
-                    if order != list(range(array.ndim)):
-                        value = self.builder.emit(R.permute_dims(value, order))
-                        self.values.append((value, turned))
-                    return value, turned
-        own = [1 if self.rng.random() < 0.5 else e for e in shape][int(self.rng.integers(len(shape) + 1)) :]
-        array = self._draw(own).astype(dtype)
-        return relax.const(array, str(dtype)), array
-
-    def _step(self) -> None:
-        value, array = self._pick()
-        kind = self.rng.random()
-        if kind < 0.35:
-            order = self.rng.permutation(array.ndim).tolist()
-            made, result = R.permute_dims(value, order), array.transpose(order)
-        elif kind < 0.45:
-            dtype = "float64" if array.dtype == "float32" else "float32"
-            made, result = R.astype(value, dtype), array.astype(dtype)
-        elif kind < 0.6:
-            name = str(self.rng.choice(list(self.UNARY)))
-            operator = R.nn.relu if name == "nn.relu" else getattr(R, name)
-            made, result = operator(value), self.UNARY[name](array)
-        else:
-            name = str(self.rng.choice(list(self.BINARY)))
-            other, there = self._like(array.shape, array.dtype)
-            operands = [(value, array), (other, there)]
-            if self.rng.random() < 0.5:
-                operands.reverse()
-            (a, of_a), (b, of_b) = operands
-            made, result = getattr(R, name)(a, b), self.BINARY[name](of_a, of_b)
-        if np.abs(result).max() < 2**20:  # exact in float32
-            self.values.append((self.builder.emit(made), result))
-
-    def made(self) -> tuple[tvm.IRModule, list[np.ndarray]]:
-        with self.builder.function("main", self.params):
-            with self.builder.dataflow():
-                for _ in range(int(self.rng.integers(5, 25))):
-                    self._step()
-                chosen = {
-                    len(self.values) - 1,
-                    *self.rng.integers(len(self.params), len(self.values), 2).tolist(),
-                }
-                results = [self.values[i] for i in sorted(chosen)]
-                outputs = []
-                for value, _ in results:
-                    if self.rng.random() < 0.3:  # read in its order by what is none of them
-                        value = self.builder.emit(R.flip(self.builder.emit(R.flip(value, 0)), 0))
-                    outputs.append(self.builder.emit_output(value))
-            self.builder.emit_func_output(relax.Tuple(outputs))
-        mod = relax.transform.DeadCodeElimination()(self.builder.get())
-        return relax.transform.CanonicalizeBindings()(mod), [array for _, array in results]
-
-
-def bytes_transposed(mod: tvm.IRModule) -> int:
-    sizes = {"float32": 4, "float64": 8, "bool": 1}
-    return sum(
-        sizes[str(call.ty.dtype)] * math.prod(int(extent) for extent in call.ty.shape.values)
-        for call in permutes(mod)
-    )
-
-
-SEEDS = 24
-
-
-def test_random_graphs() -> None:
-    """Exactly what NumPy gives, with and without the pass, and never more bytes transposed."""
-    fewer = 0
-    for seed in range(SEEDS):
-        graph = Graph(seed)
-        mod, expected = graph.made()
-        after = propagated(mod)
-        spent, before = bytes_transposed(after), bytes_transposed(mod)
-        assert spent <= before, (seed, spent, before)
-        fewer += spent < before
-        for each in (mod, after):
-            for found, array in zip(run(each, *graph.arrays), expected, strict=True):
-                np.testing.assert_array_equal(found, array, err_msg=str(seed))
-    assert fewer > SEEDS / 4
 
 
 def test_a_transposition_of_a_transposed_constant() -> None:

@@ -15,7 +15,7 @@ from tvm.relax import op as R
 from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
 from tests.relax import cublaslt_stand_in
-from tests.relax.library.test_matmuls import calls, operators
+from tests.relax.library.matmul_calls import calls, operators
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.relax.constants.views import ConstantViews

@@ -14,7 +14,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tests.relax import cublaslt_stand_in
-from tests.relax.library.test_matmuls import calls, mode
+from tests.relax.library.matmul_calls import calls, mode
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.relax.library.reduction_innermost import ReductionInnermost

@@ -75,6 +75,15 @@ def test_a_page_shows_names_as_text() -> None:
     assert plain(found)["changes"][0]["before"][0]["function"] == name
 
 
+def test_changes_that_are_alike_are_shown_once() -> None:
+    layers = ("a", "b", "c")
+    before = side("before", *(kernel("f", name, 9) for name in layers))
+    found = difference(before, side("after", *(kernel("f", name, 8) for name in layers)))
+    assert len(found.changes) == 3
+    assert difference_page(found, "m").count("f (3 alike)") == 1
+    assert difference_text(found).count("f -> f") == 1 and ", 3 alike" in difference_text(found)
+
+
 def test_a_saved_report_is_read_again(tmp_path: Path) -> None:
     data = sample().to_dict()
     save(data, tmp_path / "a.json")

@@ -169,7 +169,7 @@ def _inputs(
     manifest: dict[str, Any], given: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]], seed: int
 ) -> dict[str, np.ndarray]:
     """Return all inputs in order: the given ones, checked, and random ones for the rest."""
-    from ...execution.tensors import TensorSpec, make_inputs
+    from ...execution.tensors import SymbolicShape, TensorSpec, make_inputs
 
     if "inputs" not in manifest:
         if not given:
@@ -197,8 +197,8 @@ def _inputs(
         wanted.append(TensorSpec(spec.name, shape, spec.dtype))
     try:
         random = make_inputs([spec for spec in wanted if spec.name not in checked], seed)
-    except ValueError as error:
-        raise UsageError(f"{error}: --shape INPUT=1,128, or --input") from None
+    except SymbolicShape as error:
+        raise UsageError(f"{error}: {error.spec.shape_option}, each N a number, or --input") from None
     return {spec.name: checked.get(spec.name, random.get(spec.name)) for spec in specs}  # type: ignore[misc]
 
 

@@ -103,9 +103,7 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:
     """Return the options that fix the remaining symbolic sizes."""
     words = [
-        f"--shape {spec.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in spec.shape)}"
-        for spec in input_specs(proto)
-        if spec.name not in shapes and not spec.is_static
+        spec.shape_option for spec in input_specs(proto) if spec.name not in shapes and not spec.is_static
     ]
     return f"; with fixed shapes it may: {' '.join(words)}, each N a number" if words else ""
 

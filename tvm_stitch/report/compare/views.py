@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..words import bytes_in_words, count_of, seconds_in_words
@@ -37,10 +37,11 @@ def difference_text(found: Difference) -> str:
     if _estimates(found):
         lines.append(f"({BOUNDS})")
     lines += ["", f"{count_of(found.equal, 'kernel')} unchanged; changes, the largest first:"]
-    for change in found.changes[:MOST_CHANGES]:
-        lines += [f"  {_numbers(change)}", f"      {_names(change.before)} -> {_names(change.after)}"]
-    if len(found.changes) > MOST_CHANGES:
-        lines.append(f"  and {len(found.changes) - MOST_CHANGES} more")
+    changes = _alike((_numbers(c), f"{_names(c.before)} -> {_names(c.after)}") for c in found.changes)
+    for (numbers, kernels), times in changes[:MOST_CHANGES]:
+        lines += [f"  {numbers}{f', {times} alike' if times > 1 else ''}", f"      {kernels}"]
+    if len(changes) > MOST_CHANGES:
+        lines.append(f"  and {len(changes) - MOST_CHANGES} more")
     if not found.changes:
         lines.append("  none")
     lines += ["", f"Best opportunities of {names[1]}:"]
@@ -60,7 +61,12 @@ def difference_page(found: Difference, title: str) -> str:
         title: name of the model, any text.
     """
     names = (found.before.name, found.after.name)
-    changes = [[_names(c.before), _names(c.after), *_pair(c.before, c.after, found)] for c in found.changes]
+    changes = [
+        [f"{kernels} ({times} alike)" if times > 1 else kernels, *cells]
+        for (kernels, *cells), times in _alike(
+            (_names(c.before), _names(c.after), *_pair(c.before, c.after, found)) for c in found.changes
+        )
+    ]
     opportunities = [[o.what, o.reason, _saving(o, found.after), o.advice] for o in found.opportunities]
     heading = html.escape(title)
     parts = [
@@ -78,6 +84,11 @@ def difference_page(found: Difference, title: str) -> str:
         "</main></body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _alike(rows: Iterable[tuple[str, ...]]) -> list[tuple[tuple[str, ...], int]]:
+    """Return the different rows in their order, each with how often it occurs: layers of a model change alike."""
+    return list(Counter(rows).items())
 
 
 def plain(found: Difference) -> dict[str, Any]:
