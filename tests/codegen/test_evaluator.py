@@ -38,6 +38,12 @@ class Recorder:
     def input(self, access: Any, point: Any) -> None:
         return None
 
+    def guarded_input(self, access: Any, point: Any) -> None:
+        return None
+
+    def condition(self, key: Any, condition: Any) -> None:
+        return None
+
     def bind(self, value: Any, name: str) -> Any:
         self.bound.append(name.removesuffix("_intermediate"))
         return tir.Var(f"bound_{name}_{len(self.bound)}", compat.dtype_of(value))

@@ -29,7 +29,7 @@ SMALL = replace(H200, name="small", sms=5)
 """Few blocks, and no power of two of them: all of them work on little data."""
 
 #: One row, one column, fewer rows than a block has slots, primes, more columns than a block takes at once.
-SHAPES = [(1, 97), (211, 1), (3, 64), (61, 67), (257, 40), (1009, 3), (33, 513), (37, 5003)]
+SHAPES = [(1, 97), (211, 1), (5, 64), (61, 67), (257, 40), (1009, 3), (33, 513), (37, 5003)]
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int8"]
 COMBINERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sum": (R.sum, np.sum),
@@ -254,12 +254,12 @@ def test_values_of_a_row_summed_over_all(plans: list[KernelPlan], shape: tuple[i
 def test_blocks_without_a_task_leave_no_partial_result(plans: list[KernelPlan]) -> None:
     """Three rows for five blocks: there are as many partial results as blocks that work."""
     x = values((3, 200), F32)
-    (found,) = run(build(lambda emit, x: R.sum(x, 0), (x.shape, F32)), [x])
+    (found,) = run(build(lambda emit, x: R.max(x, 0), (x.shape, F32)), [x])
     (plan,), (part,) = plans, plans[0].phases[0]
     assert part.stride * part.tiles < plan.shared_grid.blocks
     (partial,) = plan.crossing.partials.values()
     assert partial.shape[-1] == part.stride
-    check(found, reference(x, "sum", 0))
+    check(found, reference(x, "max", 0))
 
 
 def test_tiles_of_columns(plans: list[KernelPlan]) -> None:
