@@ -92,10 +92,9 @@ def test_an_encoder_layer_is_right() -> None:
 
 
 @pytest.mark.parametrize("target", [LLVM, CUDA], ids=["llvm", "cuda"])
-@pytest.mark.parametrize("chunk", range(2))
-def test_random_graphs_take_no_more_kernels_than_tvm(chunk: int, target: Any) -> None:
+def test_random_graphs_take_no_more_kernels_than_tvm(target: Any) -> None:
     counted = 0
-    for seed in range(4 * chunk, 4 * chunk + 4):
+    for seed in range(8):
         graph = random_graph(seed, 2_000, LEVELS[seed % 3])
         try:
             stock = count_kernels(build_stock(graph.mod, target))
