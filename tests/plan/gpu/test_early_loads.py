@@ -10,14 +10,11 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
-from stitch_testing.random.graphs import emulated_target
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, build, plan, symbol
-from tvm_stitch import explain
-from tvm_stitch.plan.gpu import grid
+from tests.plan.gpu.test_workspace import mapped
 from tvm_stitch.plan.gpu.early_loads import with_early_loads
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, Storage
-from tvm_stitch.plan.gpu.workspace import with_workspace
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
 
@@ -105,16 +102,7 @@ def decoder_layer(rows: int) -> KernelPlan:
         return [R.add(y, emit(R.matmul(normed, emit(R.permute_dims(second)))))]
 
     square = ((512, 512), F32)
-    found: list[KernelPlan] = []
-
-    def kept(plan: KernelPlan) -> KernelPlan:
-        found.append(with_workspace(plan))
-        return found[-1]
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(grid, "with_workspace", kept)
-        explain(build(body, ((rows, 512), F32), square, ((512,), F32), square), emulated_target())
-    return found[-1]
+    return mapped(build(body, ((rows, 512), F32), square, ((512,), F32), square))
 
 
 def test_a_norm_of_every_block_loads_its_inputs_before_the_barrier() -> None:

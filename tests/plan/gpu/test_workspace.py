@@ -18,8 +18,8 @@ from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
 
 
-def chain(rows: int, added: bool) -> KernelPlan:
-    """Return the plan of two products, of which the second reads a gate of the first, and the result perhaps too."""
+def mapped(mod: tvm.IRModule) -> KernelPlan:
+    """Return the last grid-wide plan of a module, as it gets its workspace: stages are mapped, and no more."""
     found: list[KernelPlan] = []
 
     def kept(plan: KernelPlan) -> KernelPlan:
@@ -28,8 +28,13 @@ def chain(rows: int, added: bool) -> KernelPlan:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(grid, "with_workspace", kept)
-        tvm_stitch.explain(_module(rows, added), emulated_target())
+        tvm_stitch.explain(mod, emulated_target())
     return found[-1]
+
+
+def chain(rows: int, added: bool) -> KernelPlan:
+    """Return the plan of two products, of which the second reads a gate of the first, and the result perhaps too."""
+    return mapped(_module(rows, added))
 
 
 def _module(rows: int, added: bool) -> tvm.IRModule:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reduced of a tensor is transposed, not the tensor."""
+"""Transpositions sink behind reductions, so that fewer elements are transposed."""
 
 from __future__ import annotations
 

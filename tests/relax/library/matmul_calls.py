@@ -62,7 +62,7 @@ def numbers(call: Any) -> list[str]:
 
 
 def mode(call: Any) -> str:
-    """What is asked of a product, but for the timing of algorithms, which static shapes have."""
+    """Return what a call asks of a product, without the timing of algorithms for static shapes."""
     words = str(call.args[1].fields[-1].value).split()
     numbers = call.args[1].fields[-2].values
     assert ("timed" in words) == all(isinstance(number, tvm.tirx.IntImm) for number in numbers)

@@ -14,7 +14,6 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tests.relax import cudnn_stand_in
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.records.decisions import decisions_of, without_decisions
@@ -26,10 +25,7 @@ CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 ASKED = StitchConfig(compute="libraries")
 
 
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.CUDNN, "function", cudnn_stand_in.NAME)
-    monkeypatch.setattr(library.CUDNN, "missing", lambda: "cuDNN is not here")
+pytestmark = pytest.mark.usefixtures("cudnn_in_numpy")
 
 
 def rewritten(mod: tvm.IRModule, config: StitchConfig = ASKED, target: Any = CUDA) -> tuple[Any, list[str]]:

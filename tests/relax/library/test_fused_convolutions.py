@@ -14,9 +14,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tests.relax import cudnn_stand_in
 from tests.relax.modules import operators
-from tvm_stitch.compute.cuda import library
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax import pipeline
@@ -28,10 +26,7 @@ LAST = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
 Body = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.CUDNN, "function", cudnn_stand_in.NAME)
-    monkeypatch.setattr(library.CUDNN, "missing", lambda: "cuDNN is not here")
+pytestmark = pytest.mark.usefixtures("cudnn_in_numpy")
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:

@@ -10,7 +10,6 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
-from tests.relax import cublaslt_stand_in
 from tests.relax.library.matmul_calls import (
     F32,
     Body,
@@ -25,13 +24,8 @@ from tests.relax.library.matmul_calls import (
     run,
 )
 from tvm_stitch import StitchConfig
-from tvm_stitch.compute.cuda import library
 
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.CUBLASLT, "function", cublaslt_stand_in.NAME)
-    monkeypatch.setattr(library.CUBLASLT, "missing", lambda: "cuBLASLt is not here")
+pytestmark = pytest.mark.usefixtures("cublaslt_in_numpy")
 
 
 # -- what is computed with a product --------------------------------------------------------------------------

@@ -30,16 +30,11 @@ from tests.relax.library.matmul_calls import (
     run,
 )
 from tvm_stitch import StitchConfig, explain
-from tvm_stitch.compute.cuda import library
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.workloads.cases import cases
 
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.CUBLASLT, "function", cublaslt_stand_in.NAME)
-    monkeypatch.setattr(library.CUBLASLT, "missing", lambda: "cuBLASLt is not here")
+pytestmark = pytest.mark.usefixtures("cublaslt_in_numpy")
 
 
 MATMULS = [

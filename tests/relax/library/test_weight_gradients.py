@@ -12,9 +12,10 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
-from tests.relax.library.test_convolutions import _stand_in, draw, modes, rewritten, run  # noqa: F401
+from tests.relax.library.test_convolutions import draw, modes, rewritten, run
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("cudnn_in_numpy")
 GRADIENT = "channels_first timed weight_gradient"
 Shape = tuple[int, ...]
 OPERATORS = {3: R.nn.conv1d, 4: R.nn.conv2d, 5: R.nn.conv3d}

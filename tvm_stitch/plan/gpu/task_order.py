@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which the blocks of a grid-wide plan take the tasks of a stage, and which rows are a task.
+"""Order the tasks of a grid-wide plan's stages, and share out their rows over blocks.
 
 A second sweep over more than the second-level cache holds finds nothing there if it begins where the first one began.
 It finds the end of the input if it goes backwards.

@@ -11,10 +11,10 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ... import compat
-from ...compat import Analyzer, Expr, has_load
+from ...compat import Expr, has_load
 from ...graph.access import branches, loads
 from ...graph.dtype import item_bytes
-from ...graph.extent import as_expr
+from ...graph.extent import bounded
 from ...graph.ir import Access
 from .alignment import Alignment, Key
 from .contiguity import vectorizable
@@ -105,9 +105,8 @@ class _Finder:
         self.paths: dict[Leaf, list[Path]] = {}
         self.scalar: set[Leaf] = set()  # read below a condition that differs between neighbouring columns
         self.visits = alignment.choices.guarded_visits
-        self.analyzer = Analyzer()
-        compat.bind_range(self.analyzer, alignment.domain.row, as_expr(alignment.domain.rows))
-        compat.bind_range(self.analyzer, alignment.domain.column, as_expr(p.columns))
+        domain = alignment.domain
+        self.analyzer = bounded([(domain.row, domain.rows), (domain.column, p.columns)])
 
     def visit(self, key: Key, path: Path | None, guarded: bool = False) -> None:
         """Note the guarded loads of a value. It is read where all literals of ``path`` hold, elsewhere too if None."""

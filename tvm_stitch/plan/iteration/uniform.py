@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from ... import compat
-from ...compat import Analyzer, Expr
-from ...graph.extent import as_expr
+from ...compat import Expr
+from ...graph.extent import bounded
 from .domain import Domain
 
 
@@ -29,10 +29,8 @@ def is_uniform(domain: Domain, condition: Expr, columns: int, vector: int) -> bo
     slack = (
         greater - less if kind in ("LE", "GE") else greater - less - 1
     )  # the condition holds if it is >= 0
-    analyzer = Analyzer()
     group = compat.tir.Var("group", "int64")
-    compat.bind_range(analyzer, domain.row, as_expr(domain.rows))
-    compat.bind_range(analyzer, group, as_expr(columns // vector))
+    analyzer = bounded([(domain.row, domain.rows), (group, columns // vector)])
 
     def at(element: int) -> Expr:
         return analyzer.simplify(compat.substitute(slack, {domain.column: group * vector + element}))

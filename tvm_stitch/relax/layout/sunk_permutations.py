@@ -20,6 +20,7 @@ from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import ELEMENTWISE, operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import permutation, shape_of
+from .permutations import inverse
 
 REDUCTIONS = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
 POOLS = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
@@ -120,9 +121,7 @@ def _reshaped(match: Match, call: relax.Call, source: _Transposed | None) -> rel
     groups = divided(before or (), after or ())
     if groups is None:
         return None
-    position = [
-        axes.index(axis) for axis in range(len(axes))
-    ]  # of each axis of the source behind the transposition
+    position = inverse(axes)  # of each axis of the source behind the transposition
     shape = [extent for at in position for extent in groups[at]]
     start = [0, *accumulate(len(groups[at]) for at in position)]
     order = [start[axis] + n for at, axis in enumerate(axes) for n in range(len(groups[at]))]
@@ -156,7 +155,7 @@ def _elementwise(
             order = order or source[1]
     if order is None:
         return None
-    back = [order.index(axis) for axis in range(len(order))]
+    back = inverse(order)
     args = []
     for arg, source in zip(call.args, sources, strict=True):
         own = shape_of(arg)
@@ -198,7 +197,7 @@ def _pooled(match: Match, call: relax.Call, source: _Transposed | None) -> relax
     layout = str(call.attrs.layout)
     if layout != "NCHW" or str(call.attrs.out_layout) != layout or sorted(axes) != list(range(len(layout))):
         return None
-    moved = "".join(layout[axes.index(axis)] for axis in range(len(layout)))
+    moved = "".join(layout[axis] for axis in inverse(axes))
     if moved != "NHWC":
         return None
     options = {key: getattr(call.attrs, key) for key in ("pool_size", "strides", "padding", "dilation")}
