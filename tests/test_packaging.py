@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import tvm_stitch
+from tests.kept import kept_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -101,8 +102,7 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(_wheel(built)) as archive:
         names = set(archive.namelist())
     assert {name.split("/")[0] for name in names} == set(TOP)
-    ours = {str(p.relative_to(ROOT)) for p in (ROOT / "tvm_stitch").rglob("*") if p.is_file()}
-    ours = {name for name in ours if "__pycache__" not in name and not name.endswith(".pyc")}
+    ours = {str(p.relative_to(ROOT)) for p in kept_files(ROOT / "tvm_stitch")}
     assert {name for name in names if name.startswith("tvm_stitch/")} == ours
     assert _wheel(built).stat().st_size < 2e6
     licences = {name for name in names if "/licenses/" in name}
@@ -119,7 +119,7 @@ def test_siblings_are_distributions_of_their_own(name: str, tmp_path: Path) -> N
     with zipfile.ZipFile(_wheel(tree / "dist")) as archive:
         contents = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = tree / "src" / name.replace("-", "_")
-    ours = {str(p.relative_to(tree / "src")) for p in package.rglob("*") if p.is_file()}
+    ours = {str(p.relative_to(tree / "src")) for p in kept_files(package)}
     assert contents == ours and any(path.endswith("py.typed") for path in contents)
     assert any(path.endswith(".cc") for path in contents) == (name == "cuda-emulator")
 

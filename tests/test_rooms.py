@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept import kept_files
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tvm_stitch"
 SIBLINGS = [
@@ -82,7 +84,7 @@ def test_upward_imports_are_found() -> None:
 
 @pytest.mark.parametrize("package", [PACKAGE, *SIBLINGS], ids=lambda path: path.name)
 def test_rooms_are_small(package: Path) -> None:
-    files = [p for p in package.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    files = kept_files(package)
     counts = Counter(p.parent for p in files)
     assert len(files) > (300 if package == PACKAGE else 10)
     assert {str(f.relative_to(package)): n for f, n in counts.items() if n > MOST_FILES} == {}

@@ -11,6 +11,7 @@ from onnx import helper
 
 from tests.cli.helpers import run
 from tests.importers.onnx.runs import floats, model
+from tests.kept import kept_files
 from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
 from tvm_stitch.importers.onnx.misread import check_read, misread
 
@@ -55,7 +56,7 @@ def test_the_command_refuses_it_in_a_line(tmp_path: Path, capfd: pytest.CaptureF
 def test_pages_show_the_checked_import_only() -> None:
     """TVM's own ``from_onnx`` drops attributes silently, so no page and no example may show it."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
-    pages += [p for p in (ROOT / "examples").rglob("*") if p.is_file()]
+    pages += kept_files(ROOT / "examples")
     shown = [p for p in pages if "frontend.onnx import" in p.read_text(encoding="utf-8")]
     assert shown == []
     assert any("importers.onnx.load import from_onnx" in p.read_text(encoding="utf-8") for p in pages)
