@@ -12,10 +12,10 @@ import tvm
 from torch.utils import _pytree
 
 from ..execution.tensors import specs_of_inputs, specs_of_outputs
-from ..importers.torch import initial_state
+from ..importers.torch import constant_inputs, constant_results, initial_state
 from ..importers.torch.importing.state import State
 from ..support.failures import error_text, reraise_fatal
-from .signature import Signature
+from .signature import Signature, filled_in
 
 DTYPES = ("float16", "bfloat16", "float32")
 """Types that a model's floating parameters and inputs may be converted to."""
@@ -63,7 +63,11 @@ def converted(program: torch.export.ExportedProgram, dtype: Any) -> torch.export
     """
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     by_name = {node.name: node.meta["val"] for node in inputs}
-    values = [by_name[name] for name in program.graph_signature.user_inputs]
+    constants = {at: value for at, (_, value) in constant_inputs(program).items()}
+    user_inputs = program.graph_signature.user_inputs
+    values = filled_in(
+        [by_name[name] for at, name in enumerate(user_inputs) if at not in constants], constants
+    )
     dims: dict[str, Any] = {}
     shapes = [_dims(value, program.range_constraints, dims) for value in values]
     examples = [_example(value) for value in values]
@@ -93,9 +97,12 @@ def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state
     changed = changed_names(mod)
     inputs = specs_of_inputs(mod)
     values = {} if state == "constants" else initial_state(program, mod)
-    outputs = specs_of_outputs(mod, [*map(str, program.graph_signature.user_outputs), *changed])
+    results = constant_results(program)
+    names = [str(name) for at, name in enumerate(program.graph_signature.user_outputs) if at not in results]
+    outputs = specs_of_outputs(mod, [*names, *changed])
     spec = program.call_spec
-    return Signature(inputs, outputs, values, changed, spec.in_spec, spec.out_spec, of_torch=True)
+    constants = constant_inputs(program), results
+    return Signature(inputs, outputs, values, changed, spec.in_spec, spec.out_spec, *constants, of_torch=True)
 
 
 def changed_names(mod: tvm.IRModule) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ class Signature:
         takes: PyTorch's tree of the model's arguments, a pair of positional ones and those by name. None if each
             argument is one tensor.
         returns: PyTorch's tree of the model's results, or None for a tensor or a tuple.
+        fixed: name and value of arguments that are no tensors and were exported as constants, by their number among all
+            leaves of ``takes``.
+        returned: values of results that are no tensors, by their number among all leaves of ``returns``.
         of_torch: whether results are PyTorch's tensors if no argument says otherwise.
     """
 
@@ -32,6 +35,8 @@ class Signature:
     changed: tuple[str, ...] = ()
     takes: Any = None
     returns: Any = None
+    fixed: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
+    returned: Mapping[int, Any] = field(default_factory=dict)
     of_torch: bool = False
 
     @property
@@ -45,7 +50,11 @@ class Signature:
         return self.outputs[: len(self.outputs) - len(self.changed)]
 
     def placed(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[int | str, Any]:
-        """Return the tensors of a call's arguments, by the number or the name of their input."""
+        """Return the tensors of a call's arguments, by the number or the name of their input.
+
+        Raises:
+            ValueError: if an argument is a constant of the model, and another value is given.
+        """
         if self.takes is None:
             return dict[int | str, Any](enumerate(args)) | dict[int | str, Any](named.items())
         from torch.utils import _pytree
@@ -58,7 +67,20 @@ class Signature:
                 found |= {first[name] + i: leaf for i, leaf in enumerate(_pytree.tree_leaves(value))}
             else:
                 found[name] = value
-        return found
+        return self._without_constants(found)
+
+    def _without_constants(self, found: Mapping[int | str, Any]) -> dict[int | str, Any]:
+        """Return arguments numbered without the constants, which have to be given as they are, or not at all."""
+        named = dict(self.fixed.values())
+        kept: dict[int | str, Any] = {}
+        for key, value in found.items():
+            if key in self.fixed:
+                _check_constant(*self.fixed[int(key)], value)
+            elif key in named:
+                _check_constant(str(key), named[str(key)], value)
+            else:
+                kept[key if isinstance(key, str) else key - sum(at < key for at in self.fixed)] = value
+        return kept
 
     def structured(self, results: Sequence[Any], single: bool) -> Any:
         """Return results as the model returns them.
@@ -71,7 +93,7 @@ class Signature:
             return results[0] if single else tuple(results)
         from torch.utils import _pytree
 
-        return _pytree.tree_unflatten(results, self.returns)
+        return _pytree.tree_unflatten(filled_in(results, self.returned), self.returns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the signature as plain data, without the values of the state.
@@ -87,6 +109,8 @@ class Signature:
                 "changed": list(self.changed),
                 "takes": _written(self.takes),
                 "returns": _written(self.returns),
+                "fixed": {str(at): list(constant) for at, constant in self.fixed.items()},
+                "returned": {str(at): value for at, value in self.returned.items()},
                 "of_torch": self.of_torch,
             },
         }
@@ -110,7 +134,26 @@ class Signature:
             tuple(call.get("changed", ())),
             _read(call.get("takes")),
             _read(call.get("returns")),
+            {int(at): (name, value) for at, (name, value) in call.get("fixed", {}).items()},
+            {int(at): value for at, value in call.get("returned", {}).items()},
             bool(call.get("of_torch")),
+        )
+
+
+def filled_in(tensors: Sequence[Any], constants: Mapping[int, Any]) -> list[Any]:
+    """Return all arguments or results: the tensors in order, with each constant at its number."""
+    rest = iter(tensors)
+    return [constants[at] if at in constants else next(rest) for at in range(len(tensors) + len(constants))]
+
+
+def _check_constant(name: str, constant: Any, value: Any) -> None:
+    """Raise a ValueError if a value is not the constant."""
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    if not plain or (value != constant and not (value != value and constant != constant)):
+        given = repr(value) if plain else f"a {type(value).__name__}"
+        raise ValueError(
+            f"the input {name!r} is the constant {constant!r} of the exported model, and {given} is given; compile the "
+            "model again with this argument among its example inputs"
         )
 
 

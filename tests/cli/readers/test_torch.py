@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,15 +102,27 @@ def test_what_is_no_program(content: bytes, tmp_path: Path, capfd: pytest.Captur
     assert "model.pt2 is not a program of torch.export" in line and "torch.export.save(" in line
 
 
-def test_inputs_that_are_no_tensors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_and_results_that_are_no_tensors(tmp_path: Path) -> None:
     class Scaled(torch.nn.Module):
-        def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
-            return x * scale
+        def forward(self, x: torch.Tensor, scale: float, mask: None, y: torch.Tensor) -> Any:
+            return x * scale, None, 3, x + y
 
     path = tmp_path / "scaled.pt2"
-    torch.export.save(torch.export.export(Scaled(), (torch.ones(3), 2.0)), path)
+    torch.export.save(torch.export.export(Scaled(), (torch.ones(3), 2.0, None, torch.ones(1))), path)
+    read = torch_model.read_torch(path, {}, names=False)
+    call = read.peer({"x": np.full(3, 5, "float32"), "y": np.ones(1, "float32")})
+    assert [result.tolist() for result in call()] == [[10.0] * 3, [6.0] * 3]
+
+
+def test_words_among_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Worded(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + 1, "word"
+
+    path = tmp_path / "worded.pt2"
+    torch.export.save(torch.export.export(Worded(), (torch.ones(3),)), path)
     code, _, stderr = run(capfd, "explain", path, "-q")
-    assert code == 2 and "the program's input scale is not a tensor; export a module that" in stderr
+    assert code == 2 and "PyTorch reads no program with the output as_string=word; export a" in stderr
 
 
 def test_weights_are_no_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

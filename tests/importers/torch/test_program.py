@@ -11,7 +11,6 @@ import tvm
 from tvm import relax
 
 from tests.importers.torch.programs import Called, compare, compiled, imported, refusal, same
-from tvm_stitch.importers.torch import from_exported_program
 
 
 def branching(x: Any, y: Any) -> Any:
@@ -88,12 +87,6 @@ def test_options() -> None:
     assert len(mod["main"].params) == 3 and isinstance(mod["main"].ret_ty, relax.TensorType)
     with pytest.raises(ValueError, match="state must be"):
         imported(linear, torch.randn(1, 3), state="neither")
-
-
-def test_inputs_that_are_no_tensors_are_named() -> None:
-    program = torch.export.export(Called(lambda x, scale: x * scale), (torch.ones(3), 2.0))
-    with pytest.raises(ValueError, match="the program's input .* is not a tensor"):
-        from_exported_program(program)
 
 
 def test_differences_as_gpt_2_takes_them() -> None:

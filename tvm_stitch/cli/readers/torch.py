@@ -17,13 +17,19 @@ import numpy as np
 import torch
 import tvm
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, TensorArgument
 from tvm import relax
 
 from ...execution.tensors import TensorSpec, specs_of_inputs
 from ...front.programs import changed_names, signature_of
+from ...front.signature import filled_in
 from ...graph.dtype import HALF
-from ...importers.torch import Unsupported, from_exported_program, initial_state
+from ...importers.torch import (
+    Unsupported,
+    constant_inputs,
+    constant_results,
+    from_exported_program,
+    initial_state,
+)
 from ...importers.torch.archive import TooLarge, UnsafeProgram, load_program
 from ...importers.torch.importing.state import State
 from ...importers.torch.operators.recurrent import register_operators
@@ -54,7 +60,6 @@ def read_torch(
     """
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PyTorch's warnings about itself
         program = _load(path)
-        _check_inputs(program)
         mod = _imported(path, program, state)
     declared = specs_of_inputs(mod)
     mod = _with_shapes(mod, declared, shapes)
@@ -79,6 +84,10 @@ def _load(path: Path) -> ExportedProgram:
             f"{path}: the module takes or returns a {match[1]}, a type that PyTorch does not know when it reads the "
             "program; export a module around it that takes tensors and returns them"
         )
+    if match := re.search(r"Unable to deserialize (\w+) node Argument\((.*)\)", reason):
+        raise UsageError(
+            f"{path}: PyTorch reads no program with the {match[1]} {match[2]}; export a module without it"
+        )
     raise UsageError(f"{path} is not a program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
@@ -99,15 +108,6 @@ def _imported(path: Path, program: ExportedProgram, state: State) -> tvm.IRModul
         raise Failure(
             f"{path} is not imported: TVM's PyTorch importer fails with: {error_text(error)}"
         ) from error
-
-
-def _check_inputs(program: ExportedProgram) -> None:
-    """Raise a UsageError for an input that is not a tensor, because TVM's importer accepts only tensors."""
-    for spec in program.graph_signature.input_specs:
-        if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
-            raise UsageError(
-                f"the program's input {spec.arg.name} is not a tensor; export a module that takes tensors only"
-            )
 
 
 @contextmanager
@@ -167,17 +167,21 @@ def _peer(
         for spec, value in zip(declared, inputs.values())
     ]
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-    args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
+    constants = {at: value for at, (_, value) in constant_inputs(program).items()}
+    args, kwargs = pytree.tree_unflatten(filled_in(tensors, constants), program.call_spec.in_spec)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         module = program.module()
-    inputs_by_name = dict(zip(program.graph_signature.user_inputs, tensors))
+    names = [name for at, name in enumerate(program.graph_signature.user_inputs) if at not in constants]
+    inputs_by_name = dict(zip(names, tensors, strict=True))
+    returned = constant_results(program)
 
     def call() -> list[np.ndarray]:
         with torch.no_grad():
             for name, value in start.items():
                 module.get_buffer(name).copy_(value)
             before = {name: inputs_by_name[name].clone() for name in changed if name in inputs_by_name}
-            results = pytree.tree_leaves(module(*args, **kwargs))
+            leaves = pytree.tree_leaves(module(*args, **kwargs))
+            results = [leaf for at, leaf in enumerate(leaves) if at not in returned]
             results += [inputs_by_name[n] if n in before else module.get_buffer(n) for n in changed]
             arrays = [np.array(value.numpy()) if changed else np.asarray(value.numpy()) for value in results]
             for name, value in before.items():

@@ -4,8 +4,15 @@
 The docstring of a converter gives the arguments of PyTorch's operator, and its results if they need a word.
 """
 
+from .importing.constants import constant_inputs, constant_results
 from .importing.state import initial_state
 from .importing.unsupported import Unsupported
 from .program import from_exported_program
 
-__all__ = ["Unsupported", "from_exported_program", "initial_state"]
+__all__ = [
+    "Unsupported",
+    "constant_inputs",
+    "constant_results",
+    "from_exported_program",
+    "initial_state",
+]

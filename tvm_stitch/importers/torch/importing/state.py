@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec
 
 from ..complexes.boundary import with_real_boundary
 from ..complexes.parts import real_tensor
-from .unsupported import Unsupported
+from .constants import RESULTS, constant_inputs, constant_results, without_constants
 
 State = Literal["constants", "inputs", "in_place"]
 """The kinds of buffers that a program changes: constants or inputs of the imported function, or changed inputs."""
@@ -36,7 +36,7 @@ class Signature:
 class View:
     """An exported program for TVM's importer, with other inputs and results than the original.
 
-    ``order`` has the position of each result in the graph's own outputs.
+    ``order`` has the position of each result in the outputs of ``graph_module``.
     """
 
     program: Any
@@ -45,7 +45,7 @@ class View:
     changed: tuple[str, ...]
     """Names of the changed buffers and inputs, which are the last results."""
     graph_module: Any
-    """The program's graph, whose inputs and results are real."""
+    """The program's graph, whose inputs and results are real tensors."""
 
     @property
     def graph(self) -> Any:
@@ -80,7 +80,7 @@ class View:
 
 
 def view_of(program: Any, state: State) -> View:
-    """Return a program with its changed buffers and inputs behind its results.
+    """Return a program with its changed buffers and inputs behind its results, and without constants among both.
 
     Args:
         program: a ``torch.export.ExportedProgram``.
@@ -88,21 +88,19 @@ def view_of(program: Any, state: State) -> View:
 
     Raises:
         ValueError: if ``state`` is none of these words.
-        Unsupported: if an input is not a tensor.
+        Unsupported: if an input or a result is neither a tensor nor a constant.
     """
     if state not in get_args(State):
         raise ValueError(f'state must be "constants", "inputs" or "in_place", got {state!r}')
     signature = program.graph_signature
-    for spec in signature.input_specs:
-        if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
-            reason = "it is not a tensor; export a module that takes tensors only"
-            raise Unsupported([(f"the program's input {spec.arg.name}", reason)])
-    outputs = list(enumerate(signature.output_specs))
+    constant_inputs(program)
+    constant_results(program)
+    outputs = list(enumerate(spec for spec in signature.output_specs if not _is_constant(spec)))
     changes = [each for each in outputs if each[1].kind in CHANGES]
-    results = [each for each in outputs if each[1].kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)]
+    results = [each for each in outputs if each[1].kind in RESULTS]
     ordered = [*results, *changes]
     buffers = {spec.target for _, spec in changes if spec.kind == OutputKind.BUFFER_MUTATION}
-    inputs = list(signature.input_specs)
+    inputs = [spec for spec in signature.input_specs if not _is_constant(spec)]
     if state != "constants":
         moved = {
             spec.target: replace(spec, kind=InputKind.USER_INPUT, target=spec.arg.name, persistent=None)
@@ -116,8 +114,12 @@ def view_of(program: Any, state: State) -> View:
         Signature(tuple(inputs), tuple(replace(spec, kind=OutputKind.USER_OUTPUT) for _, spec in ordered)),
         tuple(at for at, _ in ordered),
         tuple(str(spec.target) for _, spec in changes),
-        with_real_boundary(program.graph_module),
+        with_real_boundary(without_constants(program.graph_module)),
     )
+
+
+def _is_constant(spec: InputSpec | OutputSpec) -> bool:
+    return isinstance(spec.arg, ConstantArgument)
 
 
 def replaced_inputs(view: View) -> dict[int, int]:
