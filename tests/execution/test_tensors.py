@@ -8,7 +8,13 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tvm_stitch.execution.tensors import TensorSpec, make_inputs, specs_of_inputs, specs_of_outputs
+from tvm_stitch.execution.tensors import (
+    TensorSpec,
+    make_inputs,
+    specs_of_inputs,
+    specs_of_outputs,
+    symbol_and_value,
+)
 
 
 def test_a_module_tells_what_it_takes_and_returns() -> None:
@@ -25,6 +31,28 @@ def test_a_module_tells_what_it_takes_and_returns() -> None:
 @pytest.mark.parametrize(("shape", "taken"), [((3, 4), True), ((9, 4), True), ((3, 5), False), ((3,), False)])
 def test_symbolic_dimensions_take_any_size(shape: tuple[int, ...], taken: bool) -> None:
     assert TensorSpec("x", ("rows", 4), "float32").takes(shape) is taken
+
+
+def test_dimensions_that_are_expressions() -> None:
+    (spec,) = specs_of_inputs(build(lambda emit, x: R.exp(x), ((2 * symbol("n"), 4), "float32")))
+    assert spec.shape == ("2 * n", 4) and spec.takes((6, 4)) and not spec.takes((7, 4))
+
+
+@pytest.mark.parametrize(
+    ("dim", "size", "solved"),
+    [
+        ("n", 5, ("n", 5)),
+        ("2 * n", 6, ("n", 3)),
+        ("n * 2", 7, None),
+        ("n + 1", 5, ("n", 4)),
+        ("4 * n - 3", 5, ("n", 2)),
+        ("n + 1", 0, None),
+        ("n + m", 5, ("n + m", 5)),
+        ("?", 5, ("?", 5)),
+    ],
+)
+def test_sizes_give_symbols_values(dim: str, size: int, solved: tuple[str, int] | None) -> None:
+    assert symbol_and_value(dim, size) == solved
 
 
 def test_made_inputs_are_seeded_and_of_the_right_kind() -> None:

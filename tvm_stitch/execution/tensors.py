@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,17 @@ import tvm
 from tvm import relax
 
 from .. import compat
+from ..graph.extent import as_plain_text
 
 Dim = int | str
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a model: name, shape (a symbolic dimension is its name, or ``?``) and dtype."""
+    """An input or output of a model: name, shape and dtype.
+
+    A symbolic dimension is its name, an expression such as ``2 * n``, or ``?``.
+    """
 
     name: str
     shape: tuple[Dim, ...]
@@ -45,10 +50,29 @@ class TensorSpec:
         return f"--shape {self.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in self.shape)}"
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Return whether a shape fits. A symbolic dimension fits any size."""
+        """Return whether a shape fits. A symbol fits any size, and ``2 * n`` an even one."""
         return len(shape) == len(self.shape) and all(
-            isinstance(d, str) or d == n for d, n in zip(self.shape, shape)
+            symbol_and_value(d, n) is not None if isinstance(d, str) else d == n
+            for d, n in zip(self.shape, shape)
         )
+
+
+def symbol_and_value(dim: str, size: int) -> tuple[str, int] | None:
+    """Return the symbol of a dimension such as ``2 * n + 1`` and its value for a size, or None if no value gives it.
+
+    A dimension that is not linear in one symbol counts as a symbol.
+    """
+    parts = _LINEAR.fullmatch(dim)
+    if parts is None:
+        return dim, size
+    factor = int(parts["before"] or 1) * int(parts["behind"] or 1)
+    value, rest = divmod(size - int((parts["added"] or "0").replace(" ", "")), factor)
+    return None if rest or value < 0 else (parts["symbol"], value)
+
+
+_LINEAR = re.compile(
+    r"(?:(?P<before>[1-9]\d*) \* )?(?P<symbol>[A-Za-z_]\w*)(?: \* (?P<behind>[1-9]\d*))?(?: (?P<added>[+-] \d+))?"
+)
 
 
 def specs_of_inputs(
@@ -70,7 +94,9 @@ def _spec(name: str, info: Any) -> TensorSpec:
     if not isinstance(info, relax.TensorType):
         return TensorSpec(name, ("?",), "sequence")
     shape = info.shape if isinstance(info.shape, relax.ShapeExpr) else ["?"] * max(info.ndim, 0)
-    sizes = tuple(str(dim) if (size := compat.int_value(dim)) is None else size for dim in shape)
+    sizes = tuple(
+        as_plain_text(str(dim)) if (size := compat.int_value(dim)) is None else size for dim in shape
+    )
     return TensorSpec(name, sizes, str(info.dtype))
 
 

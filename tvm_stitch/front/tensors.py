@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..execution.tensors import TensorSpec
+from ..execution.tensors import TensorSpec, symbol_and_value
 
 _ALIGNMENT = 64
 """Bytes. Kernels read vectors, and TVM refuses memory that is not aligned so."""
@@ -77,11 +77,12 @@ def check_sizes(specs: Sequence[TensorSpec], values: Sequence[Any]) -> None:
     known: dict[str, tuple[TensorSpec, int]] = {}
     for spec, value in zip(specs, values, strict=True):
         for dim, size in zip(spec.shape, value.shape, strict=True):
-            if isinstance(dim, int) or dim == "?":
+            if isinstance(dim, int) or dim == "?" or (solved := symbol_and_value(dim, int(size))) is None:
                 continue
-            other, first = known.setdefault(dim, (spec, int(size)))
-            if first != size:
-                raise ValueError(f"{dim} is {first} in the input {other}, and {size} in the input {spec}")
+            symbol, own = solved
+            other, first = known.setdefault(symbol, (spec, own))
+            if first != own:
+                raise ValueError(f"{symbol} is {first} in the input {other}, and {own} in the input {spec}")
 
 
 def _check_dense(value: Any, spec: TensorSpec) -> None:

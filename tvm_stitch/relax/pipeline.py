@@ -18,6 +18,7 @@ from ..config import StitchConfig, checked_config
 from ..context import CompileContext
 from ..records.decisions import decisions_of, without_decisions
 from ..records.recorder import Recorder
+from ..repairs.imports.derived_inputs import DerivedInputs
 from ..repairs.legalize.declared_bounds import DeclaredBounds
 from ..repairs.legalize.empty import SkipEmpty
 from ..repairs.legalize.fuse_rest import FuseRest
@@ -112,6 +113,7 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
     Row("FunctionNames", lambda c: FunctionNames(), "Give functions names that are identifiers.", TEXT),
     Row("RaisedCalls", lambda c: RaisedCalls(), "Turn functions that an importer made of operators into operators."),
     Row("PlainExtents", lambda c: PlainExtents(), "Write extents with operators that TVM's passes know."),
+    Row("DerivedInputs", lambda c: DerivedInputs(), "Compute symbols that parameters have in expressions only."),
     Row("DeclaredBounds", lambda c: DeclaredBounds(),
         "Simplify shapes with the bounds that a function declares of its symbols."),
     Row("MendImports", lambda c: MendImports(), "Rewrite imported calls that TVM miscompiles or does not compile."),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,28 +53,39 @@ def same(got: np.ndarray, want: torch.Tensor, tolerance: float) -> bool:
     return np.allclose(got, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def compare(functions: Mapping[str, Function], *tensors: torch.Tensor, tolerance: float = 2e-6) -> None:
+def compare(
+    functions: Mapping[str, Function],
+    *tensors: torch.Tensor,
+    tolerance: float = 2e-6,
+    dynamic: Any = None,
+    others: Sequence[Sequence[torch.Tensor]] = (),
+) -> None:
     """Compare functions of the same tensors with PyTorch, all in one program.
 
     Args:
         functions: functions by name, each of which returns a tensor or several.
         tensors: their inputs.
         tolerance: relative and absolute, for floats.
+        dynamic: symbolic dimensions of the inputs, as ``torch.export.export`` takes them.
+        others: inputs of other sizes, for the same program.
     """
 
     def results(*given: Any) -> dict[str, list[Any]]:
         found = {name: function(*given) for name, function in functions.items()}
         return {name: [x] if isinstance(x, torch.Tensor) else list(x) for name, x in found.items()}
 
-    run = compiled(imported(lambda *given: [y for x in results(*given).values() for y in x], *tensors))
-    found = run(*tensors)
-    wrong = {}
-    for name, wanted in results(*tensors).items():
-        for want in wanted:
-            got = found.pop(0)
-            if not same(got, want, tolerance):
-                wrong[name] = f"{got.dtype} {got.tolist()} instead of {want.dtype} {want.tolist()}"
-    assert not found and not wrong, wrong
+    run = compiled(
+        imported(lambda *given: [y for x in results(*given).values() for y in x], *tensors, dynamic=dynamic)
+    )
+    for given in (tensors, *others):
+        found = run(*given)
+        wrong = {}
+        for name, wanted in results(*given).items():
+            for want in wanted:
+                got = found.pop(0)
+                if not same(got, want, tolerance):
+                    wrong[name] = f"{got.dtype} {got.tolist()} instead of {want.dtype} {want.tolist()}"
+        assert not found and not wrong, wrong
 
 
 def refusal(function: Any, *tensors: Any, **options: Any) -> str:

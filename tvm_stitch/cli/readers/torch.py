@@ -19,7 +19,7 @@ import tvm
 from torch.export import ExportedProgram
 from tvm import relax
 
-from ...execution.tensors import TensorSpec, specs_of_inputs
+from ...execution.tensors import TensorSpec, specs_of_inputs, symbol_and_value
 from ...front.programs import changed_names, signature_of
 from ...front.signature import filled_in
 from ...graph.dtype import HALF
@@ -142,10 +142,12 @@ def _with_shapes(
         if not known[name].takes(shape):
             raise UsageError(f"shape {list(shape)} does not fit the input {known[name]}")
         for dim, size in zip(known[name].shape, shape):
-            if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
-                raise UsageError(
-                    f"{dim} is {sizes[dim]} and {size} in the shapes that are given; give it one size"
-                )
+            if isinstance(dim, str) and (solved := symbol_and_value(dim, size)) is not None:
+                symbol, value = solved
+                if sizes.setdefault(symbol, value) != value:
+                    raise UsageError(
+                        f"{symbol} is {sizes[symbol]} and {value} in the shapes that are given; give it one size"
+                    )
     return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
 
 

@@ -30,7 +30,9 @@ from .operators.loops import loop_converters
 from .operators.recurrent import recurrent_converters
 from .operators.reductions import reduction_converters
 from .operators.regions import region_converters
+from .operators.scalars import scalar_converters
 from .operators.shapes import shape_converters
+from .operators.splits import split_converters
 from .pooling import pooling_converters
 from .products import product_converters
 from .resizing import resizing_converters
@@ -54,7 +56,9 @@ def own_converters() -> dict[str, Converter]:
         **gather_converters(),
         **reduction_converters(),
         **region_converters(),
+        **scalar_converters(),
         **shape_converters(),
+        **split_converters(),
         **expert_converters(),
         **indexing_converters(),
         **loop_converters(own_converters),

@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...compat import int_value
+from . import symbolic_resizing
 from .core import Converter, argument
 from .importing.unsupported import Unsupported
 from .operators.values import array, cast, constant, type_name
@@ -43,6 +44,7 @@ def resizing_converters() -> dict[str, Converter]:
         "upsample_bicubic2d.vec": _by_type(_bicubic, _tap_weights, partial(_cubic, -0.75), 4),
         "upsample_bilinear2d.vec": _by_type(_bilinear, _tap_weights, _triangle, 2),
         "upsample_nearest2d.vec": _nearest,
+        **symbolic_resizing.symbolic_resizing_converters(),
     }
 
 
@@ -84,7 +86,9 @@ def _taken(x: Any, axis: int, positions: np.ndarray, emit: Callable[[Any], Any])
 def _nearest(node: Any, importer: Any) -> Any:
     """(input, size or None, factors or None)."""
     sizes, factors = _sizes(node, importer), argument(node, 2, "scale_factors", None)
-    if sizes is None or all(new % old == 0 for old, new in zip(*sizes)):
+    if sizes is None:
+        return symbolic_resizing.nearest(node, importer)
+    if all(new % old == 0 for old, new in zip(*sizes)):
         return importer._upsample_nearest2d(node)
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     for at, (old, new) in enumerate(zip(*sizes)):
@@ -100,7 +104,9 @@ def _bilinear(node: Any, importer: Any) -> Any:
     """(input, size or None, align_corners, factors or None)."""
     sizes, factors = _sizes(node, importer), argument(node, 3, "scale_factors", None)
     corners = bool(argument(node, 2, "align_corners", False))
-    if sizes is None or _is_ratio(sizes, factors, corners):
+    if sizes is None:
+        return symbolic_resizing.linear(node, importer)
+    if _is_ratio(sizes, factors, corners):
         return importer._upsample_bilinear2d(node)
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     for at, (old, new) in enumerate(zip(*sizes)):
@@ -119,6 +125,8 @@ def _bilinear(node: Any, importer: Any) -> Any:
 
 def _bicubic(node: Any, importer: Any) -> Any:
     """(input, size or None, align_corners, factors or None)."""
+    if _sizes(node, importer) is None:
+        return symbolic_resizing.cubic(node, importer)
     return importer._upsample_bicubic2d(node)
 
 

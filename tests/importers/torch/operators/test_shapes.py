@@ -135,3 +135,30 @@ def test_symbolic_repetitions() -> None:
     for size in (4, 7):
         given = torch.randn(2, 3), torch.randn(size, 1)
         assert all(same(got, want, 0) for got, want in zip(run(*given), repeated(*given), strict=True))
+
+
+def test_symbolic_sizes() -> None:
+    length = torch.export.Dim("n", min=4, max=99)
+    compare(
+        {
+            "rolled": lambda x: [
+                x.roll(1, 0),
+                x.roll(-7, 0),
+                torch.roll(x, (1, 2), (0, 1)),
+                x.roll(x.shape[0] - 1, 0),
+            ],
+            "padded": lambda x: [
+                torch.nn.functional.pad(x, (1, 0, 0, -x.shape[0] % 8), value=2.0),
+                torch.nn.functional.pad(x, (0, 0, 2 - x.shape[0] % 3, -1)),
+            ],
+            "diagonals": lambda x: [
+                (x @ x.T).diagonal(),
+                (x @ x.T).diagonal(2),
+                x[:, :, None].diagonal(-1, 1, 0),
+            ],
+            "joined": lambda x: torch.einsum("ij,kj->ik", x, x),
+        },
+        torch.randn(8, 3),
+        dynamic=(({0: length},),),
+        others=[[torch.randn(rows, 3)] for rows in (4, 5, 13)],
+    )

@@ -18,21 +18,47 @@ NEAREST = 1
 """PyTorch's number of the interpolation that takes the nearest point. The other one is trilinear."""
 
 
+RESIZED = (
+    aten.upsample_nearest1d.vec,
+    aten.upsample_nearest3d.vec,
+    aten._upsample_nearest_exact1d.vec,
+    aten._upsample_nearest_exact2d.vec,
+    aten._upsample_nearest_exact3d.vec,
+    aten.upsample_linear1d.vec,
+    aten.upsample_trilinear3d.vec,
+)
+"""Further operators that resize, with the size or the factors of the axes."""
+
+
 def image_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by PyTorch's overloads."""
     return {
         aten.grid_sampler_3d.default: _grid_sampler_3d,
-        aten.upsample_bicubic2d.default: _bicubic(aten.upsample_bicubic2d.default),
-        aten.upsample_bicubic2d.vec: _bicubic(aten.upsample_bicubic2d.vec),
+        aten.upsample_bicubic2d.default: _of_floats(decomposition_table[aten.upsample_bicubic2d.default]),
+        aten.upsample_bicubic2d.vec: _of_floats(_of_numbers(aten.upsample_bicubic2d.vec)),
+        **{overload: _of_numbers(overload) for overload in RESIZED},
     }
 
 
-def _bicubic(overload: Any) -> Callable[..., Any]:
-    """Return PyTorch's decomposition for floats. Bytes are left to a converter: it rounds them otherwise."""
-    known = decomposition_table[overload]
+def _of_floats(known: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition for floats. Bytes are left to a converter: it rounds them otherwise."""
 
     def decomposed(x: Any, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented if x.dtype == torch.uint8 else known(x, *args, **kwargs)
+
+    return decomposed
+
+
+def _of_numbers(overload: Any) -> Callable[..., Any]:
+    """Return PyTorch's decomposition for images of known sizes. Symbolic ones are left to a converter.
+
+    PyTorch computes positions from the quotient of both sizes, which is a number of the graph if they are symbolic.
+    """
+    known = decomposition_table.get(overload, overload.decompose)
+
+    def decomposed(x: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+        extents = [*x.shape[2:], *(size or ())]
+        return known(x, size, *args, **kwargs) if all(type(e) is int for e in extents) else NotImplemented
 
     return decomposed
 

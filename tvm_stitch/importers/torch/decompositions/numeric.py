@@ -86,9 +86,9 @@ def _rounded_quotient(a: Any, b: Any, *, rounding_mode: str | None = None) -> An
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     a, b = (each.to(wide) if isinstance(each, torch.Tensor) else each for each in (a, b))
     quotient = torch.true_divide(a, b)
-    if isinstance(b, (int, float)):
+    if not isinstance(b, torch.Tensor):  # a number, which may be symbolic
         b = torch.full_like(quotient, b)
-    elif isinstance(a, (int, float)):
+    elif not isinstance(a, torch.Tensor):
         a = torch.full_like(quotient, a)
     rest = torch.fmod(a, b)
     whole = (a - rest) / b

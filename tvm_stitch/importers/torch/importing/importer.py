@@ -3,21 +3,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import torch
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
+from .... import compat
+from ....support.failures import error_text, reraise_fatal
 from ..complexes.parts import Parts
 from ..complexes.table import complex_operators, with_complex
-from ..core import Converter
+from ..core import Converter, dtype_name
 from .results import checked
 from .state import View
-from .unsupported import path_of
+from .unsupported import Unsupported, path_of
 
 __all__ = ["Importer"]
+
+_TVM = str(Path(tvm.__file__).parent)
+
+
+def _result(node: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a converter's result for a node.
+
+    Raises:
+        Unsupported: if TVM fails, in a converter or at a call that one emits.
+    """
+    try:
+        return convert(node)
+    except Exception as error:  # of many kinds
+        reraise_fatal(error)
+        if not _raised_by_tvm(error):
+            raise
+        raise Unsupported.at(node, f"TVM's importer fails: {error_text(error)}") from error
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value.ty, (relax.TensorType, relax.TupleType))
+
+
+def _raised_by_tvm(error: BaseException) -> bool:
+    names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    python = [name for name in names if name.endswith(".py")]  # below them are frames of C++
+    return bool(python) and python[-1].startswith(_TVM)
 
 
 class Importer(ExportedProgramImporter):
@@ -46,6 +79,25 @@ class Importer(ExportedProgramImporter):
         self._main, self._order = view.graph_module, view.order
         return self.from_exported_program(view, keep_params_as_input, unwrap, unbound, None)
 
+    def _process_derived_symbol(self, symbol: Any, known: Any) -> tuple[str, Any]:
+        """Return the name and the expression of an extent. TVM takes a fixed one for another symbol."""
+        if getattr(symbol, "is_Integer", False):
+            return str(symbol), compat.const(int(symbol), "int64")
+        return super()._process_derived_symbol(symbol, known)
+
+    def _prim_value_to_scalar_tensor(self, value: Any, dtype: str) -> Any:
+        """Return a symbolic number as a tensor of no axis. TVM's importer does so with integers."""
+        if "float" not in str(value.ty):
+            return super()._prim_value_to_scalar_tensor(value, dtype)
+
+        symbols = sorted(compat.free_vars(value), key=str)
+
+        def scalar(*given: Any) -> Any:
+            own = compat.substitute(value, dict(zip(symbols, given)))
+            return te.compute((), lambda: own.astype(dtype), name="scalar")
+
+        return self.block_builder.emit_te(scalar, *symbols)
+
     def _translate_fx_graph(
         self, graph_module: Any, nodes: Any, inputs_vars: Any, custom_ops: Any = None
     ) -> Any:
@@ -68,9 +120,28 @@ class Importer(ExportedProgramImporter):
         }
         return {name: self._noted(convert) for name, convert in known.items()}
 
+    @contextmanager
+    def _numbers_as_tensors(self, node: Any) -> Iterator[None]:
+        """Let a node that returns a tensor read symbolic floats, such as powers of a size, as tensors of no axis.
+
+        Relax takes no functions of symbols for operands.
+        """
+        value = node.meta.get("val")
+        before = {}
+        if isinstance(value, torch.Tensor):
+            dtype = dtype_name(value.dtype) if value.is_floating_point() else "float32"
+            for each in node.all_input_nodes:
+                given = self.env.get(each)
+                if compat.is_expr(given) and "float" in str(given.ty) and not _is_tensor(given):
+                    before[each] = given
+                    self.env[each] = self._prim_value_to_scalar_tensor(given, dtype)
+        yield
+        self.env.update(before)
+
     def _noted(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def converted(node: Any) -> Any:
-            result = checked(node, convert(node))
+            with self._numbers_as_tensors(node):
+                result = checked(node, _result(node, convert))
             fields = result.fields if isinstance(result, relax.Tuple) else result
             for field in fields if isinstance(result, (relax.Tuple, list, tuple)) else [result]:
                 field = field.real if isinstance(field, Parts) else field

@@ -20,8 +20,8 @@ THEIRS = frozenset(
         " _sparse_addmm.default _sparse_mm.default add cond eq floordiv ge getitem gt"
         " hardsigmoid.default hardswish.default item.default le lt mod mul ne neg pixel_shuffle.default"
         " silu.default sub sym_constrain_range_for_size.default sym_size.int to_sparse.default"
-        " scaled_dot_product_attention.default linear.default transpose.int split.Tensor"
-        " split_with_sizes.default unbind.int stack.default tril.default triu.default masked_fill.Scalar"
+        " scaled_dot_product_attention.default linear.default transpose.int"
+        " unbind.int stack.default tril.default triu.default masked_fill.Scalar"
         " expand_as.default flatten.using_ints"
     ).split()
 )

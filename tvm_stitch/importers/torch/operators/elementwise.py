@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tvm import DataType, relax, te, tirx
+from tvm import DataType, te, tirx
 from tvm.relax import op as R
 
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
-from .values import HALVES, cast, constant, is_integer, result_type, type_name, widened
+from .values import HALVES, cast, constant, is_integer, operand, result_type, type_name, widened
 
 Unary = Callable[[Any, Any], Any]
 """A function of a tensor of floats and of the importer."""
@@ -261,12 +261,7 @@ def _both(node: Any, importer: Any) -> tuple[Any, Any, str]:
     """Return two operands in the type of the result, half types in float32, with that type."""
     dtype = result_type(node)
     given = (importer.env[arg] if arg in importer.env else arg for arg in node.args[:2])
-    left, right = (
-        widened(
-            cast(each, dtype, importer) if isinstance(each, relax.Expr) else constant(each, dtype), importer
-        )
-        for each in given
-    )
+    left, right = (widened(operand(each, dtype, importer), importer) for each in given)
     return left, right, dtype
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import sympy
 import torch
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ....compat import int_value
+from ....graph.extent import as_expr
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
 from .values import array, cast, full, is_integer, known_shape, result_type, type_name, wrapped
@@ -65,8 +66,6 @@ def _copy(node: Any, importer: Any) -> Any:
 def _padded(node: Any, importer: Any) -> Any:
     """(input, widths, number=0): widths of both sides of an axis, the last axis first. Negative ones cut off."""
     x, widths = importer.env[node.args[0]], list(node.args[1])
-    if not all(isinstance(width, int) for width in widths):
-        raise Unsupported.at(node, "a border of symbolic width is not imported")
     number = argument(node, 2, "value", 0)
     dtype = type_name(x)
     if dtype == "bool":
@@ -75,7 +74,9 @@ def _padded(node: Any, importer: Any) -> Any:
         number = wrapped(number, dtype)
     pairs = [widths[at : at + 2] for at in range(0, len(widths), 2)]
     pairs += [[0, 0]] * (len(x.ty.shape) - len(pairs))
-    border = [width for pair in reversed(pairs) for width in pair]
+    border = [importer.env.get(width, width) for pair in reversed(pairs) for width in pair]
+    if not all(isinstance(width, int) for width in border):
+        return _symbolically_padded(x, border, number, importer)
     return importer.block_builder.emit(R.nn.pad(x, border, "constant", number)) if any(border) else x
 
 
@@ -111,12 +112,36 @@ def _view(node: Any, importer: Any) -> Any:
     """(input, shape): one extent may be -1."""
     x = importer.env[node.args[0]]
     if (shape := known_shape(node)) is None:
-        return importer._reshape(node)
+        return importer._emit_torch_reshape(*importer.retrieve_args(node)[:2])
     if [int_value(extent) for extent in x.ty.shape] == shape:
         return x
     if 0 in shape:  # TVM's reshape takes 0 for an extent of the input
         return full(shape, 0, result_type(node), importer)
     return importer.block_builder.emit(R.reshape(x, shape))
+
+
+def _symbolically_padded(x: Any, border: list[Any], number: Any, importer: Any) -> Any:
+    """Return a tensor with a border. Negative widths cut off.
+
+    Args:
+        x: the tensor.
+        border: the widths in front of and behind each axis, numbers or symbolic ones.
+        number: the number in the border.
+        importer: the importer.
+    """
+
+    def padded(x: Any, *border: Any) -> Any:
+        front, behind = border[0::2], border[1::2]
+        extents = [extent + before + after for extent, before, after in zip(x.shape, front, behind)]
+
+        def value(*places: Any) -> Any:
+            inner = [place - before for place, before in zip(places, front)]
+            inside = [tirx.all(at >= 0, at < extent) for at, extent in zip(inner, x.shape)]
+            return tirx.if_then_else(tirx.all(*inside), x(*inner), tirx.const(number, x.dtype))
+
+        return te.compute(extents, value, name="padded")
+
+    return importer.block_builder.emit_te(padded, x, *map(as_expr, border))
 
 
 def _permute(node: Any, importer: Any) -> Any:
@@ -165,25 +190,27 @@ def _roll(node: Any, importer: Any) -> Any:
     if not shape or any(int_value(extent) == 0 for extent in shape):
         return x
     shifts, axes = node.args[1], argument(node, 2, "dims", [])
-    shifts, axes = ([each] if isinstance(each, int) else list(each) for each in (shifts, axes))
+    shifts, axes = (list(each) if isinstance(each, (list, tuple)) else [each] for each in (shifts, axes))
     if not axes:
-        return emit(R.reshape(_rolled(node, importer, emit(R.reshape(x, [-1])), shifts[0], 0), shape))
+        return emit(R.reshape(_rolled(importer, emit(R.reshape(x, [-1])), shifts[0], 0), shape))
     for shift, axis in zip(shifts, axes, strict=True):
-        x = _rolled(node, importer, x, shift, int(axis) % len(shape))
+        x = _rolled(importer, x, shift, int(axis) % len(shape))
     return x
 
 
-def _rolled(node: Any, importer: Any, x: Any, shift: Any, axis: int) -> Any:
+def _rolled(importer: Any, x: Any, shift: Any, axis: int) -> Any:
     emit, size = importer.block_builder.emit, x.ty.shape[axis]
-    if not isinstance(shift, int):
-        raise Unsupported.at(node, "a roll by a symbolic number is not imported")
-    known = int_value(size)
-    if shift == 0 or (known is not None and shift % known == 0):
+    shift, known = importer.env[shift] if isinstance(shift, torch.fx.Node) else shift, int_value(size)
+    if known is None or not isinstance(shift, int):  # a shift may be longer than the axis
+
+        def sources(size: Any, shift: Any) -> Any:
+            return te.compute((size,), lambda i: tirx.floormod(i - shift, size), name="rolled")
+
+        places = importer.block_builder.emit_te(sources, as_expr(size), as_expr(shift))
+        return emit(R.take(x, places, axis, mode="fast"))
+    if shift % known == 0:
         return x
-    if known is not None:
-        middle = known - shift % known
-    else:
-        middle = size - shift if shift > 0 else -shift
+    middle = known - shift % known
     first = emit(R.strided_slice(x, [axis], [middle], [size]))
     return emit(R.concat([first, emit(R.strided_slice(x, [axis], [0], [middle]))], axis))
 
@@ -361,7 +388,7 @@ def _diagonal(node: Any, importer: Any) -> Any:
     one, two = (int(argument(node, at, f"dim{at - 1}", at - 2)) % rank for at in (2, 3))
     sizes, shape = [int_value(x.ty.shape[axis]) for axis in (one, two)], known_shape(node)
     if None in sizes:
-        raise Unsupported.at(node, "a diagonal of symbolic sizes is not imported")
+        return _symbolic_diagonal(x, one, two, offset, importer)
     if shape is not None and 0 in shape:
         return full(shape, 0, result_type(node), importer)
     rows, columns = sizes
@@ -373,3 +400,21 @@ def _diagonal(node: Any, importer: Any) -> Any:
     flat = emit(R.reshape(moved, [*(x.ty.shape[axis] for axis in rest), rows * columns]))
     positions = (first[0] + np.arange(count)) * columns + first[1] + np.arange(count)
     return emit(R.take(flat, relax.const(positions.astype("int64")), len(rest), mode="fast"))
+
+
+def _symbolic_diagonal(x: Any, one: int, two: int, offset: int, importer: Any) -> Any:
+    """Return the diagonals of two axes, of which one is symbolic, as the last axis."""
+    row, column = max(-offset, 0), max(offset, 0)
+
+    def diagonals(x: Any) -> Any:
+        rest = [extent for axis, extent in enumerate(x.shape) if axis not in (one, two)]
+        count = tirx.max(tirx.min(x.shape[one] - row, x.shape[two] - column), 0)
+
+        def value(*places: Any) -> Any:
+            at = iter(places[:-1])
+            inside = {one: places[-1] + row, two: places[-1] + column}
+            return x(*(inside[axis] if axis in inside else next(at) for axis in range(len(x.shape))))
+
+        return te.compute([*rest, count], value, name="diagonals")
+
+    return importer.block_builder.emit_te(diagonals, x)

@@ -75,6 +75,15 @@ def cast(x: Any, dtype: str, importer: Any) -> Any:
     return importer.block_builder.emit(R.astype(x, dtype))
 
 
+def operand(value: Any, dtype: str, importer: Any) -> Any:
+    """Return a tensor, a number or a symbolic size as a tensor of a type."""
+    if not isinstance(value, relax.Expr):
+        return constant(value, dtype)
+    if not isinstance(value.ty, relax.TensorType):
+        return importer._prim_value_to_scalar_tensor(value, dtype)
+    return cast(value, dtype, importer)
+
+
 def widened(x: Any, importer: Any) -> Any:
     """Return a tensor of a half type in float32, and others as they are."""
     return cast(x, "float32", importer) if type_name(x) in HALVES else x
