@@ -73,7 +73,7 @@ def in_browser(page: str, steps: str, folder: Path, width: int = 1400) -> Outcom
 
     Args:
         page: HTML.
-        steps: the body of an async function; ``click(element)`` and ``await ready(state)`` help it.
+        steps: the body of an async function. It may call ``click(element)`` and ``await ready(state)``.
         folder: where to put files.
         width: of the window, in pixels.
     """

@@ -30,8 +30,8 @@ def seconds(side: str, name: str, target: str) -> dict[str, Any]:
     if child.returncode != 0 or not lines:
         said = [line for line in child.stderr.splitlines() if line.strip()]
         return {"error": said[-1][:200] if said else f"exit code {child.returncode}"}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
 
 
 def _importer(side: str, given: Any) -> Callable[[Any], Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models whose compile time counts, as an importer gets them: programs of ``torch.export`` and ONNX models.
 
-Names are ``PATH:NAME@SIZE`` with the path ``torch`` or ``onnx`` and an architecture of ``scripts/architectures.py``,
-``PATH:timm:NAME@SIDE`` for any model of timm, and those of :data:`OPERATORS`, which are single operators of ONNX.
+Names are ``PATH:NAME@SIZE`` with the path ``torch`` or ``onnx`` and an architecture of ``scripts/architectures.py``.
+``PATH:timm:NAME@SIDE`` is any model of timm. Names of :data:`OPERATORS` are single operators of ONNX.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def given(name: str) -> Any:
         program = torch.export.export(model.eval().requires_grad_(False), inputs)
         if path == "torch":
             return program
-        made = torch.onnx.export(program, verbose=False)
-        assert made is not None
-        return made.model_proto
+        exported = torch.onnx.export(program, verbose=False)
+        assert exported is not None
+        return exported.model_proto
 
 
 def _module(kind: str, size: int | None) -> tuple[Any, tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from _measure import Contender
 from tvm import relax
 
 from tvm_stitch.target import this_cpu
-from tvm_stitch.testing.workloads.cases import Case
+from tvm_stitch.testing.workloads.case import Case
 
 #: Everything a contender needs: the case, its input sets, and "llvm" or "cuda".
 Make = Callable[[Case, Sequence[list[np.ndarray]], str], "Prepared"]
@@ -61,18 +61,18 @@ def tvm_target(target: str, mcpu: str = "native") -> Any:
 
 
 MCPU = "native"
-"""What the TVM contenders compile for on a CPU, as PyTorch does: set by the caller before anything is compiled."""
+"""The processor that the TVM contenders compile for on a CPU. The caller sets it before anything is compiled."""
 
 
 def _relax(case: Case, sets: Sequence[list[np.ndarray]], target: str, stitched: bool) -> Prepared:
     device = tvm.cuda(0) if target == "cuda" else tvm.cpu()
-    made = tvm_target(target, MCPU)
-    pipeline: Any = relax.get_default_pipeline(made)
+    chosen = tvm_target(target, MCPU)
+    pipeline: Any = relax.get_default_pipeline(chosen)
     if stitched:
         import tvm_stitch.relax
 
-        pipeline = tvm_stitch.relax.pipeline(made)
-    vm = relax.VirtualMachine(tvm.compile(case.build(), made, relax_pipeline=pipeline), device)
+        pipeline = tvm_stitch.relax.pipeline(chosen)
+    vm = relax.VirtualMachine(tvm.compile(case.build(), chosen, relax_pipeline=pipeline), device)
     return Prepared(
         vm["main"], [[tvm.runtime.tensor(x, device) for x in s] for s in sets], lambda t: t.numpy()
     )
@@ -138,7 +138,7 @@ MAKERS: dict[str, Make] = {
 
 
 def copy_of(nbytes: int) -> Contender:
-    """A device-to-device copy that moves ``nbytes`` in all, half read and half written."""
+    """Return a device-to-device copy that moves ``nbytes`` in all, half read and half written."""
     import torch
 
     source = torch.empty(nbytes // 2, dtype=torch.uint8, device="cuda").random_()

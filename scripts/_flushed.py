@@ -17,7 +17,7 @@ _CALLS = ((0.02, 20), (0.2, 5), (float("inf"), 1))
 
 
 def split(events: Sequence[Event], flush: Sequence[str]) -> list[list[Event]]:
-    """Split events at the flushes. A flush is events of the names ``flush``; only flushes have the last name."""
+    """Split events at the flushes. A flush is events of the names ``flush``, and only flushes have the last name."""
     groups: list[list[Event]] = []
     for event in events:
         if event[0] == flush[-1]:
@@ -30,7 +30,7 @@ def split(events: Sequence[Event], flush: Sequence[str]) -> list[list[Event]]:
 
 
 def summarize(groups: Sequence[Sequence[Event]]) -> Measured | None:
-    """The calls' events as a result; None if a call has no event. Counts are those of the most frequent call."""
+    """Return the calls' events as a result, None if a call has no event. Counts are those of the most frequent call."""
     if not groups or not all(groups):
         return None
     spent = [sum(seconds for _, seconds in group) for group in groups]
@@ -79,8 +79,8 @@ class FlushedTimer:
         self._torch.cuda.synchronize()
         once = time.perf_counter() - start
         calls = next(count for limit, count in _CALLS if once <= limit)
-        if found := summarize(split(self._record([self._flush, run] * calls), self._mark)):
-            return found
+        if measured := summarize(split(self._record([self._flush, run] * calls), self._mark)):
+            return measured
         spent = []
         for _ in range(calls):
             self._flush()

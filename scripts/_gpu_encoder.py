@@ -57,19 +57,19 @@ def weights_of(sizes: Sizes, seed: int = 0) -> Weights:
 
     layers: Weights = []
     for _ in range(sizes.layers):
-        found: dict[str, np.ndarray] = {}
+        weights: dict[str, np.ndarray] = {}
         for name, (inputs, outputs) in products.items():
-            found[name] = draw(inputs, outputs, spread=1 / math.sqrt(inputs))
-            found[f"{name}_bias"] = draw(outputs, spread=0.1)
+            weights[name] = draw(inputs, outputs, spread=1 / math.sqrt(inputs))
+            weights[f"{name}_bias"] = draw(outputs, spread=0.1)
         for name in ("norm1", "norm2"):
-            found[name] = draw(h, spread=0.1, centre=1.0)
-            found[f"{name}_bias"] = draw(h, spread=0.1)
-        layers.append(found)
+            weights[name] = draw(h, spread=0.1, centre=1.0)
+            weights[f"{name}_bias"] = draw(h, spread=0.1)
+        layers.append(weights)
     return layers
 
 
 def relax_encoder(sizes: Sizes, weights: Weights) -> tvm.IRModule:
-    """The encoder as a Relax module; weights are constants."""
+    """Return the encoder as a Relax module whose weights are constants."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(list(sizes.shape), "float32"))
     batch, sequence, hidden = sizes.shape
@@ -105,7 +105,7 @@ def relax_encoder(sizes: Sizes, weights: Weights) -> tvm.IRModule:
 
 
 def torch_encoder(sizes: Sizes, weights: Weights, device: str = "cuda") -> Any:
-    """The encoder as a PyTorch module of float32 on a device."""
+    """Return the encoder as a PyTorch module of float32 on a device."""
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilers that bench_grid.py compares; each works in a process of its own, on inputs drawn on the device."""
+"""The compilers that bench_grid.py compares. Each works in a process of its own, on inputs drawn on the device."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from _flushed import FlushedTimer
 from _grid_jobs import Answer, Job, Measured, Target
 
 from stitch_testing.random.graphs import describe_error
-from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, grid_cases
+from tvm_stitch.testing.workloads.grid_case import Domain, GridCase
+from tvm_stitch.testing.workloads.grid_cases import grid_cases
 
 #: Takes torch tensors, returns one result or several, of the library's own kind and perhaps not computed yet.
 Compiled = Callable[..., Any]
 
 
 def draw(case: GridCase, device: str, seed: int = 0) -> list[Any]:
-    """Draw the case's inputs as torch tensors on their device; the same for all processes of a machine."""
+    """Draw the case's inputs as torch tensors on their device. They are the same for all processes of a machine."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
 
     def one(domain: Domain, shape: tuple[int, ...], dtype: str) -> Any:
-        made = torch.empty(shape, device=device, dtype=getattr(torch, dtype))
+        drawn = torch.empty(shape, device=device, dtype=getattr(torch, dtype))
         if domain.kind == "normal":
-            return made.normal_(domain.low, domain.high, generator=generator)
+            return drawn.normal_(domain.low, domain.high, generator=generator)
         if domain.kind == "uniform":
-            return made.uniform_(domain.low, domain.high, generator=generator)
-        return made.random_(int(domain.low), int(domain.high), generator=generator)
+            return drawn.uniform_(domain.low, domain.high, generator=generator)
+        return drawn.random_(int(domain.low), int(domain.high), generator=generator)
 
     return [one(d, s.shape, s.dtype) for d, s in zip(case.domains, case.arguments, strict=True)]
 
@@ -56,18 +57,18 @@ def problems(outputs: Sequence[Any], wanted: Sequence[Any], relative: float = 8e
     """
     if len(outputs) != len(wanted):
         return [f"{len(outputs)} outputs, expected {len(wanted)}"]
-    found = []
+    texts = []
     for place, (actual, exact) in enumerate(zip(outputs, wanted, strict=True)):
         if tuple(actual.shape) != tuple(exact.shape):
-            found.append(f"output {place}: shape {tuple(actual.shape)}, expected {tuple(exact.shape)}")
+            texts.append(f"output {place}: shape {tuple(actual.shape)}, expected {tuple(exact.shape)}")
             continue
         scale = max(1.0, float(exact.square().mean().sqrt()))
         excess = (actual.double() - exact).abs() - relative * (exact.abs() + scale)
         worst = float(excess.nan_to_num(nan=float("inf")).max())
         if worst > 0:
             wrong = int((~(excess <= 0)).sum())
-            found.append(f"output {place}: {wrong} of {exact.numel()} wrong, by up to {worst:.3g} too much")
-    return found
+            texts.append(f"output {place}: {wrong} of {exact.numel()} wrong, by up to {worst:.3g} too much")
+    return texts
 
 
 def _tvm(stitch: bool) -> Callable[[GridCase, Target], Compiled]:
@@ -76,11 +77,13 @@ def _tvm(stitch: bool) -> Callable[[GridCase, Target], Compiled]:
         from tvm import relax
 
         device = tvm.cuda(0) if target == "cuda" else tvm.cpu()
-        made = tvm.target.Target.from_device(device) if target == "cuda" else tvm.target.Target("llvm")
-        pipeline: Any = relax.get_default_pipeline(made)
+        chosen = tvm.target.Target.from_device(device) if target == "cuda" else tvm.target.Target("llvm")
+        pipeline: Any = relax.get_default_pipeline(chosen)
         if stitch:
-            pipeline = importlib.import_module("tvm_stitch.relax").pipeline(made)
-        main = relax.VirtualMachine(tvm.compile(case.build(), made, relax_pipeline=pipeline), device)["main"]
+            pipeline = importlib.import_module("tvm_stitch.relax").pipeline(chosen)
+        main = relax.VirtualMachine(tvm.compile(case.build(), chosen, relax_pipeline=pipeline), device)[
+            "main"
+        ]
         return lambda *args: main(*(tvm.runtime.from_dlpack(x) for x in args))
 
     return make
@@ -93,7 +96,7 @@ def _torch(compile_it: bool) -> Callable[[GridCase, Target], Compiled]:
         function = _grid_peers.torch_function(case.name, case.sizes)
         if compile_it:
             config: Any = torch._dynamo.config
-            # Every case is the same code with other arguments; more of them than dynamo expects.
+            # Every case is the same code with other arguments. There are more of them than dynamo expects.
             config.recompile_limit = config.accumulated_recompile_limit = 10_000
             config.fail_on_recompile_limit_hit = True
             function = torch.compile(function, dynamic=False)
@@ -114,7 +117,7 @@ def _xla(case: GridCase, target: Target) -> Compiled:
 
 
 def _copy(case: GridCase, target: Target) -> Compiled:
-    """Move as many bytes as the case, half read and half written; no outputs to compare."""
+    """Move as many bytes as the case, half read and half written. There are no outputs to compare."""
     import torch
 
     device = "cuda" if target == "cuda" else "cpu"
@@ -134,7 +137,7 @@ MAKERS: Mapping[str, Callable[[GridCase, Target], Compiled]] = {
 
 #: Environment variables of a contender's process, set before its library is loaded.
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
-    # XLA takes most of the GPU's memory at once; as CUDA graphs its kernels are harder to tell apart.
+    # XLA takes most of the GPU's memory at once. Its kernels are harder to tell apart as CUDA graphs.
     "xla": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
     # Processes like these may have no children of multiprocessing's.
     "inductor": {"TORCHINDUCTOR_COMPILE_THREADS": "1"},
@@ -165,8 +168,8 @@ def _work(job: Job) -> Answer:
     _synchronize(job.target)
     if key not in _ready:
         compiled = MAKERS[job.contender](case, job.target)
-        if found := _compare(case, compiled, inputs, job):
-            return Answer("wrong: " + "; ".join(found[:3]))
+        if wrong := _compare(case, compiled, inputs, job):
+            return Answer("wrong: " + "; ".join(wrong[:3]))
         _ready[key] = compiled
     if job.step == "prepare":
         return Answer()

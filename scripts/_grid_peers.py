@@ -123,12 +123,12 @@ FOR_TORCH: Mapping[str, Callable[..., Any]] = {**FUNCTIONS, "clip_adam_tensors":
 
 
 def torch_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """The case ``name`` as a PyTorch function of tensors; KeyError if it is not written here."""
+    """Return the case ``name`` as a PyTorch function of tensors. KeyError if it is not written here."""
     function, backend = FOR_TORCH[name], TorchBackend()
     return lambda *args: function(backend, sizes, *args)
 
 
 def jax_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """The case ``name`` as a JAX function of arrays, not yet jitted; KeyError if it is not written here."""
+    """Return the case ``name`` as a JAX function of arrays, not yet jitted. KeyError if it is not written here."""
     function, backend = FUNCTIONS[name], JaxBackend()
     return lambda *args: function(backend, sizes, *args)

@@ -107,8 +107,8 @@ def module(case: Long) -> tvm.IRModule:
     params = [relax.Var(name, relax.TensorType(s, case.dtype)) for name, s in zip("qkv", shapes)]
     with builder.function("main", params):
         with builder.dataflow():
-            made = (_operator if case.groups == case.heads else _grouped)(builder.emit, case, params)
-            out = builder.emit_output(made)
+            result = (_operator if case.groups == case.heads else _grouped)(builder.emit, case, params)
+            out = builder.emit_output(result)
         builder.emit_func_output(out)
     return builder.get()
 
@@ -162,11 +162,11 @@ class Model:
     def first(self) -> torch.Tensor:
         """Return the result, and record what computed it, if that was measured now."""
         before = len(_choices())
-        found = torch.from_dlpack(self.ours()).clone()
+        result = torch.from_dlpack(self.ours()).clone()
         added = _choices()[before:]
         if "cuDNN" in self.told and added:
             self.chosen = "our kernel" if added[-1].endswith(" 0") else "cuDNN"
-        return found
+        return result
 
     def theirs(self) -> Callable[[], torch.Tensor]:
         """Return PyTorch's attention of the same inputs, <batch, heads, queries, size>."""
@@ -199,9 +199,9 @@ class Model:
 def errors(model: Model) -> tuple[float, float]:
     """Return the relative errors of the compiled module and of PyTorch against float64."""
     exact = model.exact()
-    found = model.first(), model.theirs()().transpose(1, 2)
+    results = model.first(), model.theirs()().transpose(1, 2)
     ours, theirs = (
-        float((x.double() - exact).norm() / exact.norm()) for x in (found[0], found[1].nan_to_num(0.0))
+        float((x.double() - exact).norm() / exact.norm()) for x in (results[0], results[1].nan_to_num(0.0))
     )
     return ours, theirs
 

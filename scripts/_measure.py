@@ -33,7 +33,7 @@ def time_on_cpu(
 ) -> dict[str, Timing]:
     """Measure the wall time of every contender.
 
-    Contenders take turns by blocks of calls. Two pools of threads that spin after a call disturb each other, so each
+    Contenders take turns by blocks of calls. Two pools of threads that spin after a call disturb each other. So each
     block begins with a pause and a few calls that do not count.
     """
     calls: dict[str, int] = {}
@@ -54,7 +54,7 @@ def time_on_cpu(
                 contender()
                 spent.append(time.perf_counter() - start)
             medians[name].append(statistics.median(spent))
-    return {name: _median_of_blocks(found) for name, found in medians.items()}
+    return {name: _median_of_blocks(seconds_of) for name, seconds_of in medians.items()}
 
 
 def _device_activity(contender: Contender, calls: int) -> list[Event]:
@@ -72,8 +72,8 @@ def _device_activity(contender: Contender, calls: int) -> list[Event]:
 def time_on_gpu(contenders: Mapping[str, Contender], blocks: int = 5, calls: int = 10) -> dict[str, Timing]:
     """Measure the time of every contender's kernels and copies on the GPU by CUPTI, without launch gaps.
 
-    Contenders take turns by blocks of calls. If CUPTI sees nothing, or not the same in every call, CUDA events around a
-    block give the time with its gaps, and ``kernels`` is None.
+    Contenders take turns by blocks of calls. CUPTI may see nothing, or not the same in every call. Then CUDA events
+    around a block give the time with its gaps, and ``kernels`` is None.
     """
     import torch
 
@@ -93,8 +93,8 @@ def time_on_gpu(contenders: Mapping[str, Contender], blocks: int = 5, calls: int
         for name, contender in contenders.items():
             contender()
             torch.cuda.synchronize()
-            found = _device_activity(contender, repeat[name])
-            per_call, rest = divmod(len(found), repeat[name])
+            seconds_of = _device_activity(contender, repeat[name])
+            per_call, rest = divmod(len(seconds_of), repeat[name])
             if per_call == 0 or rest:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 begin.record()
@@ -105,8 +105,11 @@ def time_on_gpu(contenders: Mapping[str, Contender], blocks: int = 5, calls: int
                 medians[name].append(begin.elapsed_time(end) * 1e-3 / repeat[name])
                 kernels[name], names[name] = None, ()
                 continue
-            groups = [found[at : at + per_call] for at in range(0, len(found), per_call)]
+            groups = [seconds_of[at : at + per_call] for at in range(0, len(seconds_of), per_call)]
             medians[name].append(statistics.median(sum(spent for _, spent in group) for group in groups))
             names[name] = tuple(event for event, _ in groups[0])
             kernels[name] = sum(not event.startswith(("Memcpy", "Memset")) for event in names[name])
-    return {name: _median_of_blocks(found, kernels[name], names[name]) for name, found in medians.items()}
+    return {
+        name: _median_of_blocks(seconds_of, kernels[name], names[name])
+        for name, seconds_of in medians.items()
+    }

@@ -2,8 +2,8 @@
 """One sample of PyTorch's operator tests through the importer: exported, imported, compiled and compared.
 
 A child of ``opinfo.py`` runs this file. It reads lines of JSON: operators, type, samples to leave out, samples of each
-operator, samples of one program, and how many of the first samples have programs of their own. It writes one line
-before each program and one for each sample, so that its parent knows which samples ended the process.
+operator, and samples of one program. The last field is how many of the first samples have programs of their own. It
+writes one line before each program and one for each sample, so that its parent knows which samples ended the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHOOSING = ("argsort", "kthvalue", "median", "mode", "msort", "nanmedian", "sort
 RANDOM = "it draws random numbers"
 """The words of a refusal of operators that draw random numbers. Their results cannot be compared."""
 TIMES_PYTORCHS = 8.0
-"""How many times PyTorch's greatest difference from float64 a result may differ from it, where it is not close."""
+"""The greatest difference from float64 of a result that is not close, in times of PyTorch's difference."""
 WITHOUT_NUMPY = (torch.bfloat16, torch.complex32)
 LIMITS = {
     "float16": (4e-3, 4e-3),
@@ -57,7 +57,7 @@ class Sample:
     module: torch.nn.Module
     tensors: tuple[torch.Tensor, ...]
     choice: bool = False
-    """Whether positions of equal elements are left open."""
+    """True if positions of equal elements are left open."""
 
 
 class _Call(torch.nn.Module):
@@ -179,17 +179,17 @@ def _outcomes(given: Sequence[Sample], target: str) -> list[tuple[str, str]]:
         return _halves(given, target) or [("refused" if refused else "failed", text)]
     try:
         inputs = [_real(x).contiguous().numpy() for each in given for x in each.tensors]
-        found = EXECUTORS[target](mod, inputs)
+        outputs = EXECUTORS[target](mod, inputs)
         results = [y for each in wanted for y in each]
         # Behind the results, the function returns buffers that it has changed.
-        found = [_as_wanted(x, y) for x, y in zip(found[: len(results)], results, strict=True)]
+        outputs = [_as_wanted(x, y) for x, y in zip(outputs[: len(results)], results, strict=True)]
     except Exception as error:
         reraise_fatal(error)
         text = f"compile or run: {type(error).__name__}: {error_text(error)[-300:]}"
         return _halves(given, target) or [("failed", text)]
     said, at = [], 0
     for sample, want in zip(given, wanted):
-        own = found[at : at + len(want)]
+        own = outputs[at : at + len(want)]
         at += len(want)
         pair = (*_picked(own, want, sample), None) if sample.choice else (own, want, _reference(sample))
         said.append(compared(*pair))
@@ -201,9 +201,9 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
-def _as_wanted(found: np.ndarray, wanted: torch.Tensor) -> np.ndarray:
+def _as_wanted(result: np.ndarray, wanted: torch.Tensor) -> np.ndarray:
     """Return a result as complex numbers, if PyTorch's are."""
-    return found[..., 0] + 1j * found[..., 1] if wanted.is_complex() else found
+    return result[..., 0] + 1j * result[..., 1] if wanted.is_complex() else result
 
 
 def _halves(given: Sequence[Sample], target: str) -> list[tuple[str, str]]:
@@ -214,14 +214,14 @@ def _halves(given: Sequence[Sample], target: str) -> list[tuple[str, str]]:
 
 
 def _picked(
-    found: list[np.ndarray], wanted: list[torch.Tensor], sample: Sample
+    outputs: list[np.ndarray], wanted: list[torch.Tensor], sample: Sample
 ) -> tuple[list[np.ndarray], list[torch.Tensor]]:
     """Return results with positions replaced by the elements there, if they are those of one axis.
 
     Positions of one element twice stay, and so differ from PyTorch's.
     """
-    x, results, others = sample.tensors[0], list(found), list(wanted)
-    for at, (got, want) in enumerate(zip(found, wanted)):
+    x, results, others = sample.tensors[0], list(outputs), list(wanted)
+    for at, (got, want) in enumerate(zip(outputs, wanted)):
         if want.dtype != torch.int64 or got.shape != tuple(want.shape) or np.array_equal(got, want.numpy()):
             continue
         for dim in range(x.dim()):
@@ -257,7 +257,7 @@ def _reference(sample: Sample) -> list[torch.Tensor] | None:
 
 
 def compared(
-    found: list[np.ndarray], wanted: list[torch.Tensor], wide: list[torch.Tensor] | None
+    outputs: list[np.ndarray], wanted: list[torch.Tensor], wide: list[torch.Tensor] | None
 ) -> tuple[str, str]:
     """Compare results with PyTorch's, and with float64.
 
@@ -266,9 +266,9 @@ def compared(
         wanted: PyTorch's results: shapes, types and numbers.
         wide: the results in float64, or None.
     """
-    if len(found) != len(wanted):
-        return "wrong", f"{len(found)} results instead of {len(wanted)}"
-    for at, (got, want) in enumerate(zip(found, wanted)):
+    if len(outputs) != len(wanted):
+        return "wrong", f"{len(outputs)} results instead of {len(wanted)}"
+    for at, (got, want) in enumerate(zip(outputs, wanted)):
         expected = want.detach().resolve_conj().resolve_neg().numpy()
         if got.dtype != expected.dtype or got.shape != expected.shape:
             return "wrong", f"{got.dtype}{list(got.shape)} instead of {expected.dtype}{list(expected.shape)}"

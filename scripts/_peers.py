@@ -207,7 +207,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def torch_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """The case ``name`` as a PyTorch function of tensors.
+    """Return the case ``name`` as a PyTorch function of tensors.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def torch_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
 
 
 def jax_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """The case ``name`` as a JAX function of arrays, not yet jitted; KeyError if it is not written here."""
+    """Return the case ``name`` as a JAX function of arrays, not yet jitted. KeyError if it is not written here."""
     function, backend = FUNCTIONS[name], JaxBackend()
     return lambda *args: function(backend, sizes, *args)
 
@@ -239,7 +239,7 @@ def to_torch(array: np.ndarray, device: str = "cpu") -> Any:
 
 
 def from_torch(tensor: Any) -> np.ndarray:
-    """The inverse of :func:`to_torch`."""
+    """Invert :func:`to_torch`."""
     import ml_dtypes
     import torch
 

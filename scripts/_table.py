@@ -21,6 +21,6 @@ def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def geometric_mean(values: Sequence[float | None]) -> float | None:
-    """Return the geometric mean of the ratios that are not None; None if there are none."""
+    """Return the geometric mean of the ratios that are not None, or None if there are none."""
     there = [value for value in values if value]
     return math.exp(sum(map(math.log, there)) / len(there)) if there else None

@@ -62,15 +62,17 @@ class Forced:
     def apply(self, alignment: Any, device: Any) -> tuple[Any, RowMapping]:
         """Return the schedule and mapping of rows of static length."""
         sched = schedule(alignment, Keep.LOADS if self.keep == SHARED else Keep[self.keep])
-        found = read_again_from_cache(alignment, sched, device, self.splits, self.threads)
-        found = replace(found, blocks_per_sm=self.resident)
+        forced = read_again_from_cache(alignment, sched, device, self.splits, self.threads)
+        forced = replace(forced, blocks_per_sm=self.resident)
         if self.keep == SHARED:
-            return sched, kept_in_shared(sched, found, device)
+            return sched, kept_in_shared(sched, forced, device)
         if self.keep == "NOTHING":
-            return sched, found
+            return sched, forced
         # All of a thread's vectors at once, which stay in its registers.
-        spaces = ByExtent((e, ColumnMapping(m.vector, self._vectors(e, m))) for e, m in found.columns.items())
-        return sched, replace(found, columns=spaces, storage=Storage.REGISTERS)
+        spaces = ByExtent(
+            (e, ColumnMapping(m.vector, self._vectors(e, m))) for e, m in forced.columns.items()
+        )
+        return sched, replace(forced, columns=spaces, storage=Storage.REGISTERS)
 
     def propose(self, alignment: Any, device: Any, _config: Any) -> Candidate:
         """Propose the mapping as the only candidate."""
@@ -85,7 +87,7 @@ def _find(case: str, columns: int, dtype: str) -> Workload:
 
 
 def build(case: str, columns: int, dtype: str, forced: Forced | None, target: Any, path: str) -> Forced:
-    """Compile a workload into a library; returns the mapping that it got."""
+    """Compile a workload into a library, and return the mapping that it got."""
     work = _find(case, columns, dtype)
     recorder = Recorder()
     chosen = in_block.STRATEGIES
@@ -181,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     need_gpu()
     splits, threads = ([int(n) for n in text.split(",")] for text in (options.splits, options.threads))
     target = str(tvm.target.Target.from_device(tvm.cuda(0)))
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(options.at_once, multiprocessing.get_context("spawn")) as pool,
@@ -209,15 +211,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 chosen = path == next(iter(built))
                 row = {**asdict(built[path].result()), "workload": work.name, "us": times[path] * 1e6}
                 row |= {"chosen": chosen, "copy": times["copy"] / times[path], "rank": rank}
-                found.append(row)
+                rows.append(row)
             torch.cuda.empty_cache()
     if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
+        Path(options.json).write_text(json.dumps(rows, indent=1))
     head = ["", "blocks", "threads", "resident", "kept", "us", "", "of copy"]
     body = [
         [r["workload"], str(r["splits"]), str(r["threads"]), str(r["resident"]), r["keep"], f"{r['us']:.1f}",
          "*" if r["chosen"] else "", f"{r['copy']:.2f}"]
-        for r in found
+        for r in rows
         if not options.best or r["rank"] < options.best or r["chosen"]
     ]  # fmt: skip
     print(aligned(head, body))

@@ -50,8 +50,8 @@ def graph(rows: int, columns: int, inputs: int) -> tvm.IRModule:
             result: Any = params[0]
             for i, x in enumerate(params[1:]):
                 result = builder.emit((R.multiply, R.subtract)[i % 2](result, x))
-            made = builder.emit_output(R.divide(result, total))
-        builder.emit_func_output(made)
+            normalized = builder.emit_output(R.divide(result, total))
+        builder.emit_func_output(normalized)
     return builder.get()
 
 
@@ -97,7 +97,7 @@ def bench(columns: int, inputs: int, alternatives: Sequence[int]) -> tuple[int, 
         expected = outcome if expected is None else expected
         np.testing.assert_allclose(outcome, expected, rtol=1e-4, atol=1e-4)
         ready[str(threads)] = _call(main, args)
-    return chosen, {int(threads): found for threads, found in time_on_gpu(ready).items()}
+    return chosen, {int(threads): timing for threads, timing in time_on_gpu(ready).items()}
 
 
 def _call(main: Any, args: Sequence[Any]) -> Callable[[], object]:

@@ -55,7 +55,7 @@ class Request:
 
     @property
     def dynamic(self) -> bool:
-        """Whether a dimension is symbolic."""
+        """True if a dimension is symbolic."""
         return self.variant != "static"
 
 
@@ -127,12 +127,14 @@ def requests_for(
     architectures: Sequence[Architecture], dynamic: bool, paths: Sequence[str], stock: bool
 ) -> list[Request]:
     """Return the requests for architectures, by the ways that they have. Dynamic ones need a symbolic dimension."""
-    found = []
+    requests = []
     for each in architectures:
         ways = tuple(path for path in paths if path in each.paths)
         if ways and (each.symbolic or not dynamic):
-            found.append(Request(each.name, each.family, each.symbolic if dynamic else "static", ways, stock))
-    return found
+            requests.append(
+                Request(each.name, each.family, each.symbolic if dynamic else "static", ways, stock)
+            )
+    return requests
 
 
 def run(
@@ -221,8 +223,8 @@ def report(results: Sequence[Result]) -> str:
 
 def logged(path: Path) -> list[Result]:
     """Return the results of a log. A later result of a model takes the place of a former one."""
-    found = [Result(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    return list({(r.name, r.variant, r.path): r for r in found}.values())
+    results = [Result(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({(r.name, r.variant, r.path): r for r in results}.values())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -58,11 +58,11 @@ def settings(
     fitting = [
         (per_sm, count) for count in threads for per_sm in blocks_per_sm if per_sm * count <= threads_of_sm
     ]
-    found = []
+    settings_of = []
     for per_sm, count in fitting:
-        found.append(Setting("grid", per_sm, count))
-        found += [Setting("cluster", per_sm, count, cluster) for cluster in clusters]
-    return found
+        settings_of.append(Setting("grid", per_sm, count))
+        settings_of += [Setting("cluster", per_sm, count, cluster) for cluster in clusters]
+    return settings_of
 
 
 def slope(counts: Sequence[int], times: Sequence[float]) -> float:
@@ -71,7 +71,7 @@ def slope(counts: Sequence[int], times: Sequence[float]) -> float:
 
 
 def measure(setting: Setting, sms: int, counts: Sequence[int] = COUNTS) -> float | None:
-    """Measure the microseconds of a barrier on this machine's GPU; None if the launch does not fit.
+    """Measure the microseconds of a barrier on this machine's GPU, None if the launch does not fit.
 
     Raises RuntimeError if a kernel did not finish.
     """

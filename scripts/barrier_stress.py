@@ -9,8 +9,8 @@
 Each case runs alone, then while two other streams are kept busy. Each run has its own process, which is killed if it
 gives no answer in time. The first result is compared with float64, all others with the first one, bit for bit.
 ``chained`` is a hand-written kernel of two chained full reductions, ``decoder`` a step of two layers for one token,
-``tokens`` one for four. Other names are those of workloads. Prints a table; the exit code is 0 only if nothing hung
-and everything was right.
+``tokens`` one for four. Other names are those of workloads. The script prints a table. The exit code is 0 only if
+nothing hung and everything was right.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from stitch_testing.random import graphs as random_graphs
 from stitch_testing.random.isolated import Crash, run_isolated
 from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases, grid_cases
+from tvm_stitch.testing.workloads.case import DEFAULT_TOLERANCE, Case
 
 MODES = ("alone", "busy", "graph")
 DECODERS = {"decoder": 1, "tokens": 4}
@@ -75,15 +76,15 @@ class Subject:
     mod: tvm.IRModule
     inputs: list[np.ndarray]
     reference: Callable[[], list[np.ndarray]]
-    tolerance: Mapping[str, tuple[float, float]] = field(default_factory=lambda: cases.DEFAULT_TOLERANCE)
+    tolerance: Mapping[str, tuple[float, float]] = field(default_factory=lambda: DEFAULT_TOLERANCE)
     stitched: bool = True
 
 
-def workloads(scale: str) -> dict[str, cases.Case]:
+def workloads(scale: str) -> dict[str, Case]:
     """Return all workloads of a scale by name. A second one of the same name is called name.2, and so on."""
-    known: dict[str, cases.Case] = {}
-    found = cases.cases(scale) + (grid_cases.grid_cases(scale) if scale != "cpu" else [])
-    for case in found:
+    known: dict[str, Case] = {}
+    named = cases.cases(scale) + (grid_cases.grid_cases(scale) if scale != "cpu" else [])
+    for case in named:
         same = sum(name.split(".")[0] == case.name for name in known)
         known[case.name if not same else f"{case.name}.{same + 1}"] = case
     return known
@@ -149,7 +150,7 @@ def compiled(what: Subject, target: str, cuda_graph: bool = False) -> Any:
 
 
 def captures(executable: Any) -> bool:
-    """Whether an executable replays CUDA graphs."""
+    """Return whether an executable replays CUDA graphs."""
     return "cuda_graph.run_or_capture" in executable.as_text()
 
 
@@ -166,14 +167,14 @@ class Program:
         return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
 
     def host(self) -> list[np.ndarray]:
-        """The outputs of one call, on the host."""
+        """Return the outputs of one call, on the host."""
         return [tensor.numpy() for tensor in self()]
 
 
 def differing(program: Program, first: Sequence[np.ndarray], calls: int, batch: int) -> int:
     """Count the calls whose result differs from ``first``, bit for bit.
 
-    Calls follow each other in batches without a pause; all results of a batch are then compared on the device.
+    Calls follow each other in batches without a pause. All results of a batch are then compared on the device.
     """
     import torch
 
@@ -249,7 +250,7 @@ class Load:
 
 
 def kernel_names(program: Program) -> tuple[str, ...] | None:
-    """Return the kernels of one call on the GPU, in order; None if CUPTI sees none."""
+    """Return the kernels of one call on the GPU, in order. None if CUPTI sees none."""
     from _measure import _device_activity
 
     program()
@@ -322,7 +323,7 @@ def in_emulator(task: Task) -> Outcome:
 
 
 def stress(task: Task) -> Outcome:
-    """Runs one task; a failure to compile or run is an outcome too."""
+    """Run one task. A failure to compile or run is an outcome too."""
     try:
         return in_emulator(task) if task.target == "emulator" else on_device(task)
     except Exception as error:

@@ -92,7 +92,7 @@ class Stages:
         self._charge(self._stack.pop()[0])
 
     def _charge(self, stage: str) -> None:
-        """Charge the time since the last call to the current stage; outside of all passes to ``code``."""
+        """Charge the time since the last call to the current stage, or to ``code`` outside of all passes."""
         now = time.process_time()
         self.seconds[stage or "code"] += now - self._begin
         self._begin = now
@@ -106,7 +106,7 @@ class Stages:
 
 @dataclass
 class Row:
-    """Compile times of a model for a target in seconds. ``error`` says what failed; stock is None if TVM fails."""
+    """Compile times of a model for a target in seconds. ``error`` says what failed. ``stock`` is None if TVM fails."""
 
     name: str
     target: str
@@ -193,16 +193,16 @@ def load(name: str, size: str) -> tvm.IRModule:
 
 def measure_apart(name: str, most: float, markdown: bool) -> tuple[str, bool]:
     """Return the row of a model that each side imports and compiles in its own process, and whether it is slow."""
-    found = {side: seconds(side, name, "native") for side in SIDES}
+    spent = {side: seconds(side, name, "native") for side in SIDES}
     stock, own = (
-        [found[side][part] for part in PARTS] if "error" not in found[side] else [] for side in SIDES
+        [spent[side][part] for part in PARTS] if "error" not in spent[side] else [] for side in SIDES
     )
     parts: list[float | None] = [*(stock or [None] * 2), *(own or [None] * 2)]
     ratios: list[float | None] = [own[1] / stock[1], sum(own) / sum(stock)] if stock and own else [None, None]
     cells = [name, *("-" if p is None else f"{p:.2f}" for p in [*parts, *ratios])]
     for side in SIDES:
-        if "error" in found[side]:
-            print(f"{name}: {side} fails: {found[side]['error']}", file=sys.stderr)
+        if "error" in spent[side]:
+            print(f"{name}: {side} fails: {spent[side]['error']}", file=sys.stderr)
     slow = not own or (ratios[1] is not None and ratios[1] > most)
     line = (
         "| " + " | ".join(cells) + " |" if markdown else f"{name:32}" + "".join(f"{c:>9}" for c in cells[1:])
@@ -226,15 +226,15 @@ def run_apart(names: Sequence[str], most: float, markdown: bool) -> int:
 
 
 def names_of(wanted: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Return the names of models; ``zoo`` means all of the zoo."""
+    """Return the names of models. ``zoo`` means all of the zoo."""
     from tests.models.zoo.models import MODELS as SMALL
 
     zoo = [f"{ZOO}:{name}" for name in SMALL]
-    found = [each for name in wanted for each in (zoo if name == ZOO else [name])]
+    names = [each for name in wanted for each in (zoo if name == ZOO else [name])]
     known = [*MODELS, *zoo, *OPERATORS]
-    if unknown := [name for name in found if name not in known and not name.startswith(PATHS)]:
+    if unknown := [name for name in names if name not in known and not name.startswith(PATHS)]:
         parser.error(f"no model {unknown[0]}; there are {', '.join([ZOO, *zoo, *MODELS])}")
-    return found
+    return names
 
 
 def table(rows: Sequence[Row], markdown: bool) -> str:

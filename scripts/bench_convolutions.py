@@ -47,7 +47,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of <channels, size, size>; padding keeps the size, divided by the stride."""
+    """A convolution of <channels, size, size>. The padding keeps the size, divided by the stride."""
 
     channels: int
     size: int
@@ -132,11 +132,12 @@ def measure(case: Case, built: dict[str, Built], target: Any) -> bool:
     part, given = Part(case.layer, case.part), [x.cuda() for x in case.given]
     wanted = part(*(x.double() for x in given))
     runners = {
-        name: Runner(made.executable, target, [x.numpy() for x in case.given]) for name, made in built.items()
+        name: Runner(program.executable, target, [x.numpy() for x in case.given])
+        for name, program in built.items()
     }
     results = {name: torch.tensor(runner.outputs()[0]).cuda() for name, runner in runners.items()}
     results["torch"] = part(*given)
-    errors = {name: float((found - wanted).norm() / wanted.norm()) for name, found in results.items()}
+    errors = {name: float((result - wanted).norm() / wanted.norm()) for name, result in results.items()}
     calls: dict[str, Callable[[], Any]] = {name: runner.__call__ for name, runner in runners.items()}
     calls["torch"] = lambda: part(*given)
     spent = {name: microseconds(call) for name, call in calls.items()}
@@ -166,10 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = [case for case in cases if case.part != "data" or case.layer.channels > 3]
     mods = [case.mod() for case in cases]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = [
+        builds = [
             {name: pool.submit(build, mod, target, CONTENDERS[name]) for name in CONTENDERS} for mod in mods
         ]
-        built = [{name: future.result() for name, future in each.items()} for each in made]
+        built = [{name: future.result() for name, future in each.items()} for each in builds]
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, batch {options.batch}, float32")
     heads = "".join(f"{name + ' us':>10}{'error':>9}" for name in (*CONTENDERS, "torch"))
     print(f"{'part':8}{'layer':28}{heads}{'ratio':>7}  computed by")

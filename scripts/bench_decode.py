@@ -105,24 +105,24 @@ def _drawn(decoder: Decoder) -> list[Any]:
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(0)
-    found = []
+    drawn = []
     for name, shape, dtype in decoder.parameters():
         if name == "at":  # the last tokens of the cache
-            found.append(torch.arange(decoder.cache - decoder.tokens, decoder.cache, device="cuda"))
+            drawn.append(torch.arange(decoder.cache - decoder.tokens, decoder.cache, device="cuda"))
             continue
         if dtype == "uint32":
             numbers = torch.randint(
                 -(2**31), 2**31 - 1, shape, device="cuda", dtype=torch.int32, generator=generator
             )
-            found.append(numbers.view(torch.uint32))
+            drawn.append(numbers.view(torch.uint32))
             continue
         values = torch.randn(shape, device="cuda", generator=generator)
         if name.endswith("_scale"):
             values = values.abs() * 0.003
         elif len(shape) == 2:
             values *= shape[1] ** -0.5
-        found.append(values.to(getattr(torch, dtype)))
-    return found
+        drawn.append(values.to(getattr(torch, dtype)))
+    return drawn
 
 
 def _stitched(decoder: Decoder, params: Sequence[Any], name: str) -> tuple[Run, int, Any]:

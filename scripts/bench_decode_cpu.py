@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.types:
         sizes = {"layers": options.layers, "hidden": options.hidden, "inner": options.inner}
         heads = {"heads": options.hidden // 64, "key_heads": max(1, options.hidden // 256)}
-        found = compare(Decoder(cache=options.cache, **sizes, **heads, **TYPES[name]), contenders, clock)
-        for contender, milliseconds, gigabytes, error in found:
+        compared = compare(Decoder(cache=options.cache, **sizes, **heads, **TYPES[name]), contenders, clock)
+        for contender, milliseconds, gigabytes, error in compared:
             rows.append([name, contender, f"{milliseconds:.2f}", f"{gigabytes:.1f}", error])
             wrong |= contender == "stitched" and float(error) > TOLERANCE[name]
     print(

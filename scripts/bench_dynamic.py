@@ -40,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     print(f"{'model':22}{'size':>12}{'symbolic, us':>14}{'static, us':>14}{'ratio':>8}")
     for name in options.models:
-        made = MODELS[name]()
-        symbolic = _function(made.mod, made.func)
-        step = max(len(made.sizes) // options.sizes, 1)
-        for size in made.sizes[::step][: options.sizes]:
-            inputs = made.draw(*size)
-            static = _function(bound(made.mod, made.func, [x.shape for x in inputs]), made.func)
-            values = made.arguments(inputs)
+        model = MODELS[name]()
+        symbolic = _function(model.mod, model.func)
+        step = max(len(model.sizes) // options.sizes, 1)
+        for size in model.sizes[::step][: options.sizes]:
+            inputs = model.draw(*size)
+            static = _function(bound(model.mod, model.func, [x.shape for x in inputs]), model.func)
+            values = model.arguments(inputs)
             ours, fixed = (seconds * 1e6 for seconds in _least([symbolic, static], values, options.repeats))
             shown = "x".join(map(str, size))
             print(f"{name:22}{shown:>12}{ours:14.0f}{fixed:14.0f}{ours / fixed:8.2f}", flush=True)

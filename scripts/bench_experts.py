@@ -5,8 +5,8 @@
     python scripts/bench_experts.py
     python scripts/bench_experts.py --hidden 1024 --inner 1792 --threads 2
 
-Each layer gathers the weights of its chosen experts by ``GatherND``, as PyTorch's exporter writes the mixtures of
-experts of transformers, and multiplies one row by each. Blocks of calls alternate between tvm_stitch and ONNX Runtime,
+Each layer gathers the weights of its chosen experts by ``GatherND``, and multiplies one row by each. PyTorch's exporter
+writes the mixtures of experts of transformers like that. Blocks of calls alternate between tvm_stitch and ONNX Runtime,
 and the median block counts.
 
 Exit code: 0, or 1 if the results differ, 2 for a usage error.
@@ -77,14 +77,14 @@ def model(layers: int, experts: int, chosen: int, hidden: int, inner: int) -> An
 
 def medians(calls: Sequence[Callable[[], Any]], blocks: int, repeats: int) -> list[float]:
     """Return the median milliseconds of each call, over blocks in turns."""
-    found: list[list[float]] = [[] for _ in calls]
+    spent: list[list[float]] = [[] for _ in calls]
     for _ in range(blocks):
-        for times, call in zip(found, calls, strict=True):
+        for times, call in zip(spent, calls, strict=True):
             begin = time.perf_counter()
             for _ in range(repeats):
                 call()
             times.append((time.perf_counter() - begin) / repeats * 1e3)
-    return [sorted(times)[blocks // 2] for times in found]
+    return [sorted(times)[blocks // 2] for times in spent]
 
 
 def measure(args: argparse.Namespace) -> int:
@@ -98,16 +98,16 @@ def measure(args: argparse.Namespace) -> int:
     import tvm_stitch
     from tvm_stitch.importers.onnx.load import from_onnx
 
-    made = model(args.layers, args.experts, args.chosen, args.hidden, args.inner)
+    built = model(args.layers, args.experts, args.chosen, args.hidden, args.inner)
     rng = np.random.default_rng(1)
     row = rng.standard_normal((1, args.hidden)).astype("float32")
     numbers = rng.integers(0, args.experts, (args.layers, args.chosen))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
     session = onnxruntime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        built.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    vm = relax.VirtualMachine(tvm_stitch.compile(from_onnx(made)), tvm.cpu())
+    vm = relax.VirtualMachine(tvm_stitch.compile(from_onnx(built)), tvm.cpu())
     given = [tvm.runtime.tensor(row), tvm.runtime.tensor(numbers)]
     (wanted,) = session.run(None, {"row": row, "numbers": numbers})
     error = float(np.abs(vm["main"](*given).numpy() - wanted).max() / np.abs(wanted).max())

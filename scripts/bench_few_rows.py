@@ -151,15 +151,15 @@ def _in_large_pages(array: np.ndarray) -> tvm.runtime.Tensor:
 
 def _shortest(contenders: Mapping[str, Peer], blocks: int, clock: Callable[[], float]) -> dict[str, float]:
     """Return the seconds of the shortest call of each contender by a clock. They take turns."""
-    found = dict.fromkeys(contenders, float("inf"))
+    least = dict.fromkeys(contenders, float("inf"))
     for _ in range(blocks):
         for name, contender in contenders.items():
             time.sleep(0.02)
             for _ in range(3):
                 start = clock()
                 contender()
-                found[name] = min(found[name], clock() - start)
-    return found
+                least[name] = min(least[name], clock() - start)
+    return least
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python scripts/bench_fourier.py rfft --lengths 400 1021 --rows 3000 --blocks 3
     python scripts/bench_fourier.py --lengths 4096 16384 65536 --rows 1 --errors   # errors alone
 
-Both take turns by blocks of calls, with the same number of threads, and the shortest call counts: other programs on
+Both take turns by blocks of calls, with the same number of threads. The shortest call counts, since other programs on
 the machine disturb long calls more than short ones. A ratio is PyTorch's time divided by that of tvm_stitch. An error
 is the greatest one of a result, divided by its greatest number.
 """
@@ -126,11 +126,11 @@ def _factors(kind: str, length: int) -> tuple[int, ...]:
     return factors_of(length)
 
 
-def _errors(module: Any, x: torch.Tensor, found: np.ndarray) -> tuple[float, float]:
+def _errors(module: Any, x: torch.Tensor, result: np.ndarray) -> tuple[float, float]:
     """Return the errors of a result and of PyTorch's."""
     exact = module(x.double()).numpy()
     scale = float(np.abs(exact).max())
-    return tuple(float(np.abs(each - exact).max()) / scale for each in (found, module(x).numpy()))  # type: ignore[return-value]
+    return tuple(float(np.abs(each - exact).max()) / scale for each in (result, module(x).numpy()))  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from _grid_jobs import Answer, Job, Target
 from _table import aligned
 
 from stitch_testing.random.isolated import Child, Crash
-from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases
+from tvm_stitch.testing.workloads.grid_case import GridCase
+from tvm_stitch.testing.workloads.grid_cases import grid_cases
 
 DEFAULT = "stitched,stock,inductor,xla"
 #: Not competitors: the copy that sets the scale, and stitching itself.
@@ -42,7 +43,7 @@ class Row:
     answers: dict[str, Answer] = field(default_factory=dict)
 
     def seconds(self, name: str) -> float | None:
-        """Return a contender's time; None if it has none."""
+        """Return a contender's time, or None if it has none."""
         answer = self.answers.get(name)
         return answer.measured.seconds if answer and answer.measured else None
 
@@ -83,7 +84,7 @@ def run(
     deadline: float,
     start: Callable[[], Worker] = Worker,
 ) -> list[Row]:
-    """Prepare all cases by all contenders at once, then time them one by one; nothing starts after ``deadline``."""
+    """Prepare all cases by all contenders at once, then time them one by one. Nothing starts after ``deadline``."""
     every = grid_cases(scale)
     rows = {place: Row(every[place]) for place in chosen}
     workers = {name: start() for name in names}
@@ -133,11 +134,11 @@ def _cell(answer: Answer | None) -> str:
             if words in problem:
                 return short
         return "FAILED"
-    found = answer.measured
-    if found.kernels is None:
-        return f"~{found.seconds * 1e6:.1f}"
-    launched = f"{found.kernels}+{found.copies}" if found.copies else str(found.kernels)
-    return f"{launched}: {found.seconds * 1e6:.1f}"
+    measured = answer.measured
+    if measured.kernels is None:
+        return f"~{measured.seconds * 1e6:.1f}"
+    launched = f"{measured.kernels}+{measured.copies}" if measured.copies else str(measured.kernels)
+    return f"{launched}: {measured.seconds * 1e6:.1f}"
 
 
 def table(rows: Sequence[Row], names: Sequence[str]) -> str:

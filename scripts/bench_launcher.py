@@ -108,14 +108,14 @@ def before_calls(scenario: str, folder: Path) -> Call | None:
 
 def busy_cores(call: Call, blocks: int = 20, seconds: float = 1e-3) -> float:
     """Return how many cores threads of this process keep busy while it sleeps for ``seconds`` behind a call."""
-    found = []
+    shares = []
     for _ in range(blocks):
         call()
         begin, spent = time.perf_counter(), time.process_time()
         time.sleep(seconds)
-        found.append((time.process_time() - spent) / (time.perf_counter() - begin))
+        shares.append((time.process_time() - spent) / (time.perf_counter() - begin))
         time.sleep(0.05)  # until they sleep
-    return statistics.median(found)
+    return statistics.median(shares)
 
 
 def in_two_threads(calls: Sequence[Call], count: int) -> list[float]:
@@ -203,18 +203,18 @@ def compile_into(folder: Path, model: str, threads: int, native: str, contenders
         headers = tuple(sorted(Path(native).glob("*.h")))
         launcher.CODE = Embedded(Path(native) / "launcher.cc", "a launcher of parallel regions", headers)
     config = BertConfig(layers=2)
-    made = build_bert(config)
-    onnx.save(made, str(folder / "encoder.onnx"))
+    mod = build_bert(config)
+    onnx.save(mod, str(folder / "encoder.onnx"))
     for name in ("encoder.npz", "inputs.npz"):
         np.savez(folder / name, **random_inputs(config))  # type: ignore[arg-type]
     if model != ENCODER:
         job = Job(model, "full", 1, "float32", "native", threads, str(folder))
         loaded = Loaded.of(job)
-        made = relax_module(job, loaded)
+        mod = relax_module(job, loaded)
         np.savez(folder / "inputs.npz", *loaded.arrays(job.dtype))
     for contender in contenders:
         options = tvm_stitch.StitchConfig(tvm_thread_pool=contender == "tvm")
-        executable = tvm_stitch.compile(made, config=options)
+        executable = tvm_stitch.compile(mod, config=options)
         for number in range(2):
             tvm_stitch.export_library(executable, folder / f"{contender}{number}.so")
 
@@ -230,11 +230,11 @@ def measure(
         for name in contenders
         for passive in (False, True)
     }
-    found: dict[tuple[str, str], list[float]] = {}
+    medians: dict[tuple[str, str], list[float]] = {}
     for scenario in scenarios:
         process = children[contenders[0], scenario == "pytorch-asleep"]
         process.write([scenario, 0])
-        found["", scenario] = process.read(120) or [0.0]
+        medians["", scenario] = process.read(120) or [0.0]
     for _ in range(blocks):
         for scenario in scenarios:
             for name in contenders:
@@ -252,10 +252,10 @@ def measure(
                     busy.join()
                 if spent is None:
                     raise SystemExit(f"{name} ended in {scenario}")
-                found.setdefault((name, scenario), []).append(statistics.median(spent) * 1e3)
+                medians.setdefault((name, scenario), []).append(statistics.median(spent) * 1e3)
     for process in children.values():
         process.close()
-    return found
+    return medians
 
 
 def main() -> int:
@@ -288,23 +288,23 @@ def main() -> int:
     contenders = [name for name in titles if args.model == ENCODER or name != "onnxruntime"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for native, made in [("", ["launcher", "tvm"]), *((each, [name]) for name, each in others.items())]:
+        for native, names in [("", ["launcher", "tvm"]), *((each, [name]) for name, each in others.items())]:
             compiler = multiprocessing.get_context("spawn").Process(
-                target=compile_into, args=(folder, args.model, int(threads), native, made)
+                target=compile_into, args=(folder, args.model, int(threads), native, names)
             )
             compiler.start()
             compiler.join()
             if compiler.exitcode:
                 return 1
-        found = measure(folder, contenders, args.scenarios, args.blocks, args.calls)
+        spent = measure(folder, contenders, args.scenarios, args.blocks, args.calls)
         results = {contender: np.load(folder / f"{contender}.npy") for contender in contenders}
     print(f"{args.model}, {threads} threads, ms a call (ratio to alone) [least and most of the blocks]")
     rows = []
     for scenario in args.scenarios:
         cells = []
         for contender in contenders:
-            blocks = found.get((contender, scenario), [])
-            alone = found.get((contender, "alone"))
+            blocks = spent.get((contender, scenario), [])
+            alone = spent.get((contender, "alone"))
             ratio = (
                 f" ({statistics.median(blocks) / statistics.median(alone):.2f})" if blocks and alone else ""
             )
@@ -318,7 +318,7 @@ def main() -> int:
     for scenario in args.scenarios:
         if scenario.startswith(("onnxruntime", "pytorch")):
             print(
-                f"cores busy in the millisecond before a call, {SCENARIOS[scenario]}: {found['', scenario][0]:.1f}"
+                f"cores busy in the millisecond before a call, {SCENARIOS[scenario]}: {spent['', scenario][0]:.1f}"
             )
     last = results[contenders[-1]]
     error = max(float(np.abs(result - last).max()) for result in results.values())

@@ -86,9 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                         args.draws,
                     )
                 )
-            for found in measure_all(jobs, contenders, effort, _tell):
-                models.append(found)
-                print(report.detail(found, args.markdown), end="\n\n", flush=True)
+            for result in measure_all(jobs, contenders, effort, _tell):
+                models.append(result)
+                print(report.detail(result, args.markdown), end="\n\n", flush=True)
                 if args.json:  # after each model, so that an interrupt keeps the results
                     _write(args, models, contenders)
     if args.plot:
@@ -227,25 +227,25 @@ def _write(args: argparse.Namespace, models: list[dict[str, Any]], contenders: l
 
     devices = {row["device"] for m in models for row in m["contenders"].values() if "device" in row}
     settings = {key: value for key, value in vars(args).items() if key not in ("json", "plot", "list")}
-    found = {
+    data = {
         "environment": facts(sys.argv, ", ".join(sorted(devices))) | {"versions": _versions()},
         "settings": settings | {"contenders": contenders},
         "models": models,
         "summary": report.summary(models, contenders),
     }
-    Path(args.json).write_text(json.dumps(found, indent=1))
+    Path(args.json).write_text(json.dumps(data, indent=1))
 
 
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _needs(packages: Sequence[str]) -> str:

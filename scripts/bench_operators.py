@@ -6,10 +6,10 @@
     python scripts/bench_operators.py --isa avx2 --cases "product 128" "conv 64"
     python scripts/bench_operators.py --threads 2 --markdown
 
-Weights are constants, and convolutions have channels last (in PyTorch too; ONNX Runtime uses its own order, first).
-Contenders take turns. The figure of each is its least time, in GFLOP/s; on one thread this is processor time, so other
-work disturbs less. With ``--isa avx2`` all of them use only AVX2 code. ONNX Runtime has no such option and is left out
-then.
+Weights are constants, and convolutions have channels last (in PyTorch too). ONNX Runtime uses its own order, channels
+first. Contenders take turns. The figure of each is its least time, in GFLOP/s. On one thread this is processor time, so
+other work disturbs less. With ``--isa avx2`` all of them use only AVX2 code. ONNX Runtime has no such option and is
+left out then.
 
 Exit code: 0 every result is right, 1 one of the templates' is wrong, 2 a usage error.
 """
@@ -56,7 +56,7 @@ class Product:
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """The name in tables."""
         batch = f"{self.batch} x " if self.batch > 1 else ""
         return f"product {batch}{self.m}x{self.n}x{self.k}" + (" transposed" if self.transposed else "")
 
@@ -77,7 +77,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution of one square image, with channels last; ``kernel`` is odd."""
+    """A convolution of one square image, with channels last. ``kernel`` is odd."""
 
     channels: int
     outputs: int
@@ -88,7 +88,7 @@ class Conv:
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """The name in tables."""
         more = (f", stride {self.stride}" if self.stride > 1 else "") + (
             f", {self.groups} groups" if self.groups > 1 else ""
         )
@@ -231,14 +231,14 @@ def onnxruntime(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) ->
     turned = isinstance(case, Conv)
 
     def call() -> Any:
-        found = session.run(None, inputs)[0]
-        return found.transpose(0, 2, 3, 1) if turned else found
+        output = session.run(None, inputs)[0]
+        return output.transpose(0, 2, 3, 1) if turned else output
 
     return call
 
 
 def openblas(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call | None:
-    """NumPy's matmul, which its wheels compute by OpenBLAS; nothing for convolutions."""
+    """NumPy's matmul, which its wheels compute by OpenBLAS. It does not compute convolutions."""
     if isinstance(case, Conv):
         return None
     right = w.swapaxes(-1, -2) if case.transposed else w
@@ -286,8 +286,8 @@ def bench(case: Product | Conv, isa: str, args: argparse.Namespace) -> tuple[dic
     import numpy as np
 
     x, w = case.arrays(np.random.default_rng(0))
-    made = {name: CONTENDERS[name](case, x, w, isa, args.threads) for name in contenders_of(isa)}
-    calls = {name: call for name, call in made.items() if call is not None}
+    prepared = {name: CONTENDERS[name](case, x, w, isa, args.threads) for name in contenders_of(isa)}
+    calls = {name: call for name, call in prepared.items() if call is not None}
     expected = exact(case, x, w)
     error = float(np.abs(calls["stitched"]().numpy() - expected).max() / np.abs(expected).max())
     clock = time.process_time if args.threads == 1 else time.perf_counter
@@ -331,10 +331,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("|---" * (len(names) + 3) + "|")
     wrong = 0
     for case in chosen:
-        found, error = bench(case, args.isa, args)
-        peer = max(value for name, value in found.items() if name != "stitched")
-        cells = [f"{found[n]:11.1f}" if n in found else f"{'-':>11}" for n in names]
-        ratio = f"{found['stitched'] / peer:9.2f}"
+        spent, error = bench(case, args.isa, args)
+        peer = max(value for name, value in spent.items() if name != "stitched")
+        cells = [f"{spent[n]:11.1f}" if n in spent else f"{'-':>11}" for n in names]
+        ratio = f"{spent['stitched'] / peer:9.2f}"
         print(start + between.join([f"{case.name:38}", *cells, ratio, f"{error:7.1e}"]) + end, flush=True)
         wrong += not error < TOLERANCE
     return 1 if wrong else 0

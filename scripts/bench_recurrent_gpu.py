@@ -138,11 +138,11 @@ class _Layers:
         import torch
 
         directions = len(self.weights["W"])
-        found = []
+        states = []
         for number in range(directions):
             backwards = self.direction == "reverse" or number == 1
-            found.append(self._direction(x.double(), number, backwards))
-        return torch.stack(found, 1)
+            states.append(self._direction(x.double(), number, backwards))
+        return torch.stack(states, 1)
 
     def _direction(self, x: Any, number: int, backwards: bool) -> Any:
         import torch

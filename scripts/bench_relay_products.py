@@ -56,7 +56,7 @@ def batched(b: int, m: int, n: int, k: int, transposed: bool) -> Case:
 
 
 def conv(channels: int, outputs: int, size: int, kernel: int, stride: int = 1, groups: int = 1) -> Case:
-    """A convolution of one square image with a bias and ReLU; ``kernel`` is odd."""
+    """Return a convolution of one square image with a bias and ReLU. ``kernel`` is odd."""
     x = relay.var("x", shape=(1, channels, size, size))
     w = relay.var("w", shape=(outputs, channels // groups, kernel, kernel))
     pad = (kernel // 2, kernel // 2)
@@ -109,9 +109,9 @@ def timed(case: Case, target: Any, rounds: int) -> tuple[list[float], float, str
     params = {name: value for name, value in values.items() if name not in case.inputs}
     executors, told = [], ""
     for compute in ("tvm", "auto"):
-        with tvm.transform.PassContext(opt_level=3), enable(StitchConfig(compute=compute)) as found:
+        with tvm.transform.PassContext(opt_level=3), enable(StitchConfig(compute=compute)) as recorder:
             lib = relay.build(mod, target, params=params)
-        told = "; ".join(found.computed.values())
+        told = "; ".join(recorder.computed.values())
         executors.append(graph_executor.GraphModule(lib["default"](tvm.cpu())))
         executors[-1].set_input(**{name: values[name] for name in case.inputs})
         executors[-1].run()

@@ -52,7 +52,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Workload:
-    """``function`` of tensors that ``inputs`` draws; ``kernels`` are those of other packages, by contender."""
+    """``function`` of tensors that ``inputs`` draws. ``kernels`` are those of other packages, by contender."""
 
     name: str
     function: Function
@@ -70,8 +70,8 @@ class Workload:
 
 def _of(module: str, name: str) -> Function:
     """Return a function of a package that may not be installed."""
-    found: Function = getattr(importlib.import_module(module), name)
-    return found
+    function: Function = getattr(importlib.import_module(module), name)
+    return function
 
 
 def softmax(rows: int, columns: int, dtype: torch.dtype) -> Workload:
@@ -155,7 +155,7 @@ SHAPES = ((4096, 4096), (32, 196, 768), (32, 768, 196))
 
 
 def transpose(*shape: int) -> Workload:
-    """A transposition of the two last axes of float32."""
+    """Transpose the two last axes of float32."""
     return Workload(
         f"transpose {' x '.join(map(str, shape))}",
         lambda x: x.transpose(-1, -2).contiguous(),
@@ -165,7 +165,7 @@ def transpose(*shape: int) -> Workload:
 
 
 def transpose_layer_norm(*shape: int) -> Workload:
-    """A transposition of the two last axes of float32, and a layer norm of its rows."""
+    """Transpose the two last axes of float32, and normalise the rows by a layer norm."""
     return Workload(
         f"transpose + layer_norm {' x '.join(map(str, shape))}",
         lambda x, w, b: F.layer_norm(x.transpose(-1, -2), (shape[-2],), w, b),
@@ -223,12 +223,12 @@ def _contender(name: str, work: Workload, inputs: Sequence[torch.Tensor]) -> Fun
     return work.kernels[name]()
 
 
-def problem(found: torch.Tensor, expected: torch.Tensor) -> str | None:
+def problem(result: torch.Tensor, expected: torch.Tensor) -> str | None:
     """Describe the error of a result against float64."""
-    if found.shape != expected.shape:
-        return f"wrong: shape {tuple(found.shape)}, not {tuple(expected.shape)}"
-    error = float((found.double() - expected).abs().max() / expected.abs().max())
-    return None if error <= TOLERANCE[found.dtype] else f"wrong: {error:.1e}"
+    if result.shape != expected.shape:
+        return f"wrong: shape {tuple(result.shape)}, not {tuple(expected.shape)}"
+    error = float((result.double() - expected).abs().max() / expected.abs().max())
+    return None if error <= TOLERANCE[result.dtype] else f"wrong: {error:.1e}"
 
 
 def copy(moved: int) -> Callable[[], Any]:
@@ -263,7 +263,7 @@ def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str
         for _ in range(ROUNDS):
             for name, call in calls.items():
                 spent[name].append(timer(call).seconds)
-    seconds = {name: sorted(found)[len(found) // 2] for name, found in spent.items()}
+    seconds = {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
     return {"workload": work.name, "bytes_least": least, "seconds": seconds, "failed": failed}
 
 

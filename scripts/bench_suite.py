@@ -27,7 +27,8 @@ from _table import aligned, geometric_mean
 
 from stitch_testing.random.graphs import describe_error
 from stitch_testing.reference.relax import mismatches
-from tvm_stitch.testing.workloads.cases import Case, cases
+from tvm_stitch.testing.workloads.case import Case
+from tvm_stitch.testing.workloads.cases import cases
 
 DEFAULT_CONTENDERS = {"llvm": "stitched,stock,inductor,eager", "cuda": "stitched,stock,inductor"}
 
@@ -35,8 +36,8 @@ DEFAULT_CONTENDERS = {"llvm": "stitched,stock,inductor,eager", "cuda": "stitched
 def _wrong(case: Case, prepared: _contenders.Prepared, expected: list[Any]) -> str | None:
     """Describe how outputs differ from eager PyTorch's. The time of a wrong program means nothing."""
     tolerance = {dtype: (4 * r, 4 * a) for dtype, (r, a) in case.tolerance.items()}
-    found = mismatches(prepared.outputs(), expected, tolerance)
-    return "wrong: " + "; ".join(found) if found else None
+    wrong = mismatches(prepared.outputs(), expected, tolerance)
+    return "wrong: " + "; ".join(wrong) if wrong else None
 
 
 def bench(case: Case, target: str, names: Sequence[str]) -> dict[str, Any]:
@@ -110,7 +111,9 @@ def table(rows: Sequence[dict[str, Any]], target: str, names: Sequence[str]) -> 
     for title, fold in (("geometric mean", geometric_mean), ("least", min)):
         ratios = [[r for row in rows if (r := _ratio(row, name)) is not None] for name in others]
         blank = [""] * (len(head) - len(others) - 1)
-        body.append([title, *blank, *(_cell(fold(found) if found else None, ".2f") for found in ratios)])
+        body.append(
+            [title, *blank, *(_cell(fold(several) if several else None, ".2f") for several in ratios)]
+        )
     return aligned(head, body)
 
 

@@ -43,7 +43,7 @@ CONTENDERS = ("stitched", "eager", "inductor")
 
 
 def transformer(size: str) -> Training:
-    """A layer of BERT-base on 32 sequences of 128, or a small one."""
+    """Return a layer of BERT-base on 32 sequences of 128, or a small one."""
     batch, length, width, heads = (32, 128, 768, 12) if size == "full" else (2, 8, 32, 4)
     torch.manual_seed(1)
     x, target = torch.randn(batch, length, width), torch.randn(batch, length, width)
@@ -52,7 +52,7 @@ def transformer(size: str) -> Training:
 
 
 def residual(size: str) -> Training:
-    """The first block of ResNet-18's second stage on 32 images, or a small one."""
+    """Return the first block of ResNet-18's second stage on 32 images, or a small one."""
     batch, inputs, channels, classes, side = (32, 64, 128, 1000, 56) if size == "full" else (3, 4, 6, 5, 8)
     torch.manual_seed(2)
     x = torch.randn(batch, inputs, side, side)
@@ -77,7 +77,7 @@ class Stitched:
         self.left = dict(built.recorder.declined)
 
     def outputs(self) -> list[np.ndarray]:
-        """What a step gives."""
+        """Return the results of a step."""
         return self.runner.outputs()
 
     def __call__(self) -> Any:
@@ -95,7 +95,7 @@ class PyTorch:
         self.given = [x.to(device) for x in step.given]
 
     def outputs(self) -> list[np.ndarray]:
-        """What a step gives."""
+        """Return the results of a step."""
         return [x.cpu().numpy() for x in self()]
 
     def __call__(self) -> Any:
@@ -122,11 +122,11 @@ def measure(name: str, options: argparse.Namespace) -> bool:
     if device == "cuda":
         spent = {contender: us / 1e3 for contender, us in microseconds(ready, BLOCKS, CALLS).items()}
     else:
-        spent = {contender: 1e3 * found.seconds for contender, found in time_on_cpu(ready).items()}
+        spent = {contender: 1e3 * timing.seconds for contender, timing in time_on_cpu(ready).items()}
     print(f"\n{name}: {options.size}, float32, {target.kind.name}")
     print(f"{'contender':10}{'median ms':>11}{'prepared s':>12}{'kernels':>14}{'error':>10}")
-    for contender, made in ready.items():
-        row = f"{contender:10}{spent[contender]:11.4g}{seconds[contender]:12.1f}{made.kernels:>14}"
+    for contender, program in ready.items():
+        row = f"{contender:10}{spent[contender]:11.4g}{seconds[contender]:12.1f}{program.kernels:>14}"
         print(f"{row}{errors[contender]:10.1e}")
     others = [spent[contender] for contender in spent if contender != "stitched"]
     if others and "stitched" in spent:

@@ -95,13 +95,15 @@ class Builds:
                 metaschedule.tune(
                     tasks, self.records, trials, args.seed, left, args.cost_model, args.strategy
                 )
-        made, failed = self.records.of(tasks)
+        finished, failed = self.records.of(tasks)
         if failed:
-            self.statements.append(f"{failed} of the {made} trials of these {len(tasks.tasks)} tasks failed.")
+            self.statements.append(
+                f"{failed} of the {finished} trials of these {len(tasks.tasks)} tasks failed."
+            )
         built = self._build(metaschedule.tuned_pipeline(self._target, stitched, self.records.database))
         seconds, known = self.records.seconds_of(tasks)
-        self.statements += tuning_time.gap(made, known)
-        return Built(built.program, seconds, made, built.compile_seconds)
+        self.statements += tuning_time.gap(finished, known)
+        return Built(built.program, seconds, finished, built.compile_seconds)
 
     def _build(self, pipeline: Any) -> Built:
         program = RelaxProgram(self._work.mod, self._target, pipeline, self._work.inputs)

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare quantized networks bit by bit: ONNX Runtime, stock TVM and tvm_stitch.
 
-python scripts/compare_quantized.py                                   # all networks (timm, transformers)
-python scripts/compare_quantized.py --networks mobilenetv4,bert       # some of them
-python scripts/compare_quantized.py --output table.md                 # the table as a file too
+    python scripts/compare_quantized.py                                   # all networks (timm, transformers)
+    python scripts/compare_quantized.py --networks mobilenetv4,bert       # some of them
+    python scripts/compare_quantized.py --output table.md                 # the table as a file too
 
-The reference is ONNX Runtime without graph optimizations. Each line has the outputs that differ from it, and the first
-quantized tensor that differs, with the value of one element in float64 before rounding. Every quantized tensor of a
-run is also computed in float64 from the tensors that the run computed before it. timm, transformers and torchvision
-have to be installed.
+The reference is ONNX Runtime without graph optimizations. Each line has the number of outputs that differ from it, and
+the first quantized tensor that differs. It also has the value of one element in float64 before rounding. Every
+quantized tensor of a run is also computed in float64. The inputs are the tensors that the run computed before it. timm,
+transformers and torchvision have to be installed.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def compared(model: onnx.ModelProto, inputs: Inputs) -> dict[str, Outcome]:
     expected = reference(model, inputs)
     outcomes = {}
     for name, run in ways.items():
-        found = run(model, inputs)
-        pairs = list(zip(found, expected, strict=True))
+        outputs = run(model, inputs)
+        pairs = list(zip(outputs, expected, strict=True))
         same = all(np.array_equal(a, b) for a, b in pairs)
         outcomes[name] = Outcome(
             sum(int((a != b).sum()) for a, b in pairs),
@@ -129,9 +129,9 @@ def compared(model: onnx.ModelProto, inputs: Inputs) -> dict[str, Outcome]:
     return outcomes
 
 
-def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+def _difference(outputs: np.ndarray, expected: np.ndarray) -> float:
     wide = expected.astype("float64")
-    return float(np.abs(found - wide).max() / max(np.ptp(wide), 1e-30))
+    return float(np.abs(outputs - wide).max() / max(np.ptp(wide), 1e-30))
 
 
 if __name__ == "__main__":

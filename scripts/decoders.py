@@ -11,8 +11,8 @@
 Models are small and have random weights. Kernels are counted for llvm and CUDA, with TVM's own pipeline too, which
 needs no GPU. Numbers are those of the CPU. Errors are those of the scores relative to PyTorch's in float64.
 
-Exit code: 0, or 1 if a step fails, has more kernels than TVM's, or an error of more than 1.2 times PyTorch's, 2 for a
-usage error.
+Exit code: 1 if a step fails, has more kernels than TVM's, or an error of more than 1.2 times PyTorch's. Otherwise it is
+0, or 2 for a usage error.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ MOST = 1.2
 
 def problems(row: Row) -> list[str]:
     """Return what is wrong with a row."""
-    found = [
+    wrong = [
         f"{own} kernels on {target}, and TVM has {stock}"
         for target, (own, stock) in row.kernels.items()
         if stock is not None and own > stock
     ]
     if row.ratio > MOST:
-        found.append(f"{row.ratio:.2f} times PyTorch's error")
-    return found
+        wrong.append(f"{row.ratio:.2f} times PyTorch's error")
+    return wrong
 
 
 def table(rows: Sequence[Row], symbolic: bool) -> str:
@@ -86,13 +86,13 @@ def logged(path: Path) -> list[Row]:
     """Return the rows of a log. A later row takes the place of a former one."""
     from decoding.measure import Row
 
-    found = {}
+    rows = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         data: dict[str, Any] = json.loads(line)
         data["kernels"] = {name: tuple(counts) for name, counts in data["kernels"].items()}
         row = Row(**data)
-        found[row.name, row.dtype, row.tokens, row.symbolic] = row
-    return list(found.values())
+        rows[row.name, row.dtype, row.tokens, row.symbolic] = row
+    return list(rows.values())
 
 
 def _parser() -> argparse.ArgumentParser:

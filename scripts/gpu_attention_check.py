@@ -5,7 +5,7 @@
     python scripts/gpu_attention_check.py --no-time
     python scripts/gpu_attention_check.py --long
 
-Needs a GPU and PyTorch. Prints a table last; the exit code is 0 only if all is right.
+The script needs a GPU and PyTorch. It prints a table last. The exit code is 0 only if all is right.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ BLOCKS, CALLS = 7, 20
 
 def odd_cases() -> list[Case]:
     """Return odd, prime and small shapes, with masks of every kind."""
-    found = []
+    cases = []
     for dtype in TOLERANCE:
         for size in (8, 16, 20, 33, 64, 80, 128):
-            found.append(Case(2, 3, 70, 45, size, dtype))
-            found.append(Case(1, 2, 131, 197, size, dtype, (1, 2, 131, 197), "float32", safe=True, flat=True))
-        found += [
+            cases.append(Case(2, 3, 70, 45, size, dtype))
+            cases.append(Case(1, 2, 131, 197, size, dtype, (1, 2, 131, 197), "float32", safe=True, flat=True))
+        cases += [
             Case(3, 1, 16, 1, 64, dtype),
             Case(2, 2, 17, 130, 32, dtype, (2, 1, 1, 130)),
             Case(1, 4, 257, 64, 64, dtype, (1, 1, 257, 64), flat=True),
             Case(5, 7, 64, 1000, 64, dtype, (5, 1, 1, 1000), safe=True),
         ]
-    return found
+    return cases
 
 
 def few_cases() -> list[Case]:
     """Return attention of few queries, over keys of odd numbers, with masks of every kind."""
-    found = []
+    cases = []
     for dtype in TOLERANCE:
         for queries, keys, size in (
             (1, 1, 64),
@@ -60,12 +60,12 @@ def few_cases() -> list[Case]:
             (7, 31, 33),
             (16, 4096, 256),
         ):
-            found += [
+            cases += [
                 Case(2, 3, queries, keys, size, dtype),
                 Case(1, 4, queries, keys, size, dtype, (1, 1, 1, keys), "float32", safe=True, flat=True),
                 Case(3, 2, queries, keys, size, dtype, (3, 2, queries, keys), safe=True),
             ]
-    return found
+    return cases
 
 
 def timed_cases() -> list[Case]:
@@ -126,18 +126,18 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def check(case: Case, target: Any) -> str:
-    """Describe the errors of a case; empty if it is right."""
+    """Describe the errors of a case. The text is empty if it is right."""
     try:
-        made = Compiled(case, target)
-        found, again = (made.ours().numpy() for _ in range(2))
+        compiled = Compiled(case, target)
+        result, again = (compiled.ours().numpy() for _ in range(2))
     except Exception as error:  # of several types
         return f"{case}: {str(error).splitlines()[-1]}"
-    wanted = reference(case, made.arrays)
-    # Where no query sees a key, all is zero.
-    off = np.linalg.norm(found.astype("float64") - wanted) / (np.linalg.norm(wanted) or 1.0)
+    wanted = reference(case, compiled.arrays)
+    # All is zero for a query that sees no key.
+    off = np.linalg.norm(result.astype("float64") - wanted) / (np.linalg.norm(wanted) or 1.0)
     if not off <= TOLERANCE[case.dtype]:
         return f"{case}: error {off:.1e}"
-    return "" if np.array_equal(found, again) else f"{case}: two runs differ"
+    return "" if np.array_equal(result, again) else f"{case}: two runs differ"
 
 
 def long(target: Any, is_timed: bool) -> int:
@@ -165,15 +165,15 @@ def main() -> int:
     if options.long:
         return long(target, not options.no_time)
     cases = [*odd_cases(), *few_cases(), *timed_cases()]
-    wrong = [found for case in cases if (found := check(case, target))]
+    wrong = [problem for case in cases if (problem := check(case, target))]
     print(f"{len(cases)} cases, {len(wrong)} wrong", *wrong, sep="\n", flush=True)
     if not options.no_time:
         print(
             "microseconds: tvm_stitch, PyTorch, PyTorch over tvm_stitch; tvm_stitch's operations a second, 10^12"
         )
         for case in timed_cases():
-            made = Compiled(case, target)
-            times = microseconds({"ours": made.ours, "PyTorch": made.torch()}, BLOCKS, CALLS)
+            compiled = Compiled(case, target)
+            times = microseconds({"ours": compiled.ours, "PyTorch": compiled.torch()}, BLOCKS, CALLS)
             operations = 4.0 * case.batch * case.heads * case.queries * case.keys * case.size
             ours, theirs = times["ours"], times["PyTorch"]
             print(

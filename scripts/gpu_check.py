@@ -6,7 +6,7 @@
     python scripts/gpu_check.py --random 0 --scales test --sanitizer racecheck
 
 Every function runs on fresh random inputs into memory filled with NaN, and twice: results that differ between
-equal runs are a race. Prints a table last; the exit code is 0 only if everything is right.
+equal runs are a race. The script prints a table last. The exit code is 0 only if everything is right.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from stitch_testing.reference.bounds import violations
 from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing.workloads import cases, grid_cases
+from tvm_stitch.testing.workloads.case import Case
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ENCODER_SIZES = ((1, 1), (1, 7), (2, 16), (3, 31), (4, 64), (2, 128), (8, 37), (1, 512))
@@ -92,17 +93,17 @@ class Runner:
         import torch
 
         for _ in range(10):
-            found = set()
+            reports = set()
             for view in map(torch.from_dlpack, self._call(inputs)):
                 fill = 0xFF if view.is_floating_point() else 0x01 if view.dtype == torch.bool else 0x55
                 view.reshape(-1).view(torch.uint8).fill_(fill)
-                found.add(view.data_ptr())
+                reports.add(view.data_ptr())
             del view
             if self.device.dlpack_device_type() == tvm.cuda().dlpack_device_type():
                 torch.cuda.synchronize()
-            if found <= self._poison:
+            if reports <= self._poison:
                 break
-            self._poison |= found
+            self._poison |= reports
         tensors = self._call(inputs)
         self.device.sync()
         self.outputs += len(tensors)
@@ -127,8 +128,8 @@ class Runner:
         return problems
 
 
-def workloads(scale: str) -> Sequence[cases.Case]:
-    """Return the named workloads at one scale; ``"grid"``: reductions across rows, at sizes for many blocks."""
+def workloads(scale: str) -> Sequence[Case]:
+    """Return the named workloads at one scale. ``"grid"`` means reductions across rows, at sizes for many blocks."""
     return grid_cases.grid_cases("blocks") if scale == "grid" else cases.cases(scale)
 
 
@@ -172,10 +173,10 @@ def check_encoder(task: Task) -> Outcome:
             mask[..., 0] = 0
             return [rng.standard_normal((batch, sequence, hidden), dtype=np.float32), mask]
 
-        found = runner.check(
+        outcome = runner.check(
             draw, lambda out, ins: mismatches(out, evaluate(mod, ins), {"float32": (1e-4, 1e-4)})
         )
-        problems += [f"batch {batch}, sequence {sequence}: {line}" for line in found]
+        problems += [f"batch {batch}, sequence {sequence}: {line}" for line in outcome]
     return _outcome(task, runner, problems)
 
 
@@ -191,7 +192,7 @@ CHECKS: dict[str, Callable[[Task], Outcome]] = {
 
 
 def check(task: Task) -> Outcome:
-    """Check one task; a failure to compile or run is an outcome too."""
+    """Check one task. A failure to compile or run is an outcome too."""
     start = time.perf_counter()
     try:
         done = CHECKS[task.kind](task)
@@ -203,12 +204,12 @@ def check(task: Task) -> Outcome:
 def tasks(args: argparse.Namespace) -> list[Task]:
     """Return the tasks of the arguments, in the order of the table."""
     how = {"target": args.target, "stock": args.stock, "inputs": args.inputs}
-    found = [Task("case", case.name, scale, **how) for scale in args.scales for case in workloads(scale)]
+    tasks_of = [Task("case", case.name, scale, **how) for scale in args.scales for case in workloads(scale)]
     if args.cases:
-        found = [task for task in found if task.name in args.cases.split(",")]
+        tasks_of = [task for task in tasks_of if task.name in args.cases.split(",")]
     else:
-        found.append(Task("encoder", "symbolic", **how))
-    return found + [Task("random", str(args.start + i), **how) for i in range(args.random)]
+        tasks_of.append(Task("encoder", "symbolic", **how))
+    return tasks_of + [Task("random", str(args.start + i), **how) for i in range(args.random)]
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -291,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _spoiled(result: Outcome | Crash[Task]) -> bool:
-    """Whether the process may be unusable: after an illegal access every later CUDA call fails."""
+    """Return whether the process may be unusable: after an illegal access every later CUDA call fails."""
     return isinstance(result, Crash) or bool(result.problems)
 
 

@@ -4,7 +4,7 @@
     python scripts/gpu_convolution_check.py
     python scripts/gpu_convolution_check.py --batch 1 --no-time
 
-Needs a GPU, cuDNN and PyTorch. Prints a table last; the exit code is 0 only if all is right.
+The script needs a GPU, cuDNN and PyTorch. It prints a table last. The exit code is 0 only if all is right.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 BLOCKS, CALLS = 5, 20
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 KINDS = ("first", "last", "followed", "data", "weight")
-"""Forms of a check: channels first, or last; a bias, a residual and ReLU behind; the gradient of the data, and of the
-weight."""
+"""Forms of a check: channels first or last, a bias, a residual and ReLU behind, and two gradients.
+
+The gradients are those of the data and of the weight.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Convolution:
         arrays = [rng.standard_normal(s, dtype=np.float32).astype(dtype) for s in (case.data, case.weight)]
         self.wide = [a.astype("float64") for a in arrays]
         kind = torch.channels_last if last and len(case.data) == 4 else torch.contiguous_format
-        made = [torch.tensor(a.astype("float32")).to(getattr(torch, dtype)).cuda() for a in arrays]
-        self.operands = [t.to(memory_format=kind) for t in made]
+        tensors = [torch.tensor(a.astype("float32")).to(getattr(torch, dtype)).cuda() for a in arrays]
+        self.operands = [t.to(memory_format=kind) for t in tensors]
         self.extra = (case.stride, case.padding, case.dilation, case.groups)
         rank = len(case.data) - 2
         self.numbers = tvm_ffi.Shape(
@@ -118,7 +120,7 @@ class Convolution:
         return self.convolved(*operands)
 
     def convolved(self, x: Any, w: Any) -> Any:
-        """The convolution."""
+        """Compute the convolution."""
         return (torch.conv1d, torch.conv2d, torch.conv3d)[x.ndim - 3](x, w, None, *self.extra)
 
     def ours(self) -> Any:
@@ -152,10 +154,10 @@ class Followed(Convolution):
         self.mode += " bias residual relu"
 
     def computed(self, operands: list[Any]) -> Any:
-        """The convolution and what follows."""
+        """Compute the convolution and what follows."""
         x, w, bias, residual = operands
-        found = self.convolved(x, w) + bias.reshape(-1, *[1] * (x.ndim - 2)) + residual
-        return torch.relu(found)
+        result = self.convolved(x, w) + bias.reshape(-1, *[1] * (x.ndim - 2)) + residual
+        return torch.relu(result)
 
 
 class Gradient(Convolution):
@@ -174,7 +176,7 @@ class Gradient(Convolution):
         self.mode += f" {(DATA_GRADIENT, WEIGHT_GRADIENT)[self.at]}"
 
     def computed(self, operands: list[Any]) -> Any:
-        """The gradient."""
+        """Compute the gradient."""
         x, w, g = operands
         rank, (stride, padding, dilation, groups) = x.ndim - 2, self.extra
         several = [stride] * rank, [padding] * rank, [dilation] * rank
@@ -198,23 +200,27 @@ def is_checked(case: Case, precision: str, kind: str) -> bool:
 
 
 def check(case: Case, precision: str, kind: str) -> str:
-    """Describe the errors of a case; empty if it is right."""
+    """Describe the errors of a case. The text is empty if it is right."""
     try:
-        found: Convolution
+        convolution: Convolution
         if kind in ("data", "weight"):
-            found = Gradient(case, precision, kind)
+            convolution = Gradient(case, precision, kind)
         elif kind == "followed":
-            found = Followed(case, precision)
+            convolution = Followed(case, precision)
         else:
-            found = Convolution(case, precision, kind == "last")
-        ours, theirs = found.errors()
-        again = found.out.numpy().copy()
-        found.ours()
+            convolution = Convolution(case, precision, kind == "last")
+        ours, theirs = convolution.errors()
+        again = convolution.out.numpy().copy()
+        convolution.ours()
     except Exception as error:  # of several types
         return f"{case} {precision} {kind}: {str(error).splitlines()[-1]}"
     if not ours <= max(TOLERANCE[precision], 2 * theirs):
         return f"{case} {precision} {kind}: error {ours:.1e}, PyTorch's {theirs:.1e}"
-    return "" if np.array_equal(again, found.out.numpy()) else f"{case} {precision} {kind}: two runs differ"
+    return (
+        ""
+        if np.array_equal(again, convolution.out.numpy())
+        else f"{case} {precision} {kind}: two runs differ"
+    )
 
 
 def main() -> int:
@@ -235,18 +241,20 @@ def main() -> int:
         for kind in KINDS
         if is_checked(case, precision, kind)
     ]
-    wrong = [found for one in checks if (found := check(*one))]
+    wrong = [problem for one in checks if (problem := check(*one))]
     print(f"{len(checks)} convolutions and gradients, {len(wrong)} wrong", flush=True)
     print("\n".join(wrong))
     if not options.no_time:
         print("microseconds: tvm_stitch and PyTorch, channels first; last; gradients of data and weight")
         for precision in ("float32", "tf32", "float16"):
             for case in timed_cases(options.batch):
-                made = [Convolution(case, precision, last) for last in (False, True)]
+                contenders = [Convolution(case, precision, last) for last in (False, True)]
                 of = ("data", "weight") if case.groups == 1 else ("data",)
-                made += [Gradient(case, precision, side) for side in of]
+                contenders += [Gradient(case, precision, side) for side in of]
                 calls = {
-                    f"{kind}{i}": getattr(m, kind) for i, m in enumerate(made) for kind in ("ours", "torch")
+                    f"{kind}{i}": getattr(m, kind)
+                    for i, m in enumerate(contenders)
+                    for kind in ("ours", "torch")
                 }
                 times = microseconds(calls, BLOCKS, CALLS)
                 shown = " ".join(f"{t:8.1f}" for t in times.values())

@@ -5,20 +5,19 @@
     python scripts/gpu_matmul_check.py --layers 2 --no-compile
     python scripts/gpu_matmul_check.py --layers 0      # the numbers alone
 
-Needs a GPU, cuBLASLt, and PyTorch for the timing. Prints a table last; the exit code is 0 only if all is right.
+The script needs a GPU, cuBLASLt, and PyTorch for the timing. It prints a table last. The exit code is 0 only if all is
+right.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +25,9 @@ import _checkout  # noqa: F401  (puts the packages on the path)
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 import tvm
-from _cuda_events import milliseconds
+from _encoder_times import time_encoder
 from _gpu import need_gpu
-from _gpu_encoder import Sizes, relax_encoder, torch_encoder, weights_of
-from _measure import _device_activity
+from _gpu_encoder import Sizes
 from tvm import relax
 from tvm.relax import op as R
 
@@ -41,8 +39,6 @@ from tvm_stitch.target import resolve_target
 
 TOLERANCE = {"float32": 2e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 8e-3}
 """Most of ||result - reference|| / ||reference||, by precision."""
-GRAPH = {"relax.backend.use_cuda_graph": True}
-BLOCKS, CALLS = 5, 10
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class Case:
 
     @property
     def depth(self) -> Any:
-        """Return the extent of the sum; "n" if it is symbolic."""
+        """Return the extent of the sum, "n" if it is symbolic."""
         order = self.permuted[0]
         return self.left[order[-1] if order else -1]
 
@@ -92,11 +88,13 @@ def cases() -> list[Case]:
         (1000, 1001, 999),
         (5, 4096, 2),
     ]
-    found = [Case((m, k), (k, n), dtype) for m, k, n in sizes for dtype in ("float32", "float16", "bfloat16")]
-    found += [Case((m, k), (n, k), "float16", "float32", permuted=(None, (1, 0))) for m, k, n in sizes]
-    found += [Case((k, m), (n, k), permuted=((1, 0), (1, 0))) for m, k, n in sizes]
-    found += [Case((512, 512), (512, 512), tf32=True), Case((4096, 768), (768, 3072), weight=True)]
-    found += [
+    listed = [
+        Case((m, k), (k, n), dtype) for m, k, n in sizes for dtype in ("float32", "float16", "bfloat16")
+    ]
+    listed += [Case((m, k), (n, k), "float16", "float32", permuted=(None, (1, 0))) for m, k, n in sizes]
+    listed += [Case((k, m), (n, k), permuted=((1, 0), (1, 0))) for m, k, n in sizes]
+    listed += [Case((512, 512), (512, 512), tf32=True), Case((4096, 768), (768, 3072), weight=True)]
+    listed += [
         Case((8,), (8, 5)), Case((3, 8), (8,)), Case((8,), (8,)), Case((2, 3, 4, 8), (8, 5), weight=True),
         Case((2, 3, 4, 8), (2, 3, 8, 5)), Case((6, 4, 8), (1, 8, 5)),
         Case((1, 4, 8), (6, 8, 5)), Case((70000, 3, 4), (70000, 4, 2)), Case((4, 8), (6, 8, 5)),
@@ -109,16 +107,16 @@ def cases() -> list[Case]:
     ]  # fmt: skip
     for dtype in ("float32", "float16"):
         for relu, residual in itertools.product((False, True), repeat=2):
-            found.append(
+            listed.append(
                 Case((6, 33, 40), (40, 24), dtype, bias=True, weight=True, relu=relu, residual=residual)
             )
-        found.append(Case((130, 40), (40, 24), dtype, relu=True, weight=True))
-        found.append(Case((130, 40), (40, 24), dtype, residual=True, weight=True))
-    found += [
+        listed.append(Case((130, 40), (40, 24), dtype, relu=True, weight=True))
+        listed.append(Case((130, 40), (40, 24), dtype, residual=True, weight=True))
+    listed += [
         Case(("n", 40), (40, 24), weight=True), Case((24, "n"), ("n", 40)), Case((16, 40), (40, "n")),
         Case(("n", 5, 40), ("n", 40, 24)), Case(("n", 40), (40, 24), weight=True, bias=True),
     ]  # fmt: skip
-    return found
+    return listed
 
 
 def main() -> int:
@@ -153,7 +151,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# -- numbers --------------------------------------------------------------------------------------------------
 def module_of(case: Case, weight: np.ndarray, bias: np.ndarray | None) -> tvm.IRModule:
     """Build a Relax function of a case's left side, right side, and residual."""
     builder = relax.BlockBuilder()
@@ -253,8 +250,8 @@ def check_not_a_number() -> list[str]:
     a, b = (tvm.runtime.tensor(v, device) for v in (x, np.ones((4, 4), "float32")))
     out, workspace = (tvm.runtime.empty(s, d, device) for s, d in (((4, 4), "float32"), ((1024,), "uint8")))
     tvm.get_global_func(library.CUBLASLT.function)(a, b, numbers, "relu", out, workspace)
-    found = np.isnan(out.numpy()).all(1).tolist()
-    return [] if found == [False, True, False, False] else [f"ReLU of NaN: {out.numpy().tolist()}"]
+    hidden = np.isnan(out.numpy()).all(1).tolist()
+    return [] if hidden == [False, True, False, False] else [f"ReLU of NaN: {out.numpy().tolist()}"]
 
 
 def check_threads(count: int = 8, rounds: int = 50) -> list[str]:
@@ -338,95 +335,6 @@ def check_errors() -> list[str]:
             if said not in str(error) or "tvm_stitch" not in str(error):
                 wrong.append(f"{said}: {error}")
     return wrong
-
-
-# -- time -----------------------------------------------------------------------------------------------------
-def time_encoder(sizes: Sizes, compiled: bool) -> list[str]:
-    """Time the encoder by TVM's matmuls, by cuBLASLt, and in PyTorch. Return too large errors against float64."""
-    import torch
-
-    weights = weights_of(sizes)
-    x = np.random.default_rng(1).standard_normal(sizes.shape, dtype=np.float32)
-    mod, model = relax_encoder(sizes, weights), torch_encoder(sizes, weights)
-    given = torch.from_numpy(x).cuda()
-    ours: dict[str, tuple[str, dict[str, Any]]] = {
-        "stitched, TVM's matmuls": ("tvm", {}),
-        "stitched, cuBLASLt": ("auto", {}),
-        "stitched, cuBLASLt, CUDA graph": ("auto", GRAPH),
-    }
-    contenders: dict[str, Callable[[], Any]] = {}
-    for name, (compute, options) in ours.items():
-        contenders[name] = _compiled(mod, x, StitchConfig(compute=compute), options)
-    contenders["PyTorch eager"] = lambda: model(given)
-    if compiled:
-        default = torch.compile(model)
-        contenders["torch.compile"] = lambda: default(given)
-        graphs = torch.compile(model, mode="reduce-overhead")
-        contenders["torch.compile, reduce-overhead"] = lambda: graphs(given)
-    with torch.no_grad():
-        expected = torch_encoder(sizes, weights).double()(given.double()).cpu().numpy()
-        errors = {name: _error(call, expected) for name, call in contenders.items()}
-        print("timing ...", flush=True)
-        found = _events(contenders)
-        profiles = {name: _device_activity(call, 1) for name, call in contenders.items()}
-    for name in ("stitched, cuBLASLt", "torch.compile"):
-        _print_kernels(name, profiles.get(name, []))
-    device = torch.cuda.get_device_name()
-    print(f"\nencoder, {sizes.layers} layers, {sizes.shape}, float32, {device}, torch {torch.__version__}")
-    print(f"{sizes.operations / 1e9:.0f} GFLOP of products")
-    print(f"{'':32}{'ms a call':>10}{'least':>8}{'wall':>8}{'kernels':>9}{'kernels ms':>12}{'error':>10}")
-    for name, (median, least, wall) in found.items():
-        kernels = [e for e in profiles[name] if not e[0].startswith(("Memcpy", "Memset"))]
-        spent = sum(seconds for _, seconds in profiles[name]) * 1e3
-        print(
-            f"{name:32}{median:10.2f}{least:8.2f}{wall:8.2f}{len(kernels):9d}{spent:12.2f}{errors[name]:10.1e}"
-        )
-    return [f"{name} has an error of {e:.1e}" for name, e in errors.items() if not e < 1e-4]
-
-
-def _compiled(mod: tvm.IRModule, x: np.ndarray, config: StitchConfig, options: dict[str, Any]) -> Any:
-    target, device = resolve_target("cuda"), tvm.cuda()
-    start = time.perf_counter()
-    with tvm.transform.PassContext(config=options):
-        executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, config))
-    vm = relax.VirtualMachine(executable, device)
-    main, given = vm["main"], tvm.runtime.tensor(x, device)
-    print(f"compiled in {time.perf_counter() - start:.0f} s: {config.compute} {options}", flush=True)
-    return lambda: main(given)
-
-
-def _error(call: Callable[[], Any], expected: np.ndarray) -> float:
-    for _ in range(3):  # the first call captures a CUDA graph, later ones replay it
-        result = call()
-    array = result.cpu().numpy() if hasattr(result, "cpu") else result.numpy()
-    return float(np.linalg.norm(array - expected) / np.linalg.norm(expected))
-
-
-def _events(contenders: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, float, float]]:
-    """Return the median and least milliseconds of a call by CUDA events around blocks, and one call's wall time."""
-    import torch
-
-    spent: dict[str, list[float]] = {name: [] for name in contenders}
-    wall: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(BLOCKS):
-        for name, call in contenders.items():
-            call()
-            torch.cuda.synchronize()
-            spent[name].append(milliseconds(call, CALLS))
-            start = time.perf_counter()
-            call()
-            torch.cuda.synchronize()
-            wall[name].append((time.perf_counter() - start) * 1e3)
-    return {n: (statistics.median(s), min(s), statistics.median(wall[n])) for n, s in spent.items()}
-
-
-def _print_kernels(name: str, events: list[tuple[str, float]], most: int = 14) -> None:
-    total: dict[str, list[float]] = {}
-    for kernel, seconds in events:
-        total.setdefault(kernel, []).append(seconds * 1e6)
-    print(f"\n{name}: kernels by time")
-    for kernel, spent in sorted(total.items(), key=lambda item: -sum(item[1]))[:most]:
-        print(f"{sum(spent):10.0f} us {len(spent):4d} x  {kernel[:90]}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
     python scripts/gpu_zoo_check.py --models llama_decode bert_dynamic --sizes 40
 
 One build serves all sizes of a model with symbolic shapes. Every call gets memory as earlier calls left it, and runs
-twice: results that differ between equal calls are a race. Prints a table; the exit code is 0 only if all is right.
+twice: results that differ between equal calls are a race. The script prints a table. The exit code is 0 only if all is
+right.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ TOLERANCE = 2e-5
 """Most error, relative to the largest element of a result: float32 through a layer or two."""
 
 
-def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """Return the largest error of floating-point results; infinite if another result or a shape differs."""
-    pairs = list(zip(found, wanted, strict=True))
+def error_of(outputs: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """Return the largest error of floating-point results. It is infinite if another result or a shape differs."""
+    pairs = list(zip(outputs, wanted, strict=True))
     exact = [pair for pair in pairs if pair[1].dtype.kind != "f"]
     if not all(np.array_equal(got, want) for got, want in exact):
         return float("inf")
@@ -50,18 +51,18 @@ def evenly(values: Sequence[Any], most: int) -> list[Any]:
 
 def check(name: str, target: Any, most: int) -> tuple[int, float, bool, int]:
     """Return sizes, the largest error, whether equal calls gave equal bits, and scopes left to TVM."""
-    made, recorder = MODELS[name](), Recorder()
+    model, recorder = MODELS[name](), Recorder()
     device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
-    executable = tvm.compile(made.mod, target, relax_pipeline=pipeline(target, recorder=recorder))
-    function = relax.VirtualMachine(executable, device)[made.func]
-    sizes = evenly(made.sizes, most)
+    executable = tvm.compile(model.mod, target, relax_pipeline=pipeline(target, recorder=recorder))
+    function = relax.VirtualMachine(executable, device)[model.func]
+    sizes = evenly(model.sizes, most)
     worst, equal = 0.0, True
     for size in sizes:
-        inputs = made.draw(*size)
-        tensors = made.arguments(inputs, device)
+        inputs = model.draw(*size)
+        tensors = model.arguments(inputs, device)
         first, second = (_arrays(function(*tensors)) for _ in range(2))
         equal &= all(np.array_equal(a, b) for a, b in zip(first, second))
-        worst = max(worst, error_of(first, made.reference(inputs)))
+        worst = max(worst, error_of(first, model.reference(inputs)))
     return len(sizes), worst, equal, len(recorder.declined)
 
 

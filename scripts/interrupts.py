@@ -87,7 +87,7 @@ def relay_compile() -> int:
 
 def in_process(work: Compile, count: int, rng: random.Random) -> Counter[str]:
     """Interrupt compiles in this process, from another thread."""
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     work()
     begin = time.perf_counter()
     whole = work()
@@ -121,15 +121,15 @@ def in_process(work: Compile, count: int, rng: random.Random) -> Counter[str]:
         except KeyboardInterrupt:  # between the compile and here
             outcome = "too late"
         timer.join()
-        found[outcome] += 1
+        outcomes[outcome] += 1
         if outcome == "interrupted" and rng.random() < 0.3 and work() != whole:
-            found["not stitched after"] += 1
-    return found
+            outcomes["not stitched after"] += 1
+    return outcomes
 
 
 def in_programs(program: Program, count: int, rng: random.Random, output: Path) -> Counter[str]:
     """Interrupt processes that compile and write to a folder, from their start on."""
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     takes = 0.0
     for _ in range(2):  # the first one is slower
         code, takes, _ = _forked(program, output / "whole", None)
@@ -146,24 +146,24 @@ def in_programs(program: Program, count: int, rng: random.Random, output: Path) 
         before = ["model.so"] if number % 2 else []
         untouched = held == before and (not before or earlier.read_bytes() == b"earlier")
         if code == 130 and _is_whole(folder):  # it came while both files were moved to their place
-            found["too late"] += 1
+            outcomes["too late"] += 1
         elif code == 130:
-            found["interrupted"] += 1
+            outcomes["interrupted"] += 1
             if not untouched:
-                found["left behind"] += 1
+                outcomes["left behind"] += 1
                 print(f"left behind: {held}", file=sys.stderr)
         elif code == 0:
-            found["swallowed" if sent else "too late"] += 1
+            outcomes["swallowed" if sent else "too late"] += 1
         elif code == AROUND:
-            found["too early"] += 1
+            outcomes["too early"] += 1
         else:
-            found["another error"] += 1
+            outcomes["another error"] += 1
             print(f"exit code {code}", file=sys.stderr)
-    return found
+    return outcomes
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether there is a complete new output."""
+    """Return whether there is a complete new output."""
     library, manifest = folder / "model.so", folder / "manifest.json"
     if not (library.exists() and manifest.exists()) or len(list(folder.iterdir())) != 2:
         return False
@@ -238,14 +238,14 @@ def main() -> int:
     )  # a shell starts what is in its background without
     rng = random.Random(args.seed)
     name = "Relay" if RELAY else "Relax"
-    found = {f"{name}, Python": in_process(relay_compile if RELAY else relax_compile, args.count, rng)}
+    outcomes = {f"{name}, Python": in_process(relay_compile if RELAY else relax_compile, args.count, rng)}
     with tempfile.TemporaryDirectory() as folder:
         program = _relay_program if RELAY else _command_line(Path(folder))
-        found[f"{name}, program"] = in_programs(program, args.count, rng, Path(folder))
+        outcomes[f"{name}, program"] = in_programs(program, args.count, rng, Path(folder))
     print(f"{'':16}" + "".join(f"{outcome:>20}" for outcome in OUTCOMES))
-    for kind, counts in found.items():
+    for kind, counts in outcomes.items():
         print(f"{kind:16}" + "".join(f"{counts[outcome]:20d}" for outcome in OUTCOMES))
-    return int(any(counts[outcome] for counts in found.values() for outcome in OUTCOMES[3:]))
+    return int(any(counts[outcome] for counts in outcomes.values() for outcome in OUTCOMES[3:]))
 
 
 if __name__ == "__main__":

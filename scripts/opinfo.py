@@ -163,9 +163,9 @@ def requests_for(
     In this order, a run that ends early has operators of all types, and costly operators do not come together.
 
     Args:
-        names: operators with their variants, or beginnings of names that end in ``*``; none for all.
+        names: operators with their variants, or beginnings of names that end in ``*``. None for all.
         dtypes: PyTorch's names of types.
-        count: samples of each operator and type, spread over all of them; 0 for all.
+        count: samples of each operator and type, spread over all of them. 0 for all.
         share: the share of these operators that a type gets, drawn at random.
         seed: of the draw and of the order.
         former: results of a log, which are left out.

@@ -6,8 +6,8 @@
     python scripts/phase_times.py --tokens 8
     python scripts/phase_times.py --bits 4 --hidden 4096 --inner 14336
 
-The CUDA C of the kernel gets stamps of the GPU's timer: where a phase begins, where the tasks of its stages begin, and
-where a block arrives at the grid barrier. The table has the first, the mean and the last block of each, in
+The CUDA C of the kernel gets stamps of the GPU's timer. They are where a phase begins, where the tasks of its stages
+begin, and where a block arrives at the grid barrier. The table has the first, the mean and the last block of each, in
 microseconds since the first block began. Steps run as a CUDA graph, and one of them late in a row is shown. The timer
 has steps of 32 ns.
 
@@ -68,9 +68,9 @@ def instrument(source: str) -> tuple[str, str, list[str]]:
     Raises:
         ValueError: if no kernel has a grid barrier.
     """
-    found = list(_KERNEL.finditer(source))
-    ends = [*(each.start() for each in found[1:]), len(source)]
-    bodies = [source[each.end() : end].split("\n") for each, end in zip(found, ends)]
+    kernels = list(_KERNEL.finditer(source))
+    ends = [*(each.start() for each in kernels[1:]), len(source)]
+    bodies = [source[each.end() : end].split("\n") for each, end in zip(kernels, ends)]
     counts = [lines.count(_BARRIER) for lines in bodies]
     if not any(counts):
         raise ValueError("no kernel has a grid barrier")
@@ -94,15 +94,15 @@ def instrument(source: str) -> tuple[str, str, list[str]]:
         else:
             lines.append(line)
     head = _HEAD.replace("@stamps@", str(STAMPS)).replace("@step@", str(STEP))
-    first = found[0].start()
+    first = kernels[0].start()
     text = (
         source[:first]
         + head
-        + source[first : found[chosen].end()]
+        + source[first : kernels[chosen].end()]
         + "\n".join(lines)
         + source[ends[chosen] :]
     )
-    return text, found[chosen][1], labels
+    return text, kernels[chosen][1], labels
 
 
 def table(labels: Sequence[str], printed: str) -> str:

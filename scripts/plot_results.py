@@ -76,7 +76,7 @@ def cpu_tables(text: str) -> list[Table]:
 
 
 def _tables(text: str, name_of: Callable[[str], Any], form: re.Pattern[str]) -> list[Table]:
-    found: list[Table] = []
+    parsed: list[Table] = []
     name, ratios = "", dict[str, float]()
     for line in text.splitlines():
         if head := name_of(line):
@@ -84,11 +84,11 @@ def _tables(text: str, name_of: Callable[[str], Any], form: re.Pattern[str]) -> 
         elif name and (row := form.match(line)):
             ratios[row["model"]] = float(row["ratio"])
         elif name and (mean := _MEAN.match(line)):
-            found.append(Table(name, ratios, float(mean["ratio"])))
+            parsed.append(Table(name, ratios, float(mean["ratio"])))
             name = ""
-    if not found or name:
+    if not parsed or name:
         raise ValueError("the section has no whole tables: each ends with a geometric mean")
-    return found
+    return parsed
 
 
 def chain_tables(text: str) -> list[Table]:
@@ -141,21 +141,21 @@ FIGURES = (
 )  # fmt: skip
 
 
-def draw(found: Sequence[Table], path: Path, figure: Figure) -> None:
+def draw(shown: Sequence[Table], path: Path, figure: Figure) -> None:
     """Write a figure as SVG, with a white background that is legible on a dark page."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     matplotlib.rcParams.update({"svg.hashsalt": "tvm_stitch", "svg.fonttype": "none", "font.size": 9})
-    names = list(dict.fromkeys(m for table in found for m in table.ratios))
-    models = sorted(names, key=lambda m: max(t.ratios[m] for t in found if m in t.ratios))
+    names = list(dict.fromkeys(m for table in shown for m in table.ratios))
+    models = sorted(names, key=lambda m: max(t.ratios[m] for t in shown if m in t.ratios))
     canvas = Canvas(figsize=(8, 4.6), layout="constrained")
     axes = canvas.subplots()
     axes.axvline(1.0, color="black", linewidth=1)
-    styles = _STYLES if len(found) > 2 else _STYLES[::3]
-    for place, (table, (colour, marker)) in enumerate(zip(found, styles)):
+    styles = _STYLES if len(shown) > 2 else _STYLES[::3]
+    for place, (table, (colour, marker)) in enumerate(zip(shown, styles)):
         known = [(i, m) for i, m in enumerate(models) if m in table.ratios]
-        heights = [i + ((len(found) - 1) / 2 - place) * 0.17 for i, _ in known]
+        heights = [i + ((len(shown) - 1) / 2 - place) * 0.17 for i, _ in known]
         label = f"{table.name} (geometric mean {table.mean:.2f})" if table.mean else table.name
         axes.scatter([table.ratios[m] for _, m in known], heights, 26, colour, marker=marker, label=label)
     axes.set_yticks(range(len(models)), models)

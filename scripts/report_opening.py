@@ -4,9 +4,9 @@
     python scripts/report_opening.py [bert resnet50 unet ...] [--target cuda] [--repeats 3]
 
 Models are those of scripts/models, and a whole U-Net. Their packages have to be installed. Each has a line: its
-operators and kernels, the page's size, and the seconds from the browser's start until all is drawn and a kernel's panel
-is open. The table's head has the time of an empty page. The exit code is 1 if a page takes longer than 3 s, or the
-browser complains.
+operators and kernels, the page's size, and the seconds of opening. They run from the browser's start until all is drawn
+and a kernel's panel is open. The table's head has the time of an empty page. The exit code is 1 if a page takes longer
+than 3 s, or the browser complains.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def imported(name: str, size: str) -> object:
     """Import a model, with the names of its modules."""
     import torch
 
-    made = make(MODELS[name], size, 1, "float32")
-    program = torch.export.export(made.module, tuple(made.inputs))
+    mod = make(MODELS[name], size, 1, "float32")
+    program = torch.export.export(mod.module, tuple(mod.inputs))
     return from_exported_program(program)
 
 
 def opened(page: str, steps: str, repeats: int) -> tuple[float, Outcome]:
-    """Return the median seconds of a browser that opens a page, runs steps in it and ends; and the last outcome."""
+    """Return the median seconds of a browser that opens a page, runs steps in it and ends, and the last outcome."""
     seconds = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

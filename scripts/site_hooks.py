@@ -47,9 +47,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(r"^```(text output|py)$", _known_block, from_docs(markdown), flags=re.M)
 
 
-def _known_block(found: re.Match[str]) -> str:
+def _known_block(match: re.Match[str]) -> str:
     """Return a name that MkDocs knows. Blocks of Python's output have the name ``text output`` for the tests."""
-    return "```python" if found[1] == "py" else "```text"
+    return "```python" if match[1] == "py" else "```text"
 
 
 def from_root(text: str) -> str:

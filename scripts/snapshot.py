@@ -6,10 +6,10 @@
     python scripts/snapshot.py record build/before-relay         # in the one with Relay
     python scripts/snapshot.py compare build/before build/after  # exit code 1 if anything differs
 
-A record has one file for each workload and target: the text of the lowered module, its structural hash (which sees
-constants too), and the text of ``explain``. Workloads are the small models of tests/models/zoo, the named cases, the
-corpus and random graphs of the fuzzer, and random memory-intensive graphs. On CUDA, models are recorded twice: without
-libraries, and as planned where cuBLASLt and cuDNN are installed.
+A record has one file for each workload and target. It holds the text of the lowered module, its structural hash (which
+sees constants too), and the text of ``explain``. Workloads are the small models of tests/models/zoo, the named cases,
+the corpus and random graphs of the fuzzer, and random memory-intensive graphs. On CUDA, models are recorded twice:
+without libraries, and as planned where cuBLASLt and cuDNN are installed.
 """
 
 from __future__ import annotations
@@ -97,21 +97,21 @@ def _cases() -> dict[str, Callable[[], tvm.IRModule]]:
 
 def workloads(random: int) -> dict[str, tuple[Callable[..., tvm.IRModule], tuple[Any, ...]]]:
     """Return the function and arguments that build each workload, by name."""
-    found: dict[str, tuple[Callable[..., tvm.IRModule], tuple[Any, ...]]] = {}
+    makers: dict[str, tuple[Callable[..., tvm.IRModule], tuple[Any, ...]]] = {}
     if compat.HAS_RELAY:
-        found |= {f"random-{seed}": (_random_relay, (seed,)) for seed in range(random)}
-        return found | {name: (_case, (name,)) for name in _cases()}
+        makers |= {f"random-{seed}": (_random_relay, (seed,)) for seed in range(random)}
+        return makers | {name: (_case, (name,)) for name in _cases()}
     from tests.models.zoo.models import MODELS
 
-    found |= {f"zoo-{name}": (_zoo, (name,)) for name in MODELS}
-    found |= {name: (_case, (name,)) for name in _cases()}
-    found |= {
+    makers |= {f"zoo-{name}": (_zoo, (name,)) for name in MODELS}
+    makers |= {name: (_case, (name,)) for name in _cases()}
+    makers |= {
         f"corpus-{p.stem}": (_corpus, (p.name,)) for p in sorted((ROOT / "tests/fuzz/corpus").glob("*.json"))
     }
     for seed in range(random):
-        found[f"random-{seed}"] = _random, (seed,)
-        found[f"fuzz-{seed}"] = _fuzz, (seed,)
-    return found
+        makers[f"random-{seed}"] = _random, (seed,)
+        makers[f"fuzz-{seed}"] = _fuzz, (seed,)
+    return makers
 
 
 def _case(name: str) -> tvm.IRModule:
@@ -168,9 +168,9 @@ class _emitted:
         original = module.emit
 
         def emit(*args: Any, **kwargs: Any) -> Any:
-            made = original(*args, **kwargs)
-            self.texts.append(made.script(show_meta=False))
-            return made
+            artifact = original(*args, **kwargs)
+            self.texts.append(artifact.script(show_meta=False))
+            return artifact
 
         self.places = [m for m in sys.modules.values() if vars(m).get("emit") is original]
         self.original = original

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: interrupts arrive; the table of the ONNX node cases, printed after every run that had some."""
+"""Set up all tests: interrupts arrive, and runs with ONNX node cases print their table at the end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
 
 
 def _logging() -> tuple[Any, ...]:
-    """What decides which of the package's warnings are told, and where."""
+    """Return the settings that decide which of the package's warnings are shown, and where."""
     logger = logging.getLogger("tvm_stitch")
     return logging.root.manager.disable, logger.disabled, logger.level, logger.propagate, len(logger.handlers)
 
@@ -78,7 +78,7 @@ def kernels_are_lowered_once(request: pytest.FixtureRequest, monkeypatch: pytest
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print how many ONNX node cases passed, by family; the counts reach here from all test processes."""
+    """Print how many ONNX node cases passed, by family. The counts reach here from all test processes."""
     counts: Counter[tuple[str, str]] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -17,7 +17,7 @@ RUN = "import sys; sys.path.insert(0, {!r}); from tvm_stitch_command import main
 
 
 def start(folder: Path, package: str = "", cli: str = "") -> subprocess.Popen[str]:
-    """The command, with a package in the place of this one that has only its interrupts."""
+    """Return the command, with a package in the place of this one that has only its interrupts."""
     support = folder / "tvm_stitch" / "support"
     support.mkdir(parents=True)
     for name in ("__init__.py", "errors.py", "interrupts.py"):

@@ -18,7 +18,8 @@ from stitch_testing.reference.relax import evaluate, mismatches
 from tests.graph.helpers import build, draw
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import StitchError
-from tvm_stitch.testing.workloads.cases import Case, cases
+from tvm_stitch.testing.workloads.case import Case
+from tvm_stitch.testing.workloads.cases import cases
 from tvm_stitch.testing.workloads.examples import Attention
 
 F32 = "float32"
@@ -44,7 +45,7 @@ def test_cuda_needs_no_gpu_to_compile() -> None:
 
 
 def sources(module: Any) -> list[Any]:
-    """The CUDA modules imported anywhere below a module."""
+    """Return the CUDA modules imported anywhere below a module."""
     found = [module] if module.kind == "cuda" else []
     for inner in module.imports:
         found += sources(inner)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation is true: its Python runs, prints what the pages show, and no option or link is missing.
 
-After a change that alters what the pages show, ``python tests/test_docs.py`` runs the pages' Python and writes what
-it prints into them; the difference is then part of the change. Names of pages, such as ``docs/passes.md``, restrict it
+A change may alter the output that the pages show. Then ``python tests/test_docs.py`` runs the pages' Python and writes
+what it prints into them. The difference is part of the change. Names of pages, such as ``docs/passes.md``, restrict it
 to these.
 """
 
@@ -29,12 +29,12 @@ from tvm_stitch import StitchConfig, cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-#: Pages whose Python runs with this TVM. The README's has a test of its own; the emulator's page calls things not
-#: defined there; the page on Relay runs with another TVM (``tests/relay/test_docs.py``).
+#: Pages whose Python runs with this TVM. The README's has a test of its own. The emulator's page calls things
+#: not defined there. The page on Relay runs with another TVM (``tests/relay/test_docs.py``).
 RUNNABLE = [page for page in PAGES if page.stem not in ("emulator", "relay")]
 #: The pages of the user guide.
 GUIDE = [ROOT / "docs/user-guide.md", *sorted((ROOT / "docs/user-guide").glob("*.md"))]
-#: Pages whose blocks run when each is pasted alone; the others' follow on each other.
+#: Pages whose blocks run when each is pasted alone. The blocks of other pages follow on each other.
 ALONE = (*GUIDE, ROOT / "docs/deployment.md")
 #: Layers of the package: a module imports those of its own number and of smaller ones.
 LAYERS = {
@@ -70,7 +70,7 @@ class Fence:
 
 
 def fences(text: str) -> list[Fence]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     found, lines = [], text.splitlines()
     start: int | None = None
     for i, line in enumerate(lines):
@@ -88,7 +88,7 @@ def fences(text: str) -> list[Fence]:
 
 @contextlib.contextmanager
 def _module_for(page: Path) -> Iterator[tuple[ModuleType, str]]:
-    """A module over a file that holds the page's Python on the lines it has there: TVMScript reads its own source."""
+    """Return a module over a file that has the page's Python on the page's lines: TVMScript reads its own source."""
     text = page.read_text(encoding="utf-8")
     lines = [""] * len(text.splitlines())
     for fence in fences(text):
@@ -135,7 +135,7 @@ def run(page: Path) -> list[tuple[Fence, str]]:
 
 
 def _same_everywhere(text: str) -> str:
-    """The text without what differs between machines."""
+    """Return the text without what differs between machines."""
     return re.sub(r'"mtriple":"[^"]*"', '"mtriple":"..."', text)
 
 
@@ -180,7 +180,7 @@ def _readme() -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -306,7 +306,7 @@ def test_shown_commands_are_understood(page: Path) -> None:
             assert script.is_file(), words
             source = script.read_text(encoding="utf-8")
             named: set[str] = set()
-            if "from comparison" in source:  # the comparisons share options; those of sizes come from names
+            if "from comparison" in source:  # comparisons share options, and options of sizes come from names
                 shared = ROOT / "scripts" / "comparison"
                 source += (shared / "options.py").read_text(encoding="utf-8")
                 sizes = (shared / "workload_sizes.py").read_text(encoding="utf-8")
@@ -319,7 +319,7 @@ def test_shown_commands_are_understood(page: Path) -> None:
 
 # -- the design page's claims about the sources --------------------------------------------------------------
 def _imports(path: Path) -> set[str]:
-    """The parts of the package that a module imports, by their first name."""
+    """Return the parts of the package that a module imports, by their first name."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -359,7 +359,7 @@ def update(page: Path) -> None:
 
 
 def chosen(names: list[str]) -> list[Path]:
-    """The pages of some names, relative to the working directory, or all whose Python runs."""
+    """Return the pages of some names, relative to the working directory, or all whose Python runs."""
     pages = [Path(name).resolve() for name in names]
     if unknown := [name for name, page in zip(names, pages, strict=True) if page not in RUNNABLE]:
         known = ", ".join(str(page.relative_to(ROOT)) for page in RUNNABLE)

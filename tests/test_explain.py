@@ -18,7 +18,9 @@ from stitch_testing.random.graphs import emulated_target
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, StitchConfig, explain
 from tvm_stitch.testing.workloads import grid_cases
-from tvm_stitch.testing.workloads.cases import Case, cases, power_broadcast_add, softmax
+from tvm_stitch.testing.workloads.case import Case
+from tvm_stitch.testing.workloads.cases import cases, power_broadcast_add, softmax
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 F32 = "float32"
 TARGETS: dict[str, Callable[[], tvm.target.Target]] = {
@@ -56,7 +58,7 @@ def test_reports_are_json(case: Case, kind: str) -> None:
 
 
 @pytest.mark.parametrize("case", grid_cases.grid_cases("test"), ids=lambda case: case.label)
-def test_reports_of_reductions_across_rows_are_json(case: grid_cases.GridCase) -> None:
+def test_reports_of_reductions_across_rows_are_json(case: GridCase) -> None:
     found = report(case.build())
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
     (kernel,) = found.kernels

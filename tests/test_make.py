@@ -35,7 +35,7 @@ EXECUTED = {
 }
 """Shown commands, by how they begin, and the test that executes them: scripts with smaller models than are shown."""
 NOT_EXECUTED = (r"make test$", r"pip install ", r"npm install ")
-"""The tests themselves, and downloads; ``test_packaging.py`` installs the wheel into a fresh environment."""
+"""The tests themselves, and downloads. ``test_packaging.py`` installs the wheel into a fresh environment."""
 
 
 def test_every_shown_command_is_executed_by_a_test() -> None:
@@ -52,7 +52,7 @@ def test_every_shown_command_is_executed_by_a_test() -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What make needs of a clone, with an environment that is up to date: this one."""
+    """The files that make needs of a clone, with an environment that is up to date: this one."""
     for name in ("Makefile", "scripts", "requirements", "pyproject.toml", "python"):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / ".venv" / "bin"

@@ -21,7 +21,7 @@ NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 
 
 def executed() -> Any:
-    """The notebook with the outputs of a run in a kernel of its own."""
+    """Return the notebook with the outputs of a run in a kernel of its own."""
     notebook = nbformat.read(NOTEBOOK, 4)
     nbformat.validate(notebook)
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -39,7 +39,7 @@ def notebook() -> Any:
 
 
 def printed(cell: Any) -> str:
-    """What a cell wrote."""
+    """Return the output of a cell."""
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
@@ -70,7 +70,7 @@ def test_a_kernel_is_shown(notebook: Any) -> None:
 
 
 def test_what_is_stored_was_run(notebook: Any) -> None:
-    """The outputs in the file are those of its cells; times differ from run to run, and names of dicts may."""
+    """The outputs in the file are those of its cells. Times differ from run to run, and names of dicts may."""
     stored = nbformat.read(NOTEBOOK, 4)
     for kept, run in zip(stored.cells, notebook.cells, strict=True):
         if kept.cell_type == "code":

@@ -23,6 +23,9 @@ COVERED = (
     "python/cuda-emulator/src",
     "python/stitch-testing/src",
     "python/tvm-relay-toolchain/src",
+    "scripts",
+    "examples",
+    "tests",
 )
 """Files and folders that keep the rules. Those that follow them later are added here."""
 
@@ -43,7 +46,10 @@ NO_VERB = re.compile(
     r"(The|A|An|True|False|All|Every|Each|Its|Those|These|This|It|One|Two|Name|Names|Bytes|None|No|Both|Of|In|As|By"
     r"|For|From|With|If|To|Seconds|Is|Are|Has|Any)\b"
 )
-"""Words with which the docstring of a function does not begin: its first word is a verb."""
+"""Words with which the docstring of a function does not begin: its first word is a verb.
+
+The docstring of a test or a fixture may state a fact instead.
+"""
 
 _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Attributes):$")
 _ITEM = re.compile(r"[-*|] |\d+[.)] |[\w`*, ()]+: ")
@@ -51,7 +57,10 @@ _NOT_PROSE = re.compile(r"(SPDX|type: |noqa|ruff|-- |mypy:|pragma|fmt:)")
 
 
 class Text(NamedTuple):
-    """A docstring or comment. ``is_function`` marks the docstring of a function that is no property."""
+    """A docstring or comment.
+
+    ``is_function`` marks the docstring of a function that is no property, test, method of a test or fixture.
+    """
 
     line: int
     text: str
@@ -60,16 +69,26 @@ class Text(NamedTuple):
 
 def texts(source: str) -> Iterator[Text]:
     """Yield the docstrings of modules, classes, functions and attributes, and the comments of a file."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    tests = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name.startswith("Test")
+    ]
+    methods = {statement for node in tests for statement in node.body}
+    for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             continue
-        decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
-        is_function = isinstance(node, ast.FunctionDef) and not any("property" in d for d in decorators)
+        is_function = isinstance(node, ast.FunctionDef) and node not in methods and not _states_a_fact(node)
         for number, statement in enumerate(node.body):
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 if isinstance(value := statement.value.value, str):
                     yield Text(statement.lineno, inspect.cleandoc(value), is_function and number == 0)
     yield from _comments(source)
+
+
+def _states_a_fact(node: ast.FunctionDef) -> bool:
+    """Return whether a function is a property, a test or a fixture."""
+    decorators = " ".join(map(ast.unparse, node.decorator_list))
+    return node.name.startswith("test_") or "property" in decorators or "fixture" in decorators
 
 
 def _comments(source: str) -> Iterator[Text]:
@@ -91,7 +110,10 @@ def _comments(source: str) -> Iterator[Text]:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text. Paragraphs and items end one, and literal blocks are left out."""
+    """Return the sentences of a text. Paragraphs and items end one.
+
+    Literal blocks are left out: those after ``::``, and paragraphs that are indented deeper than the one before.
+    """
     text = re.sub(r"``.+?``|`[^`]+`", "CODE", text, flags=re.S)
     text = re.sub(r'"[^"\n]{1,60}"', "QUOTE", text)
     found: list[str] = []
@@ -103,9 +125,11 @@ def sentences(text: str) -> list[str]:
         found.extend(s for s in re.split(r"(?<=[.!?:])['\")]?\s+(?=[A-Z\"'(\[])", joined) if s.strip())
         paragraph.clear()
 
+    after_blank = False
     for line in text.splitlines():
         stripped, indent = line.strip(), len(line) - len(line.lstrip())
         if not stripped:
+            after_blank = True
             if paragraph and paragraph[-1].endswith("::"):
                 literal_indent = last_indent
             flush()
@@ -115,7 +139,10 @@ def sentences(text: str) -> list[str]:
             if indent > literal_indent:
                 continue
             literal_indent = None
-        last_indent = indent
+        elif after_blank and last_indent is not None and indent > last_indent:
+            literal_indent = last_indent
+            continue
+        after_blank, last_indent = False, indent
         begins_item = _ITEM.match(stripped) and (item_indent is None or indent <= item_indent)
         if begins_item or re.match("[-*|] ", stripped) or _SECTION.match(stripped):
             flush()
@@ -186,6 +213,12 @@ The formula is::
 
     a; b; c = what is left, which is no sentence
 
+A command is indented.
+
+    python command.py; python other.py {filler}, {filler}
+
+It prints a line.
+
 Args:
     rows: number of rows, {filler}.
     columns: number of columns, {filler}.
@@ -198,6 +231,22 @@ class Tile:
     @property
     def rows(self):
         """The rows. Is ``a; b`` code?"""
+
+
+def test_rows(rows):
+    """The rows are equal."""
+
+
+class TestTile:
+    """A tile."""
+
+    def rows(self):
+        """The rows of all tests."""
+
+
+@pytest.fixture
+def rows():
+    """The rows of a test."""
 '''
     filler = "which is a description of more than a dozen words in all"
     assert not [rule for text in texts(source.replace("{filler}", filler)) for rule in problems(text)]

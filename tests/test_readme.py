@@ -21,7 +21,7 @@ TEXT = README.read_text(encoding="utf-8")
 
 
 def blocks(info: str) -> list[str]:
-    """The fenced blocks of a kind."""
+    """Return the fenced blocks of a kind."""
     return re.findall(rf"^```{info}\n(.*?)^```", TEXT, re.S | re.M)
 
 

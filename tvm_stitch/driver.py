@@ -40,15 +40,15 @@ def stitch_module(
         )
 
     def step(excluded: Mapping[str, Reasons]) -> tvm.IRModule:
-        made = tvm.transform.Sequential(passes)(decided(mod, excluded=excluded))
-        found = decisions_of(made)
+        stitched = tvm.transform.Sequential(passes)(decided(mod, excluded=excluded))
+        decisions = decisions_of(stitched)
         failed: dict[str, Reasons] = {}
-        for name, reason in found.declined.items():
-            scope = found.outlined.get(name, name)
+        for name, reason in decisions.declined.items():
+            scope = decisions.outlined.get(name, name)
             failed[scope] = (*failed.get(scope, ()), (name, reason))
         if failed:
             raise UnitsFailed(failed)
-        return made
+        return stitched
 
     return resilient(
         step,

@@ -41,9 +41,10 @@ _PATIENCE = 60
 
 @dataclass(frozen=True)
 class Search:
-    """How Ansor searches; the defaults are its own.
+    """The options of Ansor's search. The defaults are Ansor's own.
 
-    ``model`` is the cost model, ``xgb`` or ``random``; ``population`` the candidates of the evolutionary search.
+    ``model`` is the cost model, ``xgb`` or ``random``. ``population`` is the number of candidates of the evolutionary
+    search.
     """
 
     model: str = "xgb"
@@ -106,7 +107,7 @@ def layout_rewrite_off() -> Iterator[None]:
 
 
 def hardware_params(target: Any) -> Any:
-    """Return a GPU's properties for Ansor, read from the device; None on a CPU, which Ansor inspects itself."""
+    """Return a GPU's properties for Ansor, read from the device. None on a CPU, which Ansor inspects itself."""
     if target.kind.name != "cuda":
         return None
     device = device_of(target)
@@ -159,7 +160,7 @@ def tuned_schedules(log: Path) -> Iterator[None]:
 
 
 def history(log: Path, target: Any) -> History:
-    """Return the records of a log for this target; nothing if the file does not exist.
+    """Return the records of a log for this target, or nothing if the file does not exist.
 
     Raises:
         ValueError: when the log holds records, but all for other targets: it belongs to another machine or run.
@@ -199,15 +200,15 @@ class _Watch(auto_scheduler.task_scheduler.TaskSchedulerCallback):
         best = float(task_scheduler.cur_score) if complete else None
         self._progress.show(len(costs), task_scheduler.ct, best)
         now = time.monotonic()
-        made = {task_scheduler.tasks[task_id].workload_key: task_scheduler.ct - self._done}
-        tuning_time.note(self._times, now - self._noted, made)
+        trials = {task_scheduler.tasks[task_id].workload_key: task_scheduler.ct - self._done}
+        tuning_time.note(self._times, now - self._noted, trials)
         self._noted, self._done = now, task_scheduler.ct
         if now > self._deadline:
             raise _TimeIsUp
 
 
 def tune(
-    found: Tasks,
+    extracted: Tasks,
     target: Any,
     log: Path,
     trials: int,
@@ -224,21 +225,23 @@ def tune(
     Raises:
         ValueError: when ``trials`` does not even give each task one.
     """
-    if not found.tasks:
+    if not extracted.tasks:
         return
-    if trials < len(found.tasks):
-        raise ValueError(f"{trials} trials are too few for {len(found.tasks)} tasks: each needs at least one")
+    if trials < len(extracted.tasks):
+        raise ValueError(
+            f"{trials} trials are too few for {len(extracted.tasks)} tasks: each needs at least one"
+        )
     past = history(log, target)
-    left = trials - past.of(found)
+    left = trials - past.of(extracted)
     if left <= 0 or limit <= 0:
         return
-    order = sorted(range(len(found.tasks)), key=lambda i: past.trials[found.tasks[i].workload_key])
+    order = sorted(range(len(extracted.tasks)), key=lambda i: past.trials[extracted.tasks[i].workload_key])
     chosen = sorted(order[:left])  # Ansor refuses fewer trials than tasks: the least tuned ones get them
-    tasks, weights = [found.tasks[i] for i in chosen], [found.weights[i] for i in chosen]
+    tasks, weights = [extracted.tasks[i] for i in chosen], [extracted.weights[i] for i in chosen]
     log.parent.mkdir(parents=True, exist_ok=True)
-    resumed = str(log) if past.of(found) else None
+    resumed = str(log) if past.of(extracted) else None
     start = time.monotonic()
-    watch = _Watch(Progress(len(tasks), left, past.of(found), limit), start + limit, times_of(log))
+    watch = _Watch(Progress(len(tasks), left, past.of(extracted), limit), start + limit, times_of(log))
     scheduler = auto_scheduler.TaskScheduler(tasks, weights, load_log_file=resumed, callbacks=[watch])
     options = auto_scheduler.TuningOptions(
         num_measure_trials=left,

@@ -20,23 +20,23 @@ def facts(command: Sequence[str], device: str = "") -> dict[str, str]:
 
     Args:
         command: the program's arguments, its own name first.
-        device: the accelerator's name; empty for a CPU.
+        device: the accelerator's name, empty for a CPU.
     """
-    found = {
+    named = {
         "command": shlex.join([Path(command[0]).name, *command[1:]]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor(),
     }
     if device:
-        found["device"] = device
+        named["device"] = device
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    found["load when started"] = f"{load} (1, 5 and 15 minutes)"
-    found["system"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    found["tvm"] = f"{tvm.__version__}, LLVM {tvm.target.codegen.llvm_version_major()}"
-    found["tvm_stitch"] = _version_of_this()
-    found["numpy"] = importlib.metadata.version("numpy")
-    found["xgboost"] = xgboost_version() or "none"
-    return found
+    named["load when started"] = f"{load} (1, 5 and 15 minutes)"
+    named["system"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    named["tvm"] = f"{tvm.__version__}, LLVM {tvm.target.codegen.llvm_version_major()}"
+    named["tvm_stitch"] = _version_of_this()
+    named["numpy"] = importlib.metadata.version("numpy")
+    named["xgboost"] = xgboost_version() or "none"
+    return named
 
 
 def processor() -> str:
@@ -53,7 +53,7 @@ def processor() -> str:
 
 
 def xgboost_version() -> str | None:
-    """Return the version of xgboost, under either of its names; None if it is not installed."""
+    """Return the version of xgboost, under either of its names. None if it is not installed."""
     for name in ("xgboost", "xgboost-cpu"):
         try:
             return f"{name} {importlib.metadata.version(name)}"

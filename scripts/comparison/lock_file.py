@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def open_own_file(path: Path) -> int:
-    """Open a file to lock, and make it (mode 600) if it is missing. No link is followed; nothing is written.
+    """Open a file to lock, and make it (mode 600) if it is missing. No link is followed, and nothing is written.
 
     Raises:
         PermissionError: if something else has the name, or another user's file.
@@ -24,8 +24,8 @@ def open_own_file(path: Path) -> int:
                 f"{path} is a symbolic link, and lock files must not be links: remove it"
             ) from error
         raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(descriptor)
         raise PermissionError(f"{path} is not a regular file of user {os.geteuid()}: remove it")
     return descriptor

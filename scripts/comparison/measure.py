@@ -66,7 +66,7 @@ def interleaved(samplers: Mapping[str, Callable[[], float]], blocks: int) -> dic
         names = list(samplers) if turn % 2 == 0 else list(reversed(list(samplers)))
         for name in names:
             samples[name].append(samplers[name]())
-    return {name: Spread.of(found) for name, found in samples.items()}
+    return {name: Spread.of(times) for name, times in samples.items()}
 
 
 def run_variants(

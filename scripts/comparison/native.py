@@ -34,7 +34,9 @@ def native_cpu() -> str:
 
 
 def target_of(spec: str) -> Any:
-    """``"llvm"``: this CPU; ``"cuda"``: the GPU of this machine; anything else as ``tvm.target.Target`` takes it.
+    """Return this CPU for ``"llvm"`` and this machine's GPU for ``"cuda"``.
+
+    Pass anything else to ``tvm.target.Target``.
 
     Raises:
         ValueError: for CUDA without a device, since a comparison runs what it builds.
@@ -70,5 +72,5 @@ def device_of(target: Any) -> Any:
 
 
 def device_name(target: Any) -> str:
-    """Return the GPU's name; empty for a CPU."""
+    """Return the GPU's name, empty for a CPU."""
     return str(tvm.cuda(0).device_name) if target.kind.name == "cuda" else ""

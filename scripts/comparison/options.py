@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 
 class Stopwatch:
-    """Measure the time inside its contexts; ``seconds`` is the sum."""
+    """Measure the time inside its contexts. ``seconds`` is the sum."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

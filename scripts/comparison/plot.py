@@ -63,12 +63,12 @@ def panels(comparison: Comparison) -> list[Panel]:
 
 def save_plots(comparison: Comparison, folder: Path) -> list[Path]:
     """Write ``plot.svg``, and ``plot.png`` if matplotlib can be imported. Return the written files."""
-    found = [folder / "plot.svg"]
-    found[0].write_text(svg(comparison))
+    paths = [folder / "plot.svg"]
+    paths[0].write_text(svg(comparison))
     if importlib.util.find_spec("matplotlib"):
-        found.append(folder / "plot.png")
-        _png(comparison, found[1])
-    return found
+        paths.append(folder / "plot.png")
+        _png(comparison, paths[1])
+    return paths
 
 
 def svg(comparison: Comparison) -> str:

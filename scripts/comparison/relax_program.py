@@ -48,11 +48,11 @@ class RelaxProgram:
         self._repeats: dict[int, int] = {}
 
     def outputs(self) -> list[np.ndarray]:
-        """All outputs of one call."""
+        """Return all outputs of one call."""
         return self._runner.outputs()
 
     def sample(self) -> float:
-        """Seconds of one call, the mean over a block of calls that lasts long enough to be timed."""
+        """Return the seconds of one call, the mean over a block of calls that lasts long enough to be timed."""
         if self._calls is None:
             once = self._seconds(1)
             self._calls = max(3, min(1000, int(_BLOCK_SECONDS / once) + 1))

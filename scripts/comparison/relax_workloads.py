@@ -17,14 +17,14 @@ from comparison.workload_sizes import Sizes, chosen
 
 @dataclass(frozen=True)
 class RelaxWorkload:
-    """A module whose ``main`` takes the inputs in order; parameters are constants in it."""
+    """A module whose ``main`` takes the inputs in order. Parameters are constants in it."""
 
     title: str
     mod: tvm.IRModule
     inputs: list[np.ndarray]
 
     def reference(self) -> list[np.ndarray]:
-        """All outputs, computed in float64 by NumPy."""
+        """Return all outputs, computed in float64 by NumPy."""
         from stitch_testing.reference.relax import evaluate
 
         return evaluate(self.mod, self.inputs)

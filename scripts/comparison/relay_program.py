@@ -71,12 +71,12 @@ class RelayProgram:
         self._compute: dict[str, bool] = {}
 
     def outputs(self) -> list[np.ndarray]:
-        """All outputs of one call."""
+        """Return all outputs of one call."""
         self._executor.run()
         return [self._executor.get_output(i).numpy() for i in range(self._executor.get_num_outputs())]
 
     def sample(self) -> float:
-        """Seconds of one call, the mean over a block of calls that lasts long enough to be timed."""
+        """Return the seconds of one call, the mean over a block of calls that lasts long enough to be timed."""
         if self._calls is None:
             once = self._seconds(1)
             self._calls = max(3, min(1000, int(_BLOCK_SECONDS / once) + 1))
@@ -127,14 +127,14 @@ class RelayProgram:
         tensors = []
         for index, node in enumerate(self._graph["nodes"]):
             entries = range(first[index], first[index + 1])
-            made = [tvm.nd.empty(tuple(shapes[e]), dtypes[e], self._device) for e in entries]
+            allocated = [tvm.nd.empty(tuple(shapes[e]), dtypes[e], self._device) for e in entries]
             if node["op"] == "null":
-                given[node["name"]].copyto(made[0])
-            tensors.append(made)
+                given[node["name"]].copyto(allocated[0])
+            tensors.append(allocated)
         return tensors
 
     def _is_compute(self, name: str) -> bool:
-        """Whether a function has a contraction. If this TVM did not lower it itself, its name decides."""
+        """Return whether a function has a contraction. If this TVM did not lower it itself, its name decides."""
         if name not in self._compute:
             metadata = self._lib.function_metadata
             functions = list(metadata[name].relay_primfuncs.values()) if name in metadata else []
@@ -159,9 +159,9 @@ class RelayProgram:
     def _bytes(self, name: str) -> int:
         """Return the bytes that the kernels of one node move."""
         metadata = self._lib.function_metadata
-        found = list(metadata[name].tir_primfuncs.values()) if name in metadata else []
-        if not found:
+        functions = list(metadata[name].tir_primfuncs.values()) if name in metadata else []
+        if not functions:
             if name not in self._stitched:
                 raise ValueError(f"the kernel of '{name}' is not known: its bytes cannot be counted")
-            found = [self._stitched[name]]
-        return sum(sum(kernel_bytes(function, self._gpu)) for function in found)
+            functions = [self._stitched[name]]
+        return sum(sum(kernel_bytes(function, self._gpu)) for function in functions)

@@ -27,7 +27,7 @@ class RelayWorkload:
     inputs: Arrays
 
     def reference(self) -> list[np.ndarray]:
-        """All outputs, computed in float64 by NumPy."""
+        """Return all outputs, computed in float64 by NumPy."""
         from stitch_testing.relay.reference import evaluate
 
         return evaluate(self.mod, dict(self.inputs), dict(self.params))
@@ -106,7 +106,7 @@ def encoder(sizes: Sizes) -> RelayWorkload:
 
 
 def bert(sizes: Sizes) -> RelayWorkload:
-    """A BERT encoder with embeddings and mask."""
+    """Return a BERT encoder with embeddings and mask."""
     from stitch_testing.relay.encoder import bert_in_relay
     from tvm_stitch.testing.workloads.bert import random_inputs
 

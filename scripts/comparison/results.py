@@ -46,7 +46,7 @@ class Kernels:
 
 @dataclass
 class Record:
-    """The results of one variant; None if it failed (``problem`` says how) or was not measured.
+    """The results of one variant. They are None if it failed (``problem`` says how) or was not measured.
 
     ``seconds`` is one call of the whole workload, ``memory_seconds`` the sum over its memory-intensive kernels.
     ``error`` is the largest absolute difference from the float64 reference. ``tuning_seconds`` and ``trials`` are those

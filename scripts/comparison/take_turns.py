@@ -37,7 +37,7 @@ def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
     """Hold the lock during each batch of measurements of Ansor's local runner, while this context is open.
 
     Args:
-        lock: a file, made if missing; by default :func:`lock_path`.
+        lock: a file, :func:`lock_path` by default. It is made if it is missing.
 
     Raises:
         PermissionError: from the runner, if that path is a link or another user's.

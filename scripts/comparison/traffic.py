@@ -47,11 +47,11 @@ def kernel_bytes(func: Any, gpu: bool) -> list[int]:
     if not gpu and not walker.kernels[0].loads and not walker.kernels[0].stores:
         # A call of library code: its accesses to the arguments are unknown.
         return [sum(walker.sizes.values())]
-    found = []
+    moved_by = []
     for kernel in walker.kernels:
         moved = sum(walker.moved(counts) for counts in (kernel.loads, kernel.stores))
-        found += [moved] * kernel.launches
-    return found
+        moved_by += [moved] * kernel.launches
+    return moved_by
 
 
 class _Walker:
@@ -146,7 +146,7 @@ def _expressions(stmt: Any) -> Iterator[Any]:
 
 
 def _thread(stmt: Any) -> Any:
-    """Return the name of the thread axis that a statement binds; None if it binds none."""
+    """Return the name of the thread axis that a statement binds, None if it binds none."""
     if compat.kind(stmt) == "For":
         return None if stmt.thread_binding is None else str(stmt.thread_binding.thread_tag)
     if compat.kind(stmt) == "AttrStmt" and stmt.attr_key == "thread_extent":

@@ -27,10 +27,10 @@ def spent(path: Path, tasks: Collection[str]) -> tuple[float, int]:
     return seconds, known
 
 
-def gap(made: int, known: int) -> list[str]:
+def gap(measured: int, known: int) -> list[str]:
     """Return a note for trials of unknown time (records from elsewhere, a killed run)."""
     return (
-        [f"Tuning time is that of {known} of the {made} trials; of the others it is not known."]
-        if known < made
+        [f"Tuning time is that of {known} of the {measured} trials; of the others it is not known."]
+        if known < measured
         else []
     )

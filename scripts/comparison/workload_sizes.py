@@ -32,7 +32,7 @@ class Sizes:
 
     @property
     def head(self) -> int:
-        """Return the width of one attention head; ValueError if the heads do not divide ``hidden``."""
+        """Return the width of one attention head. ValueError if the heads do not divide ``hidden``."""
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         return self.hidden // self.heads

@@ -14,7 +14,7 @@ from models.decoder_step import Decoder
 STEPS = 64
 """Tokens that are computed before the cache is filled again."""
 REPACKED = False
-"""Whether llama.cpp lays integers out anew, for AMX or AVX-512. Its kernels for AMX crash on some machines."""
+"""True if llama.cpp lays integers out anew, for AMX or AVX-512. Its kernels for AMX crash on some machines."""
 
 
 class LlamaCpp:

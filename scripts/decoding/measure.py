@@ -179,12 +179,12 @@ def squares(step: CachedStep, function: Callable[..., Any], tokens: int, seed: i
         own.copy_(exact)
         exact.copy_(own)
     given = [new, torch.tensor(PAST), *more, *step.caches()]
-    found = [torch.from_dlpack(each) for each in function(*(_held(each) for each in given))]
+    results = [torch.from_dlpack(each) for each in function(*(_held(each) for each in given))]
     with torch.no_grad():
         narrow = [*step(new, torch.tensor(PAST), *more)[1:], *step.caches()]
         with Wide():
             exact_results = [*wide(new, torch.tensor(PAST), *wide_more)[1:], *wide.caches()]
-    return _compared(found[1:], narrow, exact_results)
+    return _compared(results[1:], narrow, exact_results)
 
 
 def _held(tensor: torch.Tensor) -> Any:
@@ -192,11 +192,11 @@ def _held(tensor: torch.Tensor) -> Any:
 
 
 def _compared(
-    found: Sequence[torch.Tensor], narrow: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+    results: Sequence[torch.Tensor], narrow: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
 ) -> list[Squares]:
     """Return the sums of squares of each result. Raise if a type or a shape is wrong."""
     found_squares: list[Squares] = []
-    for got, want, wide in zip(found, narrow, exact, strict=True):
+    for got, want, wide in zip(results, narrow, exact, strict=True):
         if got.dtype != want.dtype or got.shape != want.shape:
             raise ValueError(
                 f"a result is {got.dtype} {list(got.shape)}, not {want.dtype} {list(want.shape)}"
@@ -211,13 +211,13 @@ def totals(draws: Sequence[Sequence[Squares]]) -> list[Squares]:
     Raises:
         ValueError: if a result has 4 times PyTorch's error. A single input may have it, if experts are chosen.
     """
-    found: list[Squares] = []
+    sums: list[Squares] = []
     for each in zip(*draws, strict=True):
         own, narrow, whole = (math.fsum(column) for column in zip(*each, strict=True))
         if own > 16 * narrow + 1e-24:
             raise ValueError(f"an error is {own**0.5:.3g}, and PyTorch's own {narrow**0.5:.3g}")
-        found.append((own, narrow, whole))
-    return found
+        sums.append((own, narrow, whole))
+    return sums
 
 
 def _square(difference: torch.Tensor) -> float:

@@ -34,22 +34,22 @@ def peers(
     proto: Any, inputs: Inputs, config: BertConfig | None, on_gpu: bool, screen: Screen
 ) -> dict[str, Callable[[], Any]]:
     """Return the other runtimes for the model. PyTorch runs only the encoder that this demonstration builds."""
-    found: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, Callable[[], Any]] = {}
     if not on_gpu:
         with screen.step("loading ONNX Runtime"):
-            found["ONNX Runtime"] = onnxruntime_call(proto, inputs)
+            calls["ONNX Runtime"] = onnxruntime_call(proto, inputs)
     if config is not None:
         with screen.step("loading PyTorch"):
             call = _torch_call(proto, inputs, config, "cuda" if on_gpu else "cpu")
         if call is not None:
-            found["PyTorch"] = call
-    return found
+            calls["PyTorch"] = call
+    return calls
 
 
 def _torch_call(
     proto: Any, inputs: Inputs, config: BertConfig, device: str
 ) -> Callable[[], list[np.ndarray]] | None:
-    """Return a call of PyTorch; None if it is not installed, or lacks CUDA for a GPU."""
+    """Return a call of PyTorch. None if it is not installed, or lacks CUDA for a GPU."""
     try:
         import torch
     except ImportError:

@@ -23,9 +23,9 @@ def part_of(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
     main = mod["main"]
     bindings = [b for block in main.body.blocks for b in block.bindings]
     chosen = [b for b in bindings if str(b.var.name) in names]
-    made = {b.var for b in chosen}
-    elsewhere = [b.value for b in bindings if b.var not in made] + [main.body.body]
-    read = dict.fromkeys(v for b in chosen for v in relax.analysis.free_vars(b.value) if v not in made)
+    bound = {b.var for b in chosen}
+    elsewhere = [b.value for b in bindings if b.var not in bound] + [main.body.body]
+    read = dict.fromkeys(v for b in chosen for v in relax.analysis.free_vars(b.value) if v not in bound)
     wanted = {v for value in elsewhere for v in relax.analysis.free_vars(value)}
     builder = relax.BlockBuilder()
     renamed: dict[Any, Any] = {v: relax.Var(str(v.name), v.ty) for v in read}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of the demonstration: results on stdout, the current step on stderr; colours on terminals only."""
+"""Output of the demonstration: results on stdout, the current step on stderr. Only terminals get colours."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class TorchBert(torch.nn.Module):
 
     def weight(self, *names: str) -> torch.Tensor:
         """Return a weight by the components of its name."""
-        found: torch.Tensor = getattr(self, "_".join(names).replace(".", "_"))
-        return found
+        parameter: torch.Tensor = getattr(self, "_".join(names).replace(".", "_"))
+        return parameter
 
     def linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """Compute ``x @ weight + bias``, with a weight of (in, out)."""

@@ -34,13 +34,13 @@ def _prefill(
 
 
 def _batched(kind: str, symbolic: str = "", **options: Any) -> Architecture:
-    """A mixture of experts whose products PyTorch's ONNX exporter takes."""
+    """Return a mixture of experts whose products PyTorch's ONNX exporter takes."""
     more = {"experts_implementation": "batched_mm", **options}
     return _prefill(kind, symbolic, "mixture of experts", "-batched", **more)
 
 
 def _step(kind: str, heads: int = 2, **options: Any) -> Architecture:
-    """One new token and a cache of two layers [batch, heads, former tokens, 16]."""
+    """Return one new token and a cache of two layers [batch, heads, former tokens, 16]."""
 
     def build() -> Any:
         from transformers import AutoModelForCausalLM

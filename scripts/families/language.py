@@ -61,7 +61,7 @@ def _encoder(kind: str, symbolic: str = "", length: int = 12, **options: Any) ->
 
 
 def _pair(kind: str, symbolic: str = "", **options: Any) -> Architecture:
-    """A model of two texts: an encoder's and a decoder's."""
+    """Return a model of two texts: an encoder's and a decoder's."""
     names = ("input_ids", "decoder_input_ids")
     build = from_auto("AutoModel", kind, names, {**PAIR, **options}, use_cache=False)
     axes = ((1,), ()) if symbolic else ()

@@ -16,29 +16,29 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def chosen(names: str, families: str = "") -> list[Architecture]:
-    """Return the architectures of some names and families, given with commas; all if there are none.
+    """Return the architectures of some names and families, given with commas. All if there are none.
 
     Args:
-        names: names; one may end in ``*``.
+        names: names, each of which may end in ``*``.
         families: families.
 
     Raises:
         ValueError: if a name or a family is unknown.
     """
-    found = list(ARCHITECTURES.values())
+    architectures = list(ARCHITECTURES.values())
     if families:
         wanted = families.split(",")
-        if unknown := [each for each in wanted if each not in {a.family for a in found}]:
+        if unknown := [each for each in wanted if each not in {a.family for a in architectures}]:
             raise ValueError(
-                f"there is no family {unknown[0]}; there are {', '.join(sorted({a.family for a in found}))}"
+                f"there is no family {unknown[0]}; there are {', '.join(sorted({a.family for a in architectures}))}"
             )
-        found = [each for each in found if each.family in wanted]
+        architectures = [each for each in architectures if each.family in wanted]
     if names:
         patterns = names.split(",")
-        if unknown := [p for p in patterns if not any(_matches(each.name, p) for each in found)]:
+        if unknown := [p for p in patterns if not any(_matches(each.name, p) for each in architectures)]:
             raise ValueError(f"there is no architecture {unknown[0]}; --list prints them")
-        found = [each for each in found if any(_matches(each.name, p) for p in patterns)]
-    return found
+        architectures = [each for each in architectures if any(_matches(each.name, p) for p in patterns)]
+    return architectures
 
 
 def absent(architecture: Architecture) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection, segmentation, depth, optical flow and video; models of images and texts together."""
+"""Detection, segmentation, depth, optical flow and video, and models of images and texts together."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _scene(
 
 
 def _two(kind: str, symbolic: str = "", side: int = 32, **options: Any) -> Architecture:
-    """A model of an image and a text, such as CLIP."""
+    """Return a model of an image and a text, such as CLIP."""
     text = {**SMALL, **_TOWER, "max_position_embeddings": 32}
     given = {"text_config": text, "vision_config": _SIGHT, "projection_dim": 32, **options}
     build = from_auto("AutoModel", kind, ("input_ids", "pixel_values"), given)

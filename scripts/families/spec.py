@@ -35,7 +35,7 @@ class Architecture:
         maker: the package that has it, by the name of its import.
         build: makes the module, or an :class:`OnnxModel`.
         inputs: makes the inputs at a size of the symbolic dimension: tensors, or arrays for an ONNX model.
-        symbolic: what its symbolic dimension is, such as ``"batch"``; empty if it has no dynamic variant.
+        symbolic: what its symbolic dimension is, such as ``"batch"``, or empty if it has no dynamic variant.
         axes: axes of the symbolic dimension, for each input.
         sizes: the size that is exported, and another one that the dynamic variant is called with.
         paths: the ways into Relax: ``"torch"`` and ``"onnx"``.
@@ -77,8 +77,8 @@ class Tensors(nn.Module):
 
     Args:
         model: the model.
-        names: the names of its arguments; positions if there are none.
-        results: fields of its result; all of them if there are none.
+        names: the names of its arguments. Arguments have positions if there are none.
+        results: fields of its result. All of them are taken if there are none.
         fixed: further arguments, which are no tensors.
     """
 

@@ -21,7 +21,7 @@ _WAVE: dict[str, Any] = {
 
 
 def _wave(kind: str, symbolic: str = "", **options: Any) -> Architecture:
-    """A model of a raw wave [batch, samples]."""
+    """Return a model of a raw wave [batch, samples]."""
     build = from_auto("AutoModel", kind, ("input_values",), {**_WAVE, **options})
     axes = ((0,),) if symbolic else ()
     return Architecture(

@@ -40,9 +40,12 @@ HALVES = ("float16", "bfloat16")
 class Rules:
     """Freedoms of the implementation under test.
 
-    ulps: of a transcendental function. flush: denormals may become zero. nan_max: a maximum or minimum has to
-    "propagate" NaN, or may do as it likes ("any"). lenient: comparisons with NaN, and differences and quotients of
-    infinities and NaN with themselves, are not judged either. fast: functions are those of CUDA's fast mathematics.
+    - ulps: of a transcendental function.
+    - flush: denormals may become zero.
+    - nan_max: a maximum or minimum has to "propagate" NaN, or may do as it likes ("any").
+    - lenient: comparisons with NaN are not judged. Nor are differences and quotients of infinities and NaN with
+      themselves.
+    - fast: functions are those of CUDA's fast mathematics.
     """
 
     ulps: float = 10.0
@@ -54,7 +57,7 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Bounded:
-    """``data`` is float64 for floats; ``error`` is float64; ``signed_zero`` says that the sign of zeros is certain."""
+    """``data`` is float64 for floats, and so is ``error``. ``signed_zero`` says that the sign of zeros is certain."""
 
     data: Array
     error: Array
@@ -121,7 +124,7 @@ def rounded(
 
 
 def envelope(center: Array, corners: Sequence[Array], known: Array) -> Array:
-    """Return the greatest distance of corners from the center; unknown if only some are NaN or infinite."""
+    """Return the greatest distance of corners from the center. It is unknown if only some are NaN or infinite."""
     spread = np.zeros(np.shape(center))
     with np.errstate(all="ignore"):
         for corner in corners:

@@ -143,7 +143,7 @@ def parameter(name: int | str, shape: Sequence[Dim], dtype: str, names: Names) -
 
 
 def build_values(case: Case, steps: int) -> list[tuple[list[Dim], str]]:
-    """Return extents and dtypes of inputs and of the first steps; tuples have neither.
+    """Return extents and dtypes of inputs and of the first steps. Tuples have neither.
 
     Raises:
         Unbuildable: when Relax refuses the case.
@@ -176,7 +176,7 @@ class Live:
         """Add a step, and return the number of its value.
 
         Raises:
-            Unbuildable: when Relax refuses it; nothing is added then.
+            Unbuildable: when Relax refuses it. Nothing is added then.
         """
         try:
             args = [self.values[i] for i in step.args]
@@ -188,7 +188,7 @@ class Live:
         return len(self.values) - 1
 
     def close(self) -> None:
-        """End the function; nothing can be added then."""
+        """End the function. Nothing can be added then."""
         self.builder._end_block()
 
     def _note(self, value: Any) -> None:

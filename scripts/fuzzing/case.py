@@ -44,8 +44,8 @@ class Step:
 class Case:
     """A Relax function and how to run it.
 
-    outputs: values that are returned, repeats allowed; a single one as itself unless ``as_tuple``.
-    cuts: steps at which a new dataflow block begins; ``plain`` leaves dataflow blocks out altogether.
+    outputs: values that are returned, repeats allowed. A single one is returned as itself unless ``as_tuple``.
+    cuts: steps at which a new dataflow block begins. ``plain`` leaves dataflow blocks out altogether.
     inner: first and last step (exclusive) of the steps in a private function, if any.
     sizes: of the symbols, one mapping for each run.
     config: options of StitchConfig. target: overrides the backend's.
@@ -67,11 +67,11 @@ class Case:
     @property
     def symbols(self) -> list[str]:
         """Return the names of the symbolic extents, in order of their appearance."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for parameter in self.inputs:
             for dim in parameter.shape:
-                found.update(dict.fromkeys(symbols_of(dim)))
-        return list(found)
+                names.update(dict.fromkeys(symbols_of(dim)))
+        return list(names)
 
     def to_json(self) -> str:
         """Write one line of JSON."""
@@ -161,11 +161,11 @@ def pruned(case: Case) -> Case:
 
 
 def _symbols_of_step(step: Step) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for name in DIM_ATTRS:
         if name in step.attrs:
-            map_dims(step.attrs[name], lambda d: found.update(symbols_of(d)) or d)  # type: ignore[func-returns-value]
-    return found
+            map_dims(step.attrs[name], lambda d: names.update(symbols_of(d)) or d)  # type: ignore[func-returns-value]
+    return names
 
 
 def _kept(case: Case, keep: list[int]) -> Case:

@@ -21,7 +21,7 @@ def floating(g: Grower) -> Callable[[int], bool]:
 
 
 def unary(g: Grower) -> None:
-    """An operator of one tensor."""
+    """Add an operator of one tensor."""
     x = g.pick()
     dtype = g.dtype_of(x)
     if dtype in FLOATS:
@@ -46,7 +46,7 @@ COMPARE = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal
 
 
 def _partner(g: Grower, x: int) -> int | None:
-    """Return a value that broadcasts against ``x``; None for a scalar."""
+    """Return a value that broadcasts against ``x``, None for a scalar."""
     if g.rng.random() < 0.12:
         return x
     if g.rng.random() < 0.25:
@@ -74,7 +74,7 @@ def _literal(g: Grower, dtype: str) -> float | int:
 
 
 def binary(g: Grower) -> None:
-    """An operator of two tensors, or of one and a scalar."""
+    """Add an operator of two tensors, or of one and a scalar."""
     x = g.pick()
     dtype = g.dtype_of(x)
     if dtype in FLOATS:
@@ -139,7 +139,7 @@ def select(g: Grower) -> None:
 
 
 def cast(g: Grower) -> None:
-    """A change of dtype; floats are brought into the range of integers first."""
+    """Add a change of dtype. Floats are brought into the range of integers first."""
     x = g.pick()
     here = g.dtype_of(x)
     choices = [
@@ -164,14 +164,14 @@ def cast(g: Grower) -> None:
 
 
 def axes_of(g: Grower, rank: int) -> list[int]:
-    """Choose some axes, at least one; some are negative."""
+    """Choose some axes, at least one. Some are negative."""
     count = g.rng.choice([1, 1, 1, 2, rank])
     axes = sorted(g.rng.sample(range(rank), min(rank, count)))
     return [a - rank if g.rng.random() < 0.2 else a for a in axes]
 
 
 def reduce(g: Grower) -> None:
-    """A reduction over some axes."""
+    """Add a reduction over some axes."""
     x = g.pick(lambda v: len(g.shape(v)) > 0)
     dtype, rank = g.dtype_of(x), len(g.shape(x))
     if dtype in FLOATS:

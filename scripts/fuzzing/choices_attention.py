@@ -42,7 +42,7 @@ def written_out(g: Grower) -> None:
 
 
 def _heads(g: Grower, x: int) -> int:
-    """Queries <..., rows, elements>; perhaps the last axis is heads and elements first."""
+    """Return queries <..., rows, elements>. The last axis may be heads and elements first."""
     shape = g.shape(x)
     if len(shape) == 3 and isinstance(shape[2], int) and g.rng.random() < 0.6:
         counts = [h for h in (1, 2, 3, 4, 8) if shape[2] % h == 0]
@@ -76,7 +76,7 @@ def _keys(g: Grower, q: int) -> int:
 
 
 def _swapped(g: Grower, k: int) -> int:
-    """The keys' last two axes exchanged."""
+    """Exchange the keys' last two axes."""
     rank = len(g.shape(k))
     return g.add("permute_dims", (k,), {"axes": [*range(rank - 2), rank - 1, rank - 2]})
 

@@ -209,7 +209,7 @@ def gather(g: Grower) -> None:
 
 
 def made(g: Grower) -> None:
-    """A constant, a filled tensor, a range, a triangle or one-hot rows."""
+    """Add a constant, a filled tensor, a range, a triangle or one-hot rows."""
     kind = g.rng.choice(["const", "full", "arange", "triangle", "triangle", "one_hot"])
     if kind == "const":
         shape = list(g.shape(g.pick()))

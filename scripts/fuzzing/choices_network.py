@@ -84,7 +84,7 @@ def _transposed(g: Grower, x: int) -> int:
 
 
 def image(g: Grower) -> int:
-    """A value of four axes, perhaps reshaped into it."""
+    """Return a value of four axes, perhaps reshaped into it."""
 
     def fits(v: int) -> bool:
         return floating(g)(v) and len(g.shape(v)) in (3, 4)

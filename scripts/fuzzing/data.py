@@ -22,7 +22,7 @@ FILLS = ("normal", "positive", "special", "ties", "wide", "full", "small", "inde
 
 
 def numpy_dtype(name: str) -> Any:
-    """The NumPy dtype of a name.
+    """Return the NumPy dtype of a name.
 
     Raises:
         Inapplicable: for bfloat16 without ml_dtypes.
@@ -39,8 +39,14 @@ def fill(
 ) -> np.ndarray:
     """Make an array of the dtype (``ml_dtypes`` for bfloat16).
 
-    normal: around 0; positive: 0.5 to 2; special: a sixth of NaN, infinities, zeros, denormals, extremes; ties: a few
-    values; wide: magnitudes of any order; full: all integers of the dtype; small: up to 10; index:N: indices below N.
+    - normal: around 0
+    - positive: 0.5 to 2
+    - special: a sixth of NaN, infinities, zeros, denormals, extremes
+    - ties: a few values
+    - wide: magnitudes of any order
+    - full: all integers of the dtype
+    - small: up to 10
+    - index:N: indices below N
     """
     shape = tuple(shape)
     if dtype == "bool":

@@ -90,10 +90,10 @@ def _tensor(array: np.ndarray, dtype: str, device: Any) -> Any:
 
 def _flat(result: Any) -> Iterator[np.ndarray]:
     if isinstance(result, tvm.runtime.Tensor):
-        found = result.numpy()
-        if str(result.dtype) == "bfloat16" and str(found.dtype) != "bfloat16":
-            found = found.view(numpy_dtype("bfloat16"))
-        yield found
+        array = result.numpy()
+        if str(result.dtype) == "bfloat16" and str(array.dtype) != "bfloat16":
+            array = array.view(numpy_dtype("bfloat16"))
+        yield array
     else:
         for part in result:
             yield from _flat(part)
@@ -158,7 +158,7 @@ def check(case: Case, settings: Settings) -> Outcome:
 
 
 def _fails_alike(stock: Outcome, outcome: Outcome) -> bool:
-    """Whether TVM alone fails as well, and may be at fault for unstitched operators.
+    """Return whether TVM alone fails as well, and may be at fault for unstitched operators.
 
     These are more than the declined ones: constants that TVM folds, and operators that it fuses into its own.
     """
@@ -181,19 +181,19 @@ def _blamed(case: Case, settings: Settings, outcome: Outcome, stock: Outcome) ->
     for index in range(len(case.steps)):
         alone = pruned(case.but(outputs=(first + index,), sizes=runs, as_tuple=False, inner=None, cuts=()))
         try:
-            found = _check(alone, settings, stock=False)
+            alone_outcome = _check(alone, settings, stock=False)
         except Unbuildable:
             continue
-        if found.kind == outcome.kind:
-            if not found.declined and found.stitched:
+        if alone_outcome.kind == outcome.kind:
+            if not alone_outcome.declined and alone_outcome.stitched:
                 return outcome
-            detail = f"{case.steps[index].op}: {found.detail}"
-            return Outcome("tvm", detail, outcome.run, declined=found.declined)
+            detail = f"{case.steps[index].op}: {alone_outcome.detail}"
+            return Outcome("tvm", detail, outcome.run, declined=alone_outcome.declined)
     return replace(outcome, kind="tvm") if stock.detail == outcome.detail else outcome
 
 
 def _is_only_tvms_nan(case: Case, settings: Settings, outcome: Outcome) -> bool:
-    """Whether an extremum left to TVM explains the failure: TVM loses NaN there."""
+    """Return whether an extremum left to TVM explains the failure: TVM loses NaN there."""
     left = [name for name in outcome.declined for extremum in EXTREMA if extremum in name]
     if settings.nan_max != "propagate" or not left:
         return False

@@ -174,18 +174,18 @@ def _runs(case: Case, rng: random.Random, profile: Profile) -> list[dict[str, in
     if not symbols:
         return [{}] if _applies(case, {}, profile) else []
     wanted = profile.runs
-    found: list[dict[str, int]] = []
+    runs: list[dict[str, int]] = []
     small, large = SIZES[:3], SIZES[10:]
     for attempt in range(10 * wanted):
         source = small if attempt % 5 == 1 else (large if attempt % 2 else SIZES)
         sizes = {s: rng.choice(source) for s in symbols}
         if len(symbols) > 1 and rng.random() < 0.5:
             sizes[symbols[1]] = rng.choice(SIZES[:9])
-        if sizes not in found and _applies(case, sizes, profile):
-            found.append(sizes)
-        if len(found) == wanted:
+        if sizes not in runs and _applies(case, sizes, profile):
+            runs.append(sizes)
+        if len(runs) == wanted:
             break
-    return found if any(min(s.values()) > 1 for s in found) else []
+    return runs if any(min(s.values()) > 1 for s in runs) else []
 
 
 def _applies(case: Case, sizes: dict[str, int], profile: Profile) -> bool:

@@ -90,24 +90,24 @@ class Grower:
         return self.live.dtypes[value]
 
     def pick(self, accept: Any = None) -> int:
-        """Pick a value for which ``accept(value)`` holds; late ones more often.
+        """Pick a value for which ``accept(value)`` holds, late ones more often.
 
         Raises:
             Skip: when there is none.
         """
-        found = [
+        fitting = [
             v
             for v in range(len(self.live.values))
             if self.dtype_of(v) != "tuple" and (not accept or accept(v))
         ]
-        if not found:
+        if not fitting:
             raise Skip
         if self.rng.random() < 0.6:
-            found = found[-4:]
-        return self.rng.choice(found)
+            fitting = fitting[-4:]
+        return self.rng.choice(fitting)
 
     def random_shape(self, rank: int | None = None) -> list[Dim]:
-        """A shape of the case's extents."""
+        """Return a shape of the case's extents."""
         rng = self.rng
         rank = rng.choices(range(7), [2, 10, 30, 28, 18, 8, 4])[0] if rank is None else rank
         for _ in range(20):
@@ -118,12 +118,12 @@ class Grower:
         return [rng.choice([2, 3]) for _ in range(min(rank, 3))]
 
     def typical_size(self, shape: list[Dim]) -> int:
-        """Elements at typical sizes; extents of 0 count as 1, since reductions over them have elements again."""
+        """Count elements at typical sizes. Extents of 0 count as 1, since reductions over them have elements again."""
         sizes = {**TYPICAL, "min": min, "max": max}
         return int(np.prod([max(1, int(evaluate(d, sizes))) for d in shape], dtype="float64"))
 
     def add_input(self, shape: list[Dim], dtype: str | None = None, fill: str | None = None) -> int:
-        """A new parameter; inputs come before steps, so that values of steps move up."""
+        """Add a parameter. Inputs come before steps, so values of steps would move up."""
         if self.steps:
             raise Skip
         dtype = dtype or self.dtype
@@ -156,7 +156,7 @@ class Grower:
         raise Skip
 
     def add(self, op: str, args: tuple[int, ...] | list[int], attrs: Mapping[str, Any] | None = None) -> int:
-        """A new step.
+        """Add a step.
 
         Raises:
             Skip: when Relax refuses it or it is too large.

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("guard.c")
 
 @cache
 def guard() -> str | None:
-    """Return the library to preload (``LD_PRELOAD``); None if no C compiler builds it."""
+    """Return the library to preload (``LD_PRELOAD``). None if no C compiler builds it."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None

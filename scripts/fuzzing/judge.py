@@ -14,12 +14,12 @@ def violations(outputs: Sequence[np.ndarray], expected: Sequence[Bounded], rules
     """Describe the errors, one line for each output."""
     if len(outputs) != len(expected):
         return [f"{len(outputs)} outputs instead of {len(expected)}"]
-    found = []
+    wrong = []
     for index, (got, value) in enumerate(zip(outputs, expected)):
         problem = _violation(got, value)
         if problem:
-            found.append(f"output {index} ({value.dtype}{list(value.shape)}): {problem}")
-    return found
+            wrong.append(f"output {index} ({value.dtype}{list(value.shape)}): {problem}")
+    return wrong
 
 
 def _violation(got: np.ndarray, value: Bounded) -> str | None:

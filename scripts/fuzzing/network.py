@@ -118,7 +118,7 @@ def batch_norm(
 
 
 def _windows(x: Bounded, window: Sequence[int], strides: Sequence[int]) -> Bounded:
-    """The last two axes as windows: (..., rows, columns, height, width)."""
+    """Return the last two axes as windows: (..., rows, columns, height, width)."""
     if any(e < w for e, w in zip(x.shape[-2:], window)):
         raise Inapplicable("a window larger than the image")
 
@@ -130,7 +130,7 @@ def _windows(x: Bounded, window: Sequence[int], strides: Sequence[int]) -> Bound
 
 
 def padded(x: Bounded, widths: Sequence[tuple[int, int]], value: float) -> Bounded:
-    """A constant around the tensor."""
+    """Put a constant around the tensor."""
     data = np.pad(x.data, widths, constant_values=value)
     return Bounded(data, np.pad(x.error, widths), x.dtype, x.signed_zero)
 
@@ -196,7 +196,7 @@ def conv_transpose(
 
     def spread(a: np.ndarray) -> np.ndarray:
         wide = np.zeros((batch, channels, *((n + 2 * r) for n, r in zip(lengths, reach))))
-        # Element i is at i * stride, seen from the result's place -padding; r more before it.
+        # Element i is at i * stride, seen from the result's position -padding. There are r more before it.
         for index in np.ndindex(*places):
             at = tuple(i * s - p + r for i, s, p, r in zip(index, strides, padding, reach))
             if all(0 <= o < e for o, e in zip(at, wide.shape[2:])):

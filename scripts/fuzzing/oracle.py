@@ -77,15 +77,15 @@ def _check_broadcast(step: Step, args: Sequence[Result]) -> None:
 
 def flat_outputs(case: Case, values: Sequence[Result]) -> list[Bounded]:
     """Return the outputs of a case, with tuples flattened."""
-    found: list[Bounded] = []
+    flat: list[Bounded] = []
     for index in case.outputs:
         value = values[index]
-        found.extend(value if isinstance(value, tuple) else [value])
-    return found
+        flat.extend(value if isinstance(value, tuple) else [value])
+    return flat
 
 
 def evaluate_step(step: Step, args: list[Any], sizes: Mapping[str, int], rules: Rules) -> Result:
-    """One operator."""
+    """Compute one operator."""
     attrs = dict(step.attrs)
     if step.op in UNARY:
         return scalar.unary(step.op, args[0], rules, attrs)
@@ -110,7 +110,7 @@ class _Attrs:
         return self.values.get(name, default)
 
     def shape(self, name: str) -> list[int]:
-        """A list of extents, as numbers."""
+        """Return a list of extents, as numbers."""
         return [extent(dim, self.sizes) for dim in self.values[name]]
 
 
@@ -211,9 +211,9 @@ def _one_hot(args: list[Any], attrs: _Attrs, _rules: Rules) -> Result:
         [-1 if i == axis % (len(index.shape) + 1) else 1 for i in range(len(index.shape) + 1)]
     )
     on, off = attrs["values"]
-    found = exact(np.where(hit, on, off), attrs["dtype"])
+    rows = exact(np.where(hit, on, off), attrs["dtype"])
     doubtful = np.expand_dims(np.broadcast_to(index.error, index.shape) > 0, axis)
-    return Bounded(found.data, np.where(doubtful, np.inf, found.error), found.dtype)
+    return Bounded(rows.data, np.where(doubtful, np.inf, rows.error), rows.dtype)
 
 
 def _triangle(name: str) -> Callable[[list[Any], _Attrs, Rules], Result]:

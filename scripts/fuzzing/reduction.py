@@ -13,7 +13,7 @@ Axes = Sequence[int] | None
 
 
 def axes_of(axis: int | Axes, rank: int) -> tuple[int, ...]:
-    """Axes as a tuple of numbers from 0; all of them for None."""
+    """Return axes as a tuple of numbers from 0, all of them for None."""
     if axis is None:
         return tuple(range(rank))
     return tuple(a % rank for a in ([axis] if isinstance(axis, int) else axis))
@@ -29,7 +29,7 @@ def _accumulator(dtype: str) -> float:
 
 
 def total(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bounded:
-    """A sum in any order."""
+    """Sum in any order."""
     axes = axes_of(axis, len(x.shape))
     with np.errstate(all="ignore"):
         if not x.is_float:
@@ -76,7 +76,7 @@ def _slack(dtype: str, count: int, magnitude: Array) -> Array:
 
 
 def mean(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bounded:
-    """Sum over count; of nothing it is unknown."""
+    """Divide the sum by the count. The mean of nothing is unknown."""
     count = _count(x, axes_of(axis, len(x.shape)))
     summed = total(x, axis, keepdims, rules)
     if count == 0:
@@ -125,7 +125,7 @@ def extreme(name: str, x: Bounded, axis: int | Axes, keepdims: bool, rules: Rule
 
 
 def product(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bounded:
-    """A product in any order."""
+    """Multiply in any order."""
     axes = axes_of(axis, len(x.shape))
     with np.errstate(all="ignore"):
         magnitudes = np.abs(x.data.astype("float64"))
@@ -136,7 +136,7 @@ def product(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bound
             return Bounded(np.asarray(data), unknown_like(data, unknown), x.dtype)
         data = np.asarray(np.prod(x.data, axis=axes, keepdims=keepdims))
         relative = np.sum(x.error / magnitudes, axis=axes, keepdims=keepdims)
-        # Whatever the order, no partial product may leave the range of the dtype.
+        # In no order may a partial product leave the range of the dtype.
         logs = np.log(np.where(magnitudes > 0, magnitudes, 1.0))
         high = np.sum(np.maximum(logs, 0), axis=axes, keepdims=keepdims)
         low = np.sum(np.minimum(logs, 0), axis=axes, keepdims=keepdims)
@@ -153,7 +153,7 @@ def product(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bound
 
 
 def logical(name: str, x: Bounded, axis: int | Axes, keepdims: bool) -> Bounded:
-    """all or any; settled by one element that decides."""
+    """Compute ``all`` or ``any``. One element that decides settles them."""
     axes = axes_of(axis, len(x.shape))
     function = np.all if name == "all" else np.any
     data = np.asarray(function(x.data, axis=axes, keepdims=keepdims))
@@ -165,15 +165,18 @@ def logical(name: str, x: Bounded, axis: int | Axes, keepdims: bool) -> Bounded:
 
 
 def arg_extreme(name: str, x: Bounded, axis: int | None, keepdims: bool) -> Bounded:
-    """The first index of the greatest or least element; unknown if another one is as good within its error."""
+    """Return the first index of the greatest or least element.
+
+    The index is unknown if another element is as good within its error.
+    """
     data = x.data.astype("float64") * (1 if name == "argmax" else -1)
     if axis is None:
         flat = Bounded(data.reshape(-1), x.error.reshape(-1), x.dtype)
-        found = _arg_axis(flat, 0)
+        index = _arg_axis(flat, 0)
         shape = (1,) * len(x.shape) if keepdims else ()
-        return found.moved(lambda a: np.reshape(a, shape))
-    found = _arg_axis(Bounded(data, x.error, x.dtype), axis)
-    return found.moved(lambda a: np.expand_dims(a, axis)) if keepdims else found
+        return index.moved(lambda a: np.reshape(a, shape))
+    index = _arg_axis(Bounded(data, x.error, x.dtype), axis)
+    return index.moved(lambda a: np.expand_dims(a, axis)) if keepdims else index
 
 
 def _arg_axis(x: Bounded, axis: int) -> Bounded:
@@ -220,7 +223,8 @@ def _shift(a: Array, axis: int) -> Array:
 
 
 def contraction(a: Bounded, b: Bounded, multiply: str, length: int, rules: Rules) -> Bounded:
-    """An einsum of two operands. Non-finite results are not judged. TVM may sum half types in their own precision.
+    """Compute an einsum of two operands. Non-finite results are not judged. TVM may sum half types in their own
+    precision.
 
     Attention divides by the sum of the weights at the end (FlashAttention, Dao et al., 2022). Until then the greatest
     weight is 1, at most ``length`` times as large as after a softmax. So sums of weights from 0 to 1 may overflow if

@@ -23,7 +23,7 @@ def _sigmoid(x: Array) -> Array:
 FAST_DIVISOR = 2.0**126
 """CUDA's fast quotient by a larger number is 0."""
 
-# name: (function, ulps or None for the rules' own); monotone on either side of zero, or with steps.
+# name: (function, ulps or None for the rules' own). They are monotone on either side of zero, or have steps.
 _MONOTONE: dict[str, tuple[Callable[[Array], Array], float | None]] = {
     "abs": (np.abs, 0),
     "negative": (np.negative, 0),
@@ -52,7 +52,7 @@ _KEEP_ZERO = ("abs", "negative")
 
 
 def unary(name: str, x: Bounded, rules: Rules, attrs: dict[str, Any]) -> Bounded:
-    """An operator of one tensor."""
+    """Compute an operator of one tensor."""
     if not x.is_float:
         return _integer_unary(name, x)
     if rules.fast and x.dtype != "float64":
@@ -70,8 +70,8 @@ def unary(name: str, x: Bounded, rules: Rules, attrs: dict[str, Any]) -> Bounded
 def _approximated(name: str, x: Bounded, result: Bounded) -> Bounded:
     """Return the result of a function with the additional error of CUDA's fast mathematics.
 
-    The guide gives bounds for the intrinsics: absolute ones of sine, cosine and logarithm within a range, relative ones
-    that grow with the argument of powers of e; the approximate tanh has eleven bits.
+    The guide gives bounds for the intrinsics. Those of sine, cosine and logarithm are absolute, within a range. Those
+    of powers of e are relative, and grow with the argument. The approximate tanh has eleven bits.
     """
     if not result.is_float:
         return result
@@ -149,7 +149,7 @@ def _integer_unary(name: str, x: Bounded) -> Bounded:
 def _lipschitz(
     function: Callable[[Array], Array], slope: float, scale: Callable[[Array], Array], ulps: float = 0
 ) -> Any:
-    """A smooth function whose derivative is at most ``slope``; infinities are not judged."""
+    """Compute a smooth function whose derivative is at most ``slope``. Infinities are not judged."""
 
     def evaluate(x: Bounded, rules: Rules, _attrs: dict[str, Any]) -> Bounded:
         data = function(x.data)
@@ -219,7 +219,7 @@ _SPECIAL: dict[str, Callable[[Bounded, Rules, dict[str, Any]], Bounded]] = {
 
 
 def like(x: Bounded, value: float) -> Bounded:
-    """A scalar of the dtype of ``x``, rounded to it."""
+    """Return a scalar of the dtype of ``x``, rounded to it."""
     with np.errstate(over="ignore"):
         data = np.array(value).astype(numpy_dtype(x.dtype))
     return exact(data, x.dtype)
@@ -236,7 +236,7 @@ COMPARISONS: dict[str, Any] = {
 
 
 def binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
-    """An operator of two tensors of one dtype, broadcast against each other."""
+    """Compute an operator of two tensors of one dtype, broadcast against each other."""
     with np.errstate(all="ignore"):
         if name in COMPARISONS:
             return _compare(name, a, b, rules)
@@ -385,7 +385,7 @@ def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
 
 
 def cast(x: Bounded, dtype: str, rules: Rules) -> Bounded:
-    """A change of dtype: rounds to nearest even, truncates towards zero, wraps integers."""
+    """Change the dtype: round to nearest even, truncate towards zero, wrap integers."""
     with np.errstate(all="ignore"):
         if dtype == x.dtype:
             return x

@@ -26,15 +26,15 @@ def shrink(
         for candidate in candidates(case, outcome):
             if time.monotonic() > end:
                 break
-            found = worker.ask(Work(settings, candidate), timeout).outcome
-            if found.kind == outcome.kind and _alike(found.detail, outcome.detail):
-                case, outcome, progress = candidate, found, True
+            smaller = worker.ask(Work(settings, candidate), timeout).outcome
+            if smaller.kind == outcome.kind and _alike(smaller.detail, outcome.detail):
+                case, outcome, progress = candidate, smaller, True
                 break
     return case, outcome
 
 
 def _alike(a: str, b: str) -> bool:
-    """Whether two outcomes are alike: errors of one type, or wrong values of any kind."""
+    """Return whether two outcomes are alike: errors of one type, or wrong values of any kind."""
     kinds = [
         re.findall(r"\w+Error|race|divergent|uninitialized|unwritten|out-of-bounds", text)[:1]
         for text in (a, b)

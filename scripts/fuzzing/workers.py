@@ -75,7 +75,7 @@ class Worker:
         self.left = 0
 
     def ask(self, work: Work, timeout: float) -> Answer:
-        """Return the child's answer; a crash or a hang is one too."""
+        """Return the child's answer. A crash or a hang is one too."""
         if self.process is None or self.left == 0:
             self.stop()
             self._start()
@@ -169,14 +169,14 @@ def run_all(
             for work in works:
                 pending.append(pool.submit(one, work))
                 if len(pending) >= 4 * jobs:
-                    found = pending.pop(0).result()
-                    if found is None:
+                    ended = pending.pop(0).result()
+                    if ended is None:
                         break
-                    yield found
+                    yield ended
             for future in pending:
-                found = future.result()
-                if found is not None:
-                    yield found
+                ended = future.result()
+                if ended is not None:
+                    yield ended
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             for worker in workers:

@@ -16,7 +16,7 @@ class Job:
     Args:
         model: a name of the registry, or the path of an ONNX file.
         size: "full" or "small".
-        batch: the batch size; it also replaces an ONNX file's symbolic first dimension.
+        batch: the batch size. It also replaces an ONNX file's symbolic first dimension.
         target: "llvm", "native" or "cuda".
         cuda_graph: whether the TVM contenders replay a CUDA graph.
         decompose: whether batch norms are decomposed first (the TVM contenders).
@@ -43,12 +43,12 @@ class Job:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the contenders run on a GPU."""
+        """True if the contenders run on a GPU."""
         return self.target == "cuda"
 
     @property
     def is_onnx(self) -> bool:
-        """Whether the model is a file."""
+        """True if the model is a file."""
         return self.model.endswith(".onnx")
 
     def outputs(self, contender: str) -> Path:

@@ -12,9 +12,9 @@ from _device_events import device_events
 from .ready import Ready
 
 CALLS = 5
-"""Number of profiled calls; the mean is reported."""
+"""Number of profiled calls, whose mean is reported."""
 MOST_KERNELS = 200
-"""Most kernels that are listed one by one; all count in the sums."""
+"""Most kernels that are listed one by one. All count in the sums."""
 
 _OF_LIBRARIES = re.compile(
     r"gemm|gemv|nvjet|cutlass|xmma|cudnn|conv|grad_engine|winograd|fmha|flash|attention|splitk|triton_tem_",
@@ -25,14 +25,14 @@ _OF_INDUCTOR = re.compile(r"triton_(poi|red|per)_")
 
 
 def is_memory_intensive(name: str) -> bool:
-    """Whether a kernel of PyTorch's, of Inductor's or of a library is neither product, convolution nor attention."""
+    """Return whether a kernel of PyTorch, Inductor or a library is neither product, convolution nor attention."""
     return bool(_OF_INDUCTOR.match(name)) or not _OF_LIBRARIES.search(name)
 
 
 def kernel_times(ready: Ready, memory_intensive: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the seconds of a call in kernels, and in memory-intensive ones; empty if CUPTI records nothing.
+    """Return the seconds of a call in kernels, and in memory-intensive ones. Empty if CUPTI records nothing.
 
-    Copies of the device's memory count as memory-intensive; gaps between kernels count nowhere.
+    Copies of the device's memory count as memory-intensive. Gaps between kernels count nowhere.
     """
 
     def run() -> None:

@@ -33,7 +33,7 @@ class Effort:
     Args:
         seconds: time of a block.
         rounds: blocks of each contender.
-        limits: most seconds to prepare, by contender; others have that of "".
+        limits: most seconds to prepare, by contender. Others have that of "".
         at_once: contenders prepared at the same time. More than one disturb each other's compile times.
     """
 

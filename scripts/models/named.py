@@ -24,7 +24,7 @@ Build = Callable[[str, str, int], tuple[Any, list[Any]]]
 def named(name: str) -> Model | None:
     """Return the model of a name with a prefix and a colon, None for other names.
 
-    Whether the package knows the model is found out when it is built.
+    An unknown model of the package fails when it is built.
     """
     package, colon, architecture = name.partition(":")
     build = BUILDERS.get(package)

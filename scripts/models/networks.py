@@ -36,7 +36,7 @@ class _Recurrent(nn.Module):
         return torch.stack(found[::-1] if self.backwards else found)
 
     def first(self, zeros: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The state before the first step; the hidden state comes first."""
+        """Return the state before the first step. The hidden state comes first."""
         return (zeros,)
 
     def step(self, projected: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -236,14 +236,14 @@ def dien(size: str, batch: int) -> tuple[Any, list[Any]]:
 
 
 def unet_block(size: str, batch: int) -> tuple[Any, list[Any]]:
-    """A block of a U-Net."""
+    """Compute a block of a U-Net."""
     channels, side, heads, groups = (320, 32, 8, 32) if size == "full" else (32, 8, 4, 8)
     block = UNetBlock(channels, heads, groups)
     return block, [torch.randn(batch, channels, side, side), torch.randn(batch, 4 * channels)]
 
 
 def unet(size: str, batch: int) -> tuple[Any, list[Any]]:
-    """A whole U-Net."""
+    """Compute a whole U-Net."""
     widths, side, heads, groups = ((64, 128, 256), 32, 8, 32) if size == "full" else ((8, 16), 8, 2, 4)
     model = UNet(widths, heads, groups)
     return model, [torch.randn(batch, 3, side, side), torch.randn(batch, widths[0])]

@@ -2,8 +2,8 @@
 """A separate process for each contender: it prepares a model, and runs blocks of calls on request.
 
 So threads that spin in one contender's pool are gone (or asleep) at another's turn. A crash or a hang costs one row,
-and a process's memory is one contender's. multiprocessing is not used: its processes share a tracker of resources, and
-would report leaks after one that holds a lock was killed.
+and a process's memory is one contender's. The module multiprocessing is not used. Its processes share a tracker of
+resources, and would report leaks after one that holds a lock was killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from _child_process import last_words
 
 from .job import Job, Unavailable
 
-#: Modules and functions; such a function makes a Ready of a Job, in the contender's process.
+#: Modules and functions. Each function makes a Ready of a Job, in the contender's process.
 CONTENDERS = {
     "stitched": "models.tvm_contenders:stitched",
     "stock": "models.tvm_contenders:stock",
@@ -209,7 +209,7 @@ def _begin_peak() -> bool:
 
 
 def _peak() -> int | None:
-    """Return the peak of resident memory since then, in bytes; None if the system does not report it."""
+    """Return the peak of resident memory since then, in bytes. None if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -26,11 +26,11 @@ class Ready:
     """A compiled model with its inputs bound.
 
     Args:
-        call: runs the model once; on a GPU it need not wait for the device.
+        call: runs the model once. On a GPU it need not wait for the device.
         outputs: results of one run on each draw of the inputs, on the host.
         sync: waits for the device.
         told: data so far, JSON-able: seconds of preparing, versions...
-        afterwards: takes measurements that would disturb timing or take long; called once, last.
+        afterwards: takes measurements that would disturb timing or take long. It is called once, last.
         on_gpu: whether ``call`` starts work on a GPU.
     """
 
@@ -51,7 +51,7 @@ class Block:
     calls: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-able data."""
+        """Return the fields as JSON-able data."""
         return asdict(self)
 
 

@@ -31,13 +31,13 @@ _REMARKS = (
 
 
 def ratio(model: Row, name: str) -> float | None:
-    """Return the time of ``name`` over the stitched build's; None if either is missing."""
+    """Return the time of ``name`` over the stitched build's, None if either is missing."""
     mine, other = seconds(model, OURS), seconds(model, name)
     return other / mine if mine and other else None
 
 
 def seconds(model: Row, name: str) -> float | None:
-    """Return a contender's median seconds; None if it has no meaningful time."""
+    """Return a contender's median seconds, None if it has no meaningful time."""
     row = model["contenders"].get(name, {})
     return None if "failed" in row else row.get("median_s")
 

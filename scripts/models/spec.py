@@ -64,7 +64,7 @@ def _import_torchvision() -> None:
 
 
 def make(model: Model, size: str, batch: int, dtype: str, seed: int = 0) -> Made:
-    """Build a model with seeded weights and inputs; the same in every process.
+    """Build a model with seeded weights and inputs, the same in every process.
 
     For a half type, parameters and inputs are rounded to it and stored as float32. The error of a contender is then
     that of its arithmetic, not of its inputs.

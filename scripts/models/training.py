@@ -31,7 +31,7 @@ class TransformerLayer(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: Any, kept: Any, target: Any) -> Any:
-        """Return the loss of <batch, length, width>; ``kept`` is 1 where dropout keeps an element."""
+        """Return the loss of <batch, length, width>. ``kept`` is 1 where dropout keeps an element."""
         batch, length, _ = x.shape
         parts = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
         query, key, value = parts
@@ -93,7 +93,7 @@ class Step(nn.Module):
 
 @dataclass(frozen=True)
 class Training:
-    """A step of a model, which returns its loss in a tuple; ``given`` are parameters, their moments, and inputs."""
+    """A step of a model, which returns its loss in a tuple. ``given`` are parameters, their moments, and inputs."""
 
     model: nn.Module
     step: Step

@@ -12,7 +12,7 @@ from .spec import Model
 def _timm(
     architecture: str, small: Mapping[str, Any], small_architecture: str = ""
 ) -> Callable[[str, int], tuple[Any, list[Any]]]:
-    """A builder of one of timm's architectures; ``small`` are arguments at the small size."""
+    """Return a builder of one of timm's architectures. ``small`` are arguments at the small size."""
 
     def build(size: str, batch: int) -> tuple[Any, list[Any]]:
         import timm

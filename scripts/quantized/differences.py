@@ -52,7 +52,7 @@ class First:
 
 @dataclass(frozen=True)
 class Rounded:
-    """How a run rounds all quantized tensors, each computed from the run's own tensors before it.
+    """The rounding of all quantized tensors of a run, each computed from the run's own tensors before it.
 
     Args:
         elements: elements of all tensors.
@@ -73,14 +73,14 @@ def from_tie(exact: np.ndarray) -> np.ndarray:
 def rounded(model: onnx.ModelProto, inputs: Inputs, run: Run) -> Rounded:
     """Compare every quantized tensor of a run with float64, from the tensors that the run itself computed before."""
     tapped, names = with_quantized(model)
-    found = dict(zip([value.name for value in tapped.graph.output], run(tapped, inputs)))
-    known = {**inputs, **{name: found[name] for name in names}}
+    values = dict(zip([value.name for value in tapped.graph.output], run(tapped, inputs)))
+    known = {**inputs, **{name: values[name] for name in names}}
     elements, otherwise, farthest = 0, 0, 0.0
     for name in names:
         exact = _exact(model, name, known)
-        zero, limits = _zero(model, name), np.iinfo(found[name].dtype)
+        zero, limits = _zero(model, name), np.iinfo(values[name].dtype)
         expected = np.clip(np.rint(exact) + zero, limits.min, limits.max)
-        off = expected != found[name]
+        off = expected != values[name]
         elements += exact.size
         otherwise += int(off.sum())
         farthest = max(farthest, float(np.max(from_tie(exact[off]), initial=0.0)))
@@ -92,8 +92,8 @@ def with_quantized(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
 
     A tensor that the model computes from constants alone is not returned.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    tapped = onnx.ModelProto()
+    tapped.CopyFrom(model)
     types = {value.name: value for value in onnx.shape_inference.infer_shapes(model).graph.value_info}
     constant = {tensor.name for tensor in model.graph.initializer}
     names = []
@@ -103,9 +103,9 @@ def with_quantized(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
         elif node.op_type == QUANTIZE:
             names.append(node.output[0])
     outputs = {value.name for value in model.graph.output}
-    made.graph.output.extend(types[name] for name in names if name in types and name not in outputs)
-    kept = {value.name for value in made.graph.output}
-    return made, [name for name in names if name in kept]
+    tapped.graph.output.extend(types[name] for name in names if name in types and name not in outputs)
+    kept = {value.name for value in tapped.graph.output}
+    return tapped, [name for name in names if name in kept]
 
 
 def first_difference(model: onnx.ModelProto, inputs: Inputs, run: Run, reference: Run) -> First | None:
@@ -115,22 +115,22 @@ def first_difference(model: onnx.ModelProto, inputs: Inputs, run: Run, reference
     """
     tapped, names = with_quantized(model)
     order = [value.name for value in tapped.graph.output]
-    expected, found = (dict(zip(order, each(tapped, inputs))) for each in (reference, run))
+    expected, values = (dict(zip(order, each(tapped, inputs))) for each in (reference, run))
     for name in names:
-        if np.array_equal(expected[name], found[name]):
+        if np.array_equal(expected[name], values[name]):
             continue
-        differs = np.flatnonzero(expected[name].reshape(-1) != found[name].reshape(-1))
+        differs = np.flatnonzero(expected[name].reshape(-1) != values[name].reshape(-1))
         exact, error = exact_value(model, name, {**inputs, **expected}, reference)
-        zero, limits = _zero(model, name), np.iinfo(found[name].dtype)
+        zero, limits = _zero(model, name), np.iinfo(values[name].dtype)
         position = differs[
-            np.argmax(np.abs((found[name] - expected[name].astype("int64")).reshape(-1)[differs]))
+            np.argmax(np.abs((values[name] - expected[name].astype("int64")).reshape(-1)[differs]))
         ]
         return First(
             name,
             len(differs),
             float(np.clip(exact.reshape(-1)[position], limits.min - zero, limits.max - zero)),
             error,
-            int(found[name].reshape(-1)[position]) - zero,
+            int(values[name].reshape(-1)[position]) - zero,
             int(expected[name].reshape(-1)[position]) - zero,
         )
     return None
@@ -166,9 +166,9 @@ def _exact(model: onnx.ModelProto, name: str, known: dict[str, np.ndarray]) -> n
 
 def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model of float32 in float64. Dequantized tensors are computed from the same integers and scales."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    graph, nodes = made.graph, []
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    graph, nodes = wide.graph, []
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             tensor.CopyFrom(
@@ -185,11 +185,11 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
                 )
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
                 attribute.i = TensorProto.DOUBLE
-        nodes.extend(_dequantized(node, made) if node.op_type == DEQUANTIZE else [node])
+        nodes.extend(_dequantized(node, wide) if node.op_type == DEQUANTIZE else [node])
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
-    return made
+    return wide
 
 
 def _dequantized(node: onnx.NodeProto, model: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -198,22 +198,22 @@ def _dequantized(node: onnx.NodeProto, model: onnx.ModelProto) -> list[onnx.Node
     constants = _constants(model)
     rank = constants[x].ndim if x in constants else 0
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-    parts, made = {}, []
+    parts, nodes = {}, []
     for name in (scale, zero):
         parts[name] = name
         if constants[name].size > 1:
             shape = [1] * rank
             shape[axis] = -1
             parts[name] = f"{node.output[0]}/{name}"
-            made.append(helper.make_node("Constant", [], [f"{parts[name]}/shape"], value_ints=shape))
-            made.append(helper.make_node("Reshape", [name, f"{parts[name]}/shape"], [parts[name]]))
+            nodes.append(helper.make_node("Constant", [], [f"{parts[name]}/shape"], value_ints=shape))
+            nodes.append(helper.make_node("Reshape", [name, f"{parts[name]}/shape"], [parts[name]]))
     casts = {}
     for name in (x, parts[zero]):
         casts[name] = f"{node.output[0]}/{name}/wide"
-        made.append(helper.make_node("Cast", [name], [casts[name]], to=TensorProto.DOUBLE))
+        nodes.append(helper.make_node("Cast", [name], [casts[name]], to=TensorProto.DOUBLE))
     difference = f"{node.output[0]}/difference"
-    made.append(helper.make_node("Sub", [casts[x], casts[parts[zero]]], [difference]))
-    return [*made, helper.make_node("Mul", [difference, parts[scale]], [node.output[0]])]
+    nodes.append(helper.make_node("Sub", [casts[x], casts[parts[zero]]], [difference]))
+    return [*nodes, helper.make_node("Mul", [difference, parts[scale]], [node.output[0]])]
 
 
 def _part(

@@ -24,7 +24,7 @@ DRAWS = 3
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a network is quantized: types of activations and weights (``u8``, ``s8``), and the kind of scales."""
+    """The kind of a network's quantization: types of activations and weights (``u8``, ``s8``), and kind of scales."""
 
     activations: str
     weights: str = "s8"
@@ -156,10 +156,10 @@ def quantized_file(path: str, scheme: Scheme, draws: list[Inputs]) -> onnx.Model
 
     types = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
     with tempfile.TemporaryDirectory() as folder, _silent():
-        made = str(Path(folder, "quantized.onnx"))
+        written = str(Path(folder, "quantized.onnx"))
         quantize_static(
             path,
-            made,
+            written,
             Reader(),
             quant_format=QuantFormat.QDQ,
             per_channel=scheme.per_channel,
@@ -167,7 +167,7 @@ def quantized_file(path: str, scheme: Scheme, draws: list[Inputs]) -> onnx.Model
             weight_type=types[scheme.weights],
             extra_options={"ActivationSymmetric": scheme.symmetric},
         )
-        return onnx.load(made)
+        return onnx.load(written)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def runs() -> dict[str, Run]:
     """Return the ways to run a model here by name. The first is the reference."""
     import tvm
 
-    found: dict[str, Run] = {
+    runs_of: dict[str, Run] = {
         REFERENCE: lambda model, inputs: by_onnxruntime(model, inputs, False),
         "ONNX Runtime, optimized": lambda model, inputs: by_onnxruntime(model, inputs, True),
         "stock TVM": lambda model, inputs: by_tvm(model, inputs, "llvm", stock=True),
@@ -28,8 +28,8 @@ def runs() -> dict[str, Run]:
     }
     here = tvm.target.Target(this_cpu())
     if has_feature(here, "avx512vnni") or has_feature(here, "avxvnni"):
-        found["tvm_stitch, VNNI"] = lambda model, inputs: by_tvm(model, inputs, here)
-    return found
+        runs_of["tvm_stitch, VNNI"] = lambda model, inputs: by_tvm(model, inputs, here)
+    return runs_of
 
 
 def by_onnxruntime(model: onnx.ModelProto, inputs: Inputs, optimized: bool) -> list[np.ndarray]:
@@ -54,8 +54,8 @@ def by_tvm(model: onnx.ModelProto, inputs: Inputs, target: object, stock: bool =
     from tvm_stitch.importers.onnx.load import from_onnx
 
     mod = from_onnx(model)
-    made = tvm.compile(mod, target) if stock else tvm_stitch.compile(mod, target)
-    vm = relax.VirtualMachine(made, tvm.cpu())
+    executable = tvm.compile(mod, target) if stock else tvm_stitch.compile(mod, target)
+    vm = relax.VirtualMachine(executable, tvm.cpu())
     result = vm["main"](*[tvm.runtime.tensor(inputs[v.name]) for v in model.graph.input])
     results = [result] if hasattr(result, "numpy") else list(result)
     return [y.numpy() for y in results]

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A softmax by primitives between two matmuls; x is (batch, 16)."""
+    """A softmax by primitives between two matmuls. x is (batch, 16)."""
     rng = np.random.default_rng(0)
     weights = [
         helper.make_tensor(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the texts of options mean."""
+"""The meaning of the texts of options."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
     Report.to_html: {"self": MODEL, "title": "the name of the model's file"},
     Report.to_trace: {"self": MODEL},
 }
-"""What the command line gives for each argument of the functions that it calls: an option, or why there is none."""
+"""For each argument of the functions that it calls, the command line has an option, or a reason why there is none."""
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -160,7 +160,7 @@ def test_targets_that_nothing_is_stitched_for(
 
 
 def test_names_of_any_bytes(model: Path, tmp_path: Path) -> None:
-    """What stdout cannot take as it is does not end the command."""
+    """Text that stdout cannot take as it is does not end the command."""
     command = [*PROGRAM, "compile", str(model), "--shape", "x=8,16", "-q", "-o", b"o\nut\xff"]
     env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, env=env)

@@ -24,7 +24,7 @@ COMMANDS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where they run: with a model.onnx, which takes any number of rows of 128, and an array for it."""
+    """The folder where they run, with a model.onnx, which takes any number of rows of 128, and an array for it."""
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Softmax", ["input"], ["s"]), helper.make_node("Exp", ["s"], ["y"])],

@@ -35,7 +35,7 @@ def skip_unless_compiled(arch: str) -> None:
 
 
 def module() -> tvm.IRModule:
-    """A grid-wide kernel that retains what it read, big enough to fill each device."""
+    """Build a grid-wide kernel that retains what it read, big enough to fill each device."""
     return grid_cases.batch_norm_training(60_001, 256).build()
 
 

@@ -31,7 +31,7 @@ def test_what_is_of_known_sizes_stays() -> None:
 
 
 def kernel(named: Any) -> Any:
-    """A kernel whose loop stores to indices with a division by a symbol in them."""
+    """Build a kernel whose loop stores to indices with a division by a symbol in them."""
     size = tir.Var("n", "int64")
     out = tir.decl_buffer([size], "float32", "out")
     with B.kernel() as body, B.loop("parallel", size, "task") as task:
@@ -42,7 +42,7 @@ def kernel(named: Any) -> Any:
 
 
 def stored_at(func: Any) -> list[str]:
-    """The kinds of the expressions in the indices of a simplified kernel's stores."""
+    """Return the kinds of the expressions in the indices of a simplified kernel's stores."""
     mod = s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func}))
     found: list[str] = []
 

@@ -49,16 +49,16 @@ class Recorder:
         return tir.Var(f"bound_{name}_{len(self.bound)}", compat.dtype_of(value))
 
 
-def evaluator(found: StitchGraph) -> tuple[Evaluator, Recorder, Any, Any]:
+def evaluator(op_graph: StitchGraph) -> tuple[Evaluator, Recorder, Any, Any]:
     reader = Recorder()
     row, column = tir.Var("r", "int64"), tir.Var("c", "int64")
-    made = Evaluator(align(found, CHOICES), row, reader)
+    made = Evaluator(align(op_graph, CHOICES), row, reader)
     made.at_column(column)
     return made, reader, row, column
 
 
 def short(op: Operator) -> str:
-    """The name of an operator's result, without what FuseTIR adds."""
+    """Return the name of an operator's result, without what FuseTIR adds."""
     return op.output.name.removesuffix("_intermediate")
 
 
@@ -93,8 +93,8 @@ def test_nothing_is_computed_in_half_types(dtype: str) -> None:
         z = emit(R.exp(emit(R.maximum(emit(R.multiply(x, y)), relax.const(0.5, dtype)))))
         return [R.where(emit(R.greater(z, x)), z, y)]
 
-    found = graph(build(body, ((4, 8), dtype), ((4, 8), dtype)))
-    made, _, _, _ = evaluator(found)
+    op_graph = graph(build(body, ((4, 8), dtype), ((4, 8), dtype)))
+    made, _, _, _ = evaluator(op_graph)
     (root,) = made.al.roots
 
     def visit(e: Any) -> None:
@@ -125,11 +125,11 @@ def test_each_value_is_bound_once_a_column() -> None:
         y = emit(R.exp(x))
         return [R.add(emit(R.multiply(y, y)), y)]
 
-    found = graph(build(body, ((4, 8), F32)))
-    made, reader, _, column = evaluator(found)
+    op_graph = graph(build(body, ((4, 8), F32)))
+    made, reader, _, column = evaluator(op_graph)
     (root,) = made.al.roots
     made.value(root)
-    assert sorted(reader.bound) == sorted(short(op) for op in found.operators)
+    assert sorted(reader.bound) == sorted(short(op) for op in op_graph.operators)
     made.value(root)
     assert len(reader.bound) == 3
     made.at_column(column + 1)
@@ -142,9 +142,9 @@ def test_row_values_are_bound_once_and_read_by_columns() -> None:
         high = emit(R.exp(emit(R.max(x, -1, True))))
         return [R.subtract(x, high)]
 
-    found = graph(build(body, ((4, 8), F32)))
-    made, reader, row, _ = evaluator(found)
-    reduce, heavy, output = found.operators
+    op_graph = graph(build(body, ((4, 8), F32)))
+    made, reader, row, _ = evaluator(op_graph)
+    reduce, heavy, output = op_graph.operators
     known = tir.Var("known", F32)
     made.set_row_value((reduce, ROW), known)
     made.bind_row((heavy, ROW))
@@ -164,16 +164,16 @@ def test_what_a_guard_protects_is_evaluated_in_place() -> None:
     def body(emit: Any, x: Any) -> Any:
         return [R.nn.pad(emit(R.exp(x)), [0, 0, 1, 2])]
 
-    found = graph(build(body, ((4, 8), F32)))
-    made, reader, _, _ = evaluator(found)
+    op_graph = graph(build(body, ((4, 8), F32)))
+    made, reader, _, _ = evaluator(op_graph)
     (root,) = made.al.roots
     made.value(root)
     assert reader.bound == [short(root[0])]
 
 
 def test_a_missing_row_reads_nothing() -> None:
-    found = graph(build(lambda emit, x: R.exp(x), ((4, 8), F32)))
-    made, _, row, _ = evaluator(found)
+    op_graph = graph(build(lambda emit, x: R.exp(x), ((4, 8), F32)))
+    made, _, row, _ = evaluator(op_graph)
     made.guard = row < 4
     (root,) = made.al.roots
     expression = made._expression(root, False)
@@ -187,8 +187,8 @@ def test_a_missing_row_reads_nothing() -> None:
     ids=str,
 )
 def test_input_indices(point: Point, expected: list[str]) -> None:
-    found = graph(build(lambda emit, x: R.exp(x), ((4, 8), F32)))
-    indices = input_indices(align(found, CHOICES), found.inputs[0], point)
+    op_graph = graph(build(lambda emit, x: R.exp(x), ((4, 8), F32)))
+    indices = input_indices(align(op_graph, CHOICES), op_graph.inputs[0], point)
     shown = [re.sub(r"T\.int64\((\d+)\)", r"\1", str(i)) for i in indices]
     assert shown == expected
 

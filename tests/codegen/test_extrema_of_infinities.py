@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maximum of nothing but minus infinities is minus infinity; TVM starts from the last number of the type."""
+"""The maximum of nothing but minus infinities is minus infinity. TVM starts from the last number of the type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "b
 
 
 def rows(dtype: str, columns: int) -> np.ndarray:
-    """The first of infinities alone, the second with a number among them, the others of numbers."""
+    """Return rows: the first of infinities alone, the second with a number among them, the others of numbers."""
     x = np.random.default_rng(columns).standard_normal((5, columns))
     x[:2] = -np.inf
     x[1, columns // 2] = -3

@@ -35,7 +35,7 @@ def per_row(emit: Any, x: Any, labels: Any) -> Any:
 
 
 def margin(emit: Any, x: Any, a: Any, b: Any) -> list[Any]:
-    """Two gathers of one tensor, at labels of the same shape."""
+    """Build two gathers of one tensor, at labels of the same shape."""
     p = emit(R.nn.softmax(x, -1))
     first = emit(R.gather_elements(p, a, axis=1))
     return [R.subtract(first, emit(R.gather_elements(p, b, axis=1)))]
@@ -47,7 +47,7 @@ def computed_labels(emit: Any, x: Any, labels: Any) -> Any:
 
 
 def both(emit: Any, x: Any, labels: Any) -> list[Any]:
-    """The gathered values come back to the row they are from."""
+    """Subtract the gathered values from the row that they are from."""
     p = emit(R.nn.log_softmax(x, -1))
     return [R.subtract(p, emit(R.gather_elements(p, labels, axis=1)))]
 

@@ -38,7 +38,7 @@ BINARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] =
 
 
 def made(emit: Any, x: Any, value: float) -> Any:
-    """A tensor of one value, of a symbolic shape: others TVM folds before."""
+    """Return a tensor of one value, of a symbolic shape. TVM folds other tensors before."""
     return emit(R.full(x.ty.shape, relax.const(value, "float32"), "float32"))
 
 

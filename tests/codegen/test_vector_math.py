@@ -15,7 +15,7 @@ from tvm_stitch.codegen.vector_math.errors import BOUNDS
 from tvm_stitch.codegen.vector_math.scope import Scope
 from tvm_stitch.compat import tir
 
-# With fused multiply-add, and without it (each rounds differently); every x86-64 machine of today runs both.
+# With fused multiply-add, and without it (each rounds differently). Every x86-64 machine of today runs both.
 CPUS = ["x86-64-v3", "x86-64-v2"]
 SPECIAL = np.array(
     [
@@ -92,7 +92,7 @@ def errors_in_ulp(got, want):
 
 
 def check(got, want, ulp, *xs):
-    """Finite results within ``ulp``; NaN, infinities and the signs of zeros exactly as they should be."""
+    """Check finite results within ``ulp``, and NaN, infinities and the signs of zeros exactly."""
     error, finite = errors_in_ulp(got, want)
     worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
     assert error[worst] <= ulp, (
@@ -174,7 +174,7 @@ def test_binary_error(name, cpu):
 
 
 def test_pow_special_cases_are_those_of_c():
-    """numpy's float64 pow, the reference above, is the C library's; this is the standard's own list."""
+    """numpy's float64 pow, the reference above, is the C library's. This is the standard's own list."""
     inf, nan = np.inf, np.nan
     cases = [
         (-0.0, -3, -inf),

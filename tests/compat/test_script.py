@@ -16,7 +16,7 @@ COUNT = 4
 
 
 def doubled() -> Any:
-    """A PrimFunc, made when it is asked for."""
+    """Return a PrimFunc, made when it is asked for."""
 
     @Script.prim_func(private=True, s_tir=True)
     def function(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")) -> None:

@@ -16,7 +16,7 @@ from tvm_stitch.compute.attention import Attention, Operand
 
 
 def described(case: Case) -> Attention:
-    """The case with operands as they lie there."""
+    """Return the case with the strides of the operands."""
     row = case.heads * case.size
 
     def operand(rows: int) -> Operand:
@@ -31,7 +31,7 @@ def described(case: Case) -> Attention:
 def check_causal(
     case: Case, offset: int, kernel: Callable[[Attention, list[np.ndarray]], np.ndarray], atol: float
 ) -> None:
-    """Check that query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does.
+    """Check that query ``i`` sees keys up to ``i + offset``. One that sees none gives NaN, as its softmax does.
 
     Args:
         case: attention without a mask.
@@ -51,7 +51,7 @@ def check_causal(
 
 
 def calling(kernel: Any, attention: Attention) -> tvm.IRModule:
-    """A module whose function calls the kernel of an attention without symbols."""
+    """Return a module whose function calls the kernel of an attention without symbols."""
     builder = relax.BlockBuilder()
     gvar = builder.add_func(kernel, "attention")
     params = [

@@ -19,7 +19,7 @@ from tvm_stitch.support.failures import Refusal
 
 
 def legalized(data: tuple[int, ...], weight: tuple[int, ...], **attrs: Any) -> Any:
-    """The PrimFunc of a convolution, channels innermost."""
+    """Return the PrimFunc of a convolution, channels innermost."""
     made = build(
         lambda emit, x, w: [relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="OHWI", **attrs)],
         (data, "float32"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What code for a CPU needs, and whether this machine has it."""
+"""The instructions that code for a CPU needs are compared with those of this machine."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def test_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_what_native_code_needs() -> None:
-    """What LLVM takes this CPU for decides what native code has; where that is more than it has, nothing would run."""
+    """LLVM's name of this CPU decides the instructions of native code. If the CPU lacks one, nothing would run."""
     assert missing_flags(flags("native")) == []

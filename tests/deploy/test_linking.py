@@ -21,7 +21,7 @@ LLVM = tvm.target.Target("llvm")
 
 
 def compiler(folder: Path, says: str) -> str:
-    """A compiler that fails."""
+    """Write a compiler that fails."""
     path = folder / "compiler"
     path.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{says}\nEND\nexit 1\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

@@ -23,7 +23,7 @@ LIMIT = 1 << 16
 
 
 def _ends(said: bytes, code: int = 1) -> object:
-    """A method that writes some bytes and ends the process, as LLVM does."""
+    """Return a method that writes some bytes and ends the process, as LLVM does."""
 
     def write(_module: object, file_name: str, _fmt: str = "") -> None:
         Path(file_name).write_bytes(b"begin")

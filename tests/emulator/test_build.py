@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where compiled kernels are kept, and from where they are loaded."""
+"""Compiled kernels are kept in a folder, and loaded from there."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_fallback_is_private_and_cannot_be_foretold(tmp_path: Path, obstacle
             above.symlink_to(theirs)
         else:
             theirs.rename(above)
-    # What a process of another user could have prepared, were the name known.
+    # A process of another user could have prepared such a folder, were the name known.
     (tmp_path / "temp" / f"cuda_emulator-{os.getuid()}").symlink_to(tmp_path / "prepared")
     with pytest.warns(UserWarning, match="compiled kernels are not kept"):
         folder = build.cache_folder()

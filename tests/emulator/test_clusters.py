@@ -26,7 +26,7 @@ extern "C" __global__ void k(float* out, const float* x) {
 
 
 def run(body: str, seed: int = 0, threads: int = 64) -> EmulatedRun:
-    """Two clusters of two blocks."""
+    """Run two clusters of two blocks."""
     x = np.arange(4 * threads, dtype=np.float32)
     args = [np.empty_like(x), x]
     source = HEAD + body + "\n}"
@@ -96,7 +96,7 @@ def test_reads_are_ordered_before_later_stores_in_the_same_way(seed: int) -> Non
 
 @SEEDS
 def test_threads_of_one_block_are_not_ordered_by_less(seed: int) -> None:
-    """A cluster barrier stands in the place of a block barrier only if it releases."""
+    """A cluster barrier replaces a block barrier only if it releases."""
     swap = "out[at] = s[t ^ 32];"
 
     def found(body: str) -> set[str]:
@@ -111,7 +111,7 @@ def test_threads_of_one_block_are_not_ordered_by_less(seed: int) -> None:
 
 @SEEDS
 def test_a_thread_releases_what_its_block_and_warp_told_it(seed: int) -> None:
-    """Some threads store after their own arrival; others, which arrive later, have met them in between."""
+    """Some threads store after their own arrival. Others, which arrive later, have met them in between."""
     early = f"if (t < 32) {{ {ARRIVE} other[t] = x[at]; other[t + 32] = x[at + 32]; }}"
     block = f"{BOTH} {early} @ if (t >= 32) {{ {ARRIVE} }} {WAIT} {READ}"
     assert not kinds(block.replace("@", BLOCK), seed)
@@ -224,7 +224,7 @@ extern "C" __global__ void program(float* out, float* cells, const int* op, cons
 
 
 def draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Two cluster barriers: arrivals in three steps of six, waits in three, block barriers and accesses anywhere."""
+    """Draw two cluster barriers: arrivals in three steps of six, waits in three, with block barriers and accesses."""
     op = np.zeros((STEPS, SLOTS, TOTAL), np.int32)
     for block in range(BLOCKS):
         met = rng.random(STEPS) < 0.2
@@ -247,7 +247,7 @@ def draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def races(op: np.ndarray, cell: np.ndarray) -> bool:
-    """Whether two accesses of one cell, one of them a store, are ordered by nothing."""
+    """Return whether two accesses of one cell, one of them a store, are ordered by nothing."""
     clock = np.zeros((TOTAL, TOTAL), int)  # what a thread (row) knows of each other's number of events
     fence = np.zeros_like(clock)
     released = [np.zeros(TOTAL, int)] * 2

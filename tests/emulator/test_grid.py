@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only a whole grid or cluster shows: grid barriers and scratch, limits of residency, remote shared memory."""
+"""Properties of whole grids and clusters: grid barriers and scratch, limits of residency, remote shared memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ extern "C" __global__ void table(float* out, float* cells, const int* op, const 
 
 
 def conflicts(op: np.ndarray, cell: np.ndarray, sync: np.ndarray) -> bool:
-    """Whether two threads touch one cell between the same two barriers, and one of them writes."""
+    """Return whether two threads touch one cell between the same two barriers, and one of them writes."""
     readers: dict[int, set[int]] = {}
     writers: dict[int, set[int]] = {}
     for phase in range(PHASES):

@@ -49,7 +49,9 @@ READ = "out[at] = s[t ^ 32];"
 
 
 def run(body: str, seed: int = 0) -> EmulatedRun:
-    """Two clusters of two blocks of 64 threads, each of which sends what it reads to the other block of its cluster."""
+    """Run two clusters of two blocks of 64 threads, each of which sends what it reads to the other block of its
+    cluster.
+    """
     x = np.arange(256, dtype=np.float32)
     args = [np.empty_like(x), x]
     return run_kernel(HEAD + body + "}", "k", args, 4, 64, cluster=2, written=[0], options=Options(seed=seed))
@@ -126,7 +128,7 @@ def test_a_barrier_that_nobody_made() -> None:
 
 @SEEDS
 def test_phases_follow_each_other(seed: int) -> None:
-    """The parity of the second is one; its data replace what everybody has read."""
+    """The parity of the second is one. Its data replace what everybody has read."""
     again = f"{EXPECT} send(there(&s[t], other), out[at] = x[at], there(&bar[0], other)); await(&bar[0], 1);"
     first = f"{MAKE} {EXPECT} {SEND} {AWAIT} float v = s[t ^ 32]; release(); wait();"
     assert not kinds(f"{first} {again} out[at] = 0.0f * v + s[t ^ 32];", seed)

@@ -65,7 +65,7 @@ class Driver:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> tuple[CudaClock, Driver]:
-    """A clock over a played driver; its copies are those of the CPU, and small."""
+    """A clock over a played driver. Its copies are those of the CPU, and small."""
     driver = Driver()
     monkeypatch.setattr(kernel_clock.ctypes, "CDLL", lambda _name: driver)
     monkeypatch.setattr(kernel_clock, "_COPY", 1 << 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzer's modules lie beside its script, which is no package."""
+"""The fuzzer's modules are next to its script, which is no package."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a child process answers with: crashes, hangs and stray writes where the test asks for them."""
+"""Answers of a child process: crashes, hangs and stray writes where the test asks for them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever the fuzzer has ever found: cases under ``corpus`` pass, those under ``open`` wait to be mended."""
+"""All findings of the fuzzer: cases under ``corpus`` pass, those under ``open`` wait to be mended."""
 
 from __future__ import annotations
 

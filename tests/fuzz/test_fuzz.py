@@ -67,7 +67,7 @@ def test_a_run_of_fixed_seeds_finds_nothing_in_the_emulator() -> None:
 
 
 def _in_process() -> Any:
-    """A worker that stays in this process, where faults are planted."""
+    """Return a worker that stays in this process, where faults are planted."""
 
     class Here:
         def ask(self, work: Work, _timeout: float) -> Answer:
@@ -149,7 +149,7 @@ def test_a_write_beyond_a_tensor_ends_the_process(where: str, told: str) -> None
 
 
 def test_nan_stays_in_constants_that_are_folded() -> None:
-    """Beside a normalization that is stitched; TVM's own folding loses it."""
+    """The constants are next to a normalization that is stitched. TVM's own folding loses the NaN."""
     case = Case(
         inputs=(Input((5, 100), "float32", "normal", 1),),
         steps=(
@@ -165,7 +165,7 @@ def test_nan_stays_in_constants_that_are_folded() -> None:
 def test_what_tvm_fuses_with_others_is_its_own_though_alone_it_is_stitched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its formula of atanh loses small operands; alone that is stitched, before a concat TVM's fusion has it."""
+    """TVM's formula of atanh loses small operands. Alone that is stitched, before a concat TVM's fusion has it."""
     monkeypatch.setattr(sound_arithmetic, "CANCELLING", ())
     case = Case(
         inputs=(Input((1, 1, 3), "float32", "special", 0),),

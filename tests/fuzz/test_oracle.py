@@ -20,7 +20,7 @@ RULES = Rules()
 
 
 def run(op: str, *args: Any, dtype: str = "float32", rules: Rules = RULES, **attrs: Any) -> Bounded:
-    """One operator of exact operands."""
+    """Evaluate one operator of exact operands."""
     values = [a if isinstance(a, Bounded) else exact(np.asarray(a), dtype) for a in args]
     found = evaluate_step(Step(op, (), attrs), values, {}, rules)
     return found  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ Spec = tuple[Sequence[Any], str]
 
 
 def build(body: Callable[..., Any], *specs: Spec) -> tvm.IRModule:
-    """A module whose ``main`` takes tensors of ``specs`` ((shape, dtype) each) and returns what ``body`` makes.
+    """Return a module whose ``main`` takes tensors of ``specs`` ((shape, dtype) each) and returns what ``body`` makes.
 
     ``body`` gets the builder's ``emit`` and the parameters, and returns an expression or a list of them.
     """
@@ -62,7 +62,7 @@ def running_maximum(*steps: int) -> Callable[..., Any]:
 
 
 def symbol(name: str = "n") -> tirx.Var:
-    """A symbolic extent."""
+    """Return a symbolic extent."""
     return tirx.Var(name, "int64")
 
 
@@ -73,46 +73,46 @@ def legalize(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    """The PrimFuncs of a module by name."""
+    """Return the PrimFuncs of a module by name."""
     return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
 
 
 def stitch_functions(mod: tvm.IRModule, config: StitchConfig | None = None) -> dict[str, tirx.PrimFunc]:
-    """The merged PrimFunc of every stitch op of a module."""
+    """Return the merged PrimFunc of every stitch op of a module."""
     merged = MergeStitchOps()(StitchOps(config)(legalize(mod)))
     return {n: f for n, f in prim_funcs(merged).items() if f.attrs and STITCH_ATTR in f.attrs}
 
 
 def graphs(mod: tvm.IRModule, config: StitchConfig | None = None) -> list[StitchGraph]:
-    """The graph of every stitch op."""
+    """Return the graph of every stitch op."""
     return [read(f, n) for n, f in stitch_functions(mod, config).items()]
 
 
 def graph(mod: tvm.IRModule) -> StitchGraph:
-    """The graph of a module that becomes one stitch op."""
-    (found,) = graphs(mod)
-    return found
+    """Return the graph of a module that becomes one stitch op."""
+    (op_graph,) = graphs(mod)
+    return op_graph
 
 
 def single(body: Callable[..., Any], *specs: Spec) -> StitchGraph:
-    """The graph of one legalized operator."""
+    """Return the graph of one legalized operator."""
     (func,) = prim_funcs(legalize(build(body, *specs))).values()
     return read(func)
 
 
 def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> KernelPlan:
-    """The plan of a module that becomes one stitch op."""
+    """Return the plan of a module that becomes one stitch op."""
     return plan_in_block(graph(mod), device)
 
 
-def grid_plan(found: StitchGraph, device: DeviceModel = H200, barriers: bool = True) -> KernelPlan:
-    """The grid-wide plan of a graph, whether or not it would be chosen."""
-    return map_partition(grid_partition(found, device, barriers), device, barriers)
+def grid_plan(op_graph: StitchGraph, device: DeviceModel = H200, barriers: bool = True) -> KernelPlan:
+    """Return the grid-wide plan of a graph, even if it would not be chosen."""
+    return map_partition(grid_partition(op_graph, device, barriers), device, barriers)
 
 
-def operator(found: StitchGraph, name: str) -> Operator:
-    """The one operator whose name starts so."""
-    (op,) = [op for op in found.operators if op.name.startswith(name)]
+def operator(op_graph: StitchGraph, name: str) -> Operator:
+    """Return the one operator whose name starts so."""
+    (op,) = [op for op in op_graph.operators if op.name.startswith(name)]
     return op
 
 
@@ -173,7 +173,7 @@ def check_emulated(
 
 
 def cuda_source(mod: tvm.IRModule, config: StitchConfig | None = None) -> str:
-    """The CUDA C of a stitched module's kernels."""
+    """Return the CUDA C of a stitched module's kernels."""
     from cuda_emulator.lowering import lower
 
     target = emulated_target()

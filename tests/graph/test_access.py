@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which axes an access depends on, told from index maps; checked against enumeration."""
+"""An access depends on axes that index maps show. Enumeration checks them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_classes(name: str) -> None:
 
 
 def test_a_name_says_nothing() -> None:
-    """A multiplication by its reciprocal named exp is light; an exponential named add is heavy."""
+    """A multiplication by its reciprocal named exp is light. An exponential named add is heavy."""
     from tvm.script import tirx as T
 
     @T.prim_func(private=True, s_tir=True)

@@ -20,7 +20,7 @@ DIV, MOD = tirx.floordiv, tirx.floormod
 
 
 def value(e: Any, **sizes: int) -> int:
-    """An expression at given variables."""
+    """Return an expression at given variables."""
     known = {v: tirx.const(sizes[v.name], "int64") for v in compat.free_vars(e)}
     return int(compat.Analyzer().simplify(compat.substitute(e, known)).value)
 
@@ -51,7 +51,7 @@ def test_what_is_known_is_carried_out(name: str) -> None:
 
 
 def test_what_varies_is_left() -> None:
-    """Beside the segment's end the next row begins."""
+    """The next row begins behind the segment's end."""
     e = DIV(OUTER * N + INNER + 1, N)
     assert compat.structural_equal(Divisions([(OUTER, M), (INNER, N)]).divided(e), e)
 
@@ -62,7 +62,7 @@ def test_static_divisions_are_not_looked_at() -> None:
 
 
 def test_other_rests_are_left() -> None:
-    """Rows that are not whole groups; a product that is no multiple; modulo what is not positive."""
+    """Such rests have rows that are not whole groups, a product that is no multiple, or modulo what is not positive."""
     for e in (
         MOD(OUTER * (N * 8 + 4) + INNER, EIGHT),
         MOD(OUTER * N + INNER, EIGHT),

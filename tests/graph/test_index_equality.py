@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the prover calls equal is equal at large and at small sizes; reshapes are proved, near misses are not."""
+"""Indices that the prover calls equal are equal at large and at small sizes. It proves reshapes, and no near misses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flat_of(axes: Axes) -> Expr:
 
 
 def with_modulo(flat: Expr, shape: Shape) -> list[Expr]:
-    """The point of a flat index as TVM's operators write it: the outermost index has a modulo, too."""
+    """Return the point of a flat index as TVM's operators write it: the outermost index has a modulo, too."""
     indices = []
     for extent in reversed(shape):
         indices.append(fm(flat, as_expr(extent)))
@@ -50,7 +50,7 @@ def simplified(indices: list[Expr], axes: Axes) -> list[Expr]:
 
 
 def proves(shape: Shape, index: Callable[..., list[Any]], source: Shape) -> bool:
-    """Is reading a tensor of shape ``source`` at ``index(*axes)`` the identity on the flat index?"""
+    """Return whether reading a tensor of shape ``source`` at ``index(*axes)`` is the identity on the flat index."""
     axes = axes_of(shape)
     indices = [as_expr(i) for i in index(*(v for v, _ in axes))]
     return equal_indices(flatten(indices, source), flat_of(axes), axes, source)
@@ -267,7 +267,7 @@ def _cut(rng: random.Random, pieces: list[Extent]) -> list[list[Extent]]:
 
 
 def evaluate(e: Any, values: dict[Var, int]) -> int:
-    """The value of an expression in Python's integers."""
+    """Return the value of an expression in Python's integers."""
     name = compat.kind(e)
     if isinstance(e, int) or name == "IntImm":
         return int(e)
@@ -282,7 +282,7 @@ def evaluate(e: Any, values: dict[Var, int]) -> int:
 
 
 def differs(rng: random.Random, axes: Axes, a: Expr, b: Expr) -> dict[str, int] | None:
-    """A point and sizes at which the expressions differ."""
+    """Return a point and sizes at which the expressions differ."""
     for sizes in [*LARGE, *SMALL]:
         values: dict[Var, int] = dict(zip((N, M, K), sizes))
         extents = [evaluate(as_expr(e), values) for _, e in axes]

@@ -31,7 +31,7 @@ EXTENTS: dict[str, Callable[[Any, Any], Any]] = {
 }
 STRICT = StitchConfig(strict=True)
 SIZES = ((100, 3), (37, 5), (16, 2), (9, 1))
-"""(n, m); extents of 0 and 1 among them."""
+"""(n, m), with extents of 0 and 1 among them."""
 
 
 def moved(extent: Callable[[Any, Any], Any]) -> tvm.IRModule:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads with reductions across rows: one launch each, right in the emulator; at full size, within a wave."""
+"""The workloads with reductions across rows: one launch each, right in the emulator, within a wave at full size."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import grid_cases
-from tvm_stitch.testing.workloads.grid_cases import GridCase
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 needs_nvcc = pytest.mark.skipif(not resources.has_compiler(), reason="needs nvcc")
 
 GPU = grid_cases.grid_cases("gpu")
 
-#: Several blocks work in all phases; no extent is a multiple of a vector, a warp or a block.
+#: Several blocks work in all phases. No extent is a multiple of a vector, a warp or a block.
 AWKWARD = [
     grid_cases.layer_norm_backward(301, 97),
     grid_cases.layer_norm_backward(1, 97),
@@ -85,7 +85,7 @@ def label(case: GridCase) -> str:
 
 @functools.cache
 def lowered(name: str) -> Lowered:
-    """A case at full size, by its label."""
+    """Return a case at full size, by its label."""
     (case,) = (case for case in GPU if case.label == name)
     target = emulated_target()
     return lower(case.build(), target, tvm_stitch.relax.pipeline(target), LOWERING)
@@ -114,7 +114,7 @@ def test_one_kernel_at_full_size(case: GridCase) -> None:
 @needs_nvcc
 @pytest.mark.parametrize("case", GPU, ids=label)
 def test_resources_at_full_size(case: GridCase) -> None:
-    """No spills; where blocks wait for each other, all of them are resident with the registers they got."""
+    """There are no spills. If blocks wait for each other, all of them are resident with the registers they got."""
     artifact = lowered(case.label)
     ((_, params),) = artifact.kernels.items()
     (used,) = resources.kernel_resources(artifact.source).values()

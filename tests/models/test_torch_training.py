@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps as PyTorch traces them: forward, backward and Adam of a transformer's layer and of two image blocks.
 
-Right on llvm and in the emulator against PyTorch in float64; the optimizer's steps over all parameters share kernels.
+They are right on llvm and in the emulator against PyTorch in float64. The optimizer's steps over all parameters share
+kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ TOLERANCE = 1e-5
 
 
 class Mobile(nn.Module):
-    """An inverted residual block: to more channels, depthwise with a stride, back; grown again by a transposed one."""
+    """An inverted residual block: to more channels, depthwise with a stride, and back.
+
+    A transposed one grows it again.
+    """
 
     def __init__(self) -> None:
         super().__init__()

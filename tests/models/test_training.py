@@ -25,7 +25,7 @@ TOLERANCE = {"float32": (2e-5, 2e-5)}
 
 
 def classifier(emit: Any, x: Any, w: Any, v: Any) -> Any:
-    """Two layers and a cross-entropy against a softmax."""
+    """Compute two layers and a cross-entropy against a softmax."""
     hidden = emit(R.nn.relu(emit(R.matmul(x, w))))
     scores = emit(R.nn.log_softmax(emit(R.matmul(hidden, v))))
     return R.sum(emit(R.multiply(scores, emit(R.nn.softmax(x)))))
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 
 
 def backward(name: str) -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """A module whose ``main`` gives a loss and its gradients by the inputs, and inputs."""
+    """Return a module whose ``main`` gives a loss and its gradients by the inputs, and inputs."""
     body, shapes = CASES[name]
     both = relax.transform.Gradient("main")(build(body, *((shape, "float32") for shape in shapes)))
     mod = tvm.IRModule({"main": both["main_adjoint"].with_attr("global_symbol", "main")})
@@ -88,7 +88,7 @@ SIZES = [(16, 33), (33,), (33, 5)]
 
 
 def adam(emit: Any, *tensors: Any) -> list[Any]:
-    """A step of Adam on tensors of four kinds in turn: a parameter, its gradient, and both moments."""
+    """Build a step of Adam on tensors of four kinds in turn: a parameter, its gradient, and both moments."""
 
     def mixed(old: Any, new: Any, share: float) -> Any:
         kept = emit(R.multiply(old, relax.const(share, "float32")))

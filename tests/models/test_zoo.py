@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models as importers emit them: kernels counted beside TVM's, and right on llvm and in the emulator.
+"""Small models as importers emit them: kernels counted next to TVM's, and right on llvm and in the emulator.
 
-zoo/kernels.json has for each model and target the compute-intensive and the memory-intensive kernels, TVM's (null where
-it does not compile the model, or its launches depend on sizes) and ours, and why operators are left to TVM. To write it
-anew:
+zoo/kernels.json has the compute-intensive and the memory-intensive kernels for each model and target. It has TVM's and
+this package's, and the reasons why operators are left to TVM. TVM's are null if it does not compile the model, or its
+launches depend on sizes. To write it anew:
 
     STITCH_WRITE_ZOO=1 pytest -n 0 tests/models/test_zoo.py -k kernels
 """
@@ -63,7 +63,7 @@ class Named:
 
 @pytest.fixture(scope="module", params=models.MODELS)
 def named(request: pytest.FixtureRequest) -> Iterator[Named]:
-    """A model; one at a time is kept."""
+    """A model. One at a time is kept."""
     yield Named(request.param)
 
 

@@ -38,7 +38,7 @@ _CONSTANT_INPUTS = {
 
 @cache
 def node_cases() -> dict[str, Any]:
-    """The cases by name, in a fixed order and with the same data in every process."""
+    """Return the cases by name, in a fixed order and with the same data in every process."""
     from onnx.backend.test.case.node import collect_testcases
 
     state = np.random.get_state()
@@ -60,19 +60,19 @@ _FAMILIES = (
 
 
 def family(name: str) -> str:
-    """The row of the table that a case belongs to."""
+    """Return the row of the table that a case belongs to."""
     return next((each for each in _FAMILIES if name.startswith(f"test_{each}")), "other")
 
 
 def simplify(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelProto:
-    """The same model in terms that TVM's importer takes: losses by their ONNX definitions, shapes folded."""
+    """Return the same model in terms that TVM's importer takes: losses by their ONNX definitions, shapes folded."""
     if any((node.domain, node.op_type) in _DEFINED for node in model.graph.node):
         model = onnx.inliner.inline_selected_functions(model, _DEFINED, inline_schema_functions=True)
     return fold_shapes(model, inputs)
 
 
 def fold_shapes(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelProto:
-    """The model with all that its input shapes and constants determine computed beforehand.
+    """Return the model with all that its input shapes and constants determine computed beforehand.
 
     TVM's importer refuses some arithmetic on shapes, and reductions whose axes are an input. A case's shapes
     are fixed, so what depends on shapes alone becomes an initializer, and so do inputs that are sizes or axes.
@@ -116,7 +116,7 @@ def fold_shapes(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelPro
 
 
 def _evaluate(model: onnx.ModelProto, names: list[str], inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The values of intermediate results, from the nodes that they need."""
+    """Return the values of intermediate results, from the nodes that they need."""
     if not names:
         return {}
     needed, nodes = set(names), []

@@ -41,7 +41,7 @@ ON_CUDA = int(os.environ.get("STITCH_ON_CUDA", "61"))
 WRITE = bool(os.environ.get("STITCH_WRITE_PASSES"))
 PASSES = frozenset(LIST.read_text(encoding="utf-8").split()) if LIST.exists() and not WRITE else frozenset()
 
-# What became of a case; the table's columns.
+# Outcomes of a case, which are the table's columns.
 PASSED, STOCK_FAILS, NOT_IMPORTED, OURS_FAILS = "passed", "stock fails too", "not imported", "ours fails"
 
 
@@ -80,7 +80,7 @@ def test_list_names_known_cases() -> None:
 
 
 def _grade(name: str, recorder: Recorder) -> tuple[str, str]:
-    """What became of a case, and why; the recorder gets its stitch ops."""
+    """Return the outcome of a case, and the reason. The recorder gets its stitch ops."""
     case = node_cases()[name]
     try:
         runs = [_import(case.model, inputs, outputs) for inputs, outputs in case.data_sets]
@@ -105,7 +105,10 @@ def _grade(name: str, recorder: Recorder) -> tuple[str, str]:
 def _wrong(
     mod: tvm.IRModule, passes: Any, inputs: list[np.ndarray], expected: list[np.ndarray], case: Any
 ) -> dict[int, str]:
-    """The outputs that are not as expected, each with what is wrong; the importer leaves some optional ones unset."""
+    """Return the outputs that are not as expected, each with its fault.
+
+    The importer leaves some optional ones unset.
+    """
     try:
         got = _run(mod, passes, inputs)
     except Exception as error:
@@ -152,7 +155,7 @@ def test_node_case_has_no_more_kernels_on_cuda(name: str) -> None:
 def _import(
     model: Any, inputs: list[Any], outputs: list[Any]
 ) -> tuple[tvm.IRModule, list[np.ndarray], list[np.ndarray]]:
-    """Import a case as it stands, or else simplified; the inputs that are left, and the expected outputs."""
+    """Import a case as it is, or else simplified, with the inputs that are left and the expected outputs."""
     outputs = outputs[0] if len(outputs) == 1 and isinstance(outputs[0], list) else outputs  # a sequence
     inputs, outputs = [_array(each) for each in inputs], [_array(each) for each in outputs]
     named = {value.name: data for value, data in zip(model.graph.input, inputs, strict=True)}
@@ -179,7 +182,10 @@ def _run(mod: tvm.IRModule, pipeline: Any, inputs: list[np.ndarray]) -> list[np.
 
 
 def _difference(got: np.ndarray, want: np.ndarray, case: Any) -> str:
-    """How an output differs, or nothing: the case's own tolerances, for half types at least two steps."""
+    """Describe the difference of an output, if any.
+
+    The case's own tolerances hold, for half types at least two steps.
+    """
     if got.dtype != want.dtype:
         return f"dtype {got.dtype}, not {want.dtype}"
     rtol, atol = case.rtol, max(case.atol, 1e-6)

@@ -16,6 +16,6 @@ def column_softmax(emit: Callable[..., Any], x: Any) -> Any:
 
 
 def gradient(emit: Callable[..., Any], x: Any, dy: Any) -> Any:
-    """A sum over axis 0 of two inputs, and both again with it, as in batch norm's gradient."""
+    """Compute a sum over axis 0 of two inputs, and both again with it, as in batch norm's gradient."""
     along = emit(R.sum(emit(R.multiply(x, dy)), 0, True))
     return [along, emit(R.subtract(dy, emit(R.multiply(x, along))))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which graphs go to one row domain, which get a grid-wide plan, and which neither serves."""
+"""Graphs of one row domain, graphs with a grid-wide plan, and graphs that neither serves."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ APART = StitchConfig(grid_barriers=False)
 
 
 def reduced(op: Any, axis: Any, shape: tuple[Any, ...]) -> StitchGraph:
-    """A reduction of what is computed element by element."""
+    """Reduce a value that is computed element by element."""
     return graph(build(lambda emit, x: op(emit(R.exp(x)), axis), (shape, F32)))
 
 
-def joined(*found: StitchGraph) -> StitchGraph:
+def joined(*op_graph: StitchGraph) -> StitchGraph:
     """Graphs that have nothing to do with each other as one."""
     return StitchGraph(
         "joined",
-        [t for g in found for t in g.inputs],
-        [op for g in found for op in g.operators],
-        [t for g in found for t in g.outputs],
+        [t for g in op_graph for t in g.inputs],
+        [op for g in op_graph for op in g.operators],
+        [t for g in op_graph for t in g.outputs],
     )
 
 
@@ -111,7 +111,10 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_one_long_row_is_shared_by_all_blocks(name: str) -> None:
-    """Behind grid barriers; where there are none, in phases, for a cluster or a block would leave the device idle."""
+    """Blocks meet at grid barriers.
+
+    Without barriers there are phases, for a cluster or a block would leave the device idle.
+    """
     found = LONG[name]()
     for config in (StitchConfig(), StitchConfig(clusters=False)):
         plan = choose_plan(found, H200, config)
@@ -162,16 +165,16 @@ def test_a_cpu_has_row_domains_only() -> None:
 
 
 def test_symbolic_sizes_are_refused_with_both_reasons() -> None:
-    found = joined(reduced(R.max, 1, (symbol(), 77)), reduced(R.sum, 1, (64, 1000)))
+    op_graph = joined(reduced(R.max, 1, (symbol(), 77)), reduced(R.sum, 1, (64, 1000)))
     with pytest.raises(Misaligned, match="rows; grid-wide: .* has a symbolic or empty shape"):
-        choose_plan(found, H200)
+        choose_plan(op_graph, H200)
 
 
 def test_too_many_phases_are_refused_with_both_reasons() -> None:
-    found = joined(chain(CHOICES.most_phases + 1), reduced(R.max, 1, (513, 77)))
+    op_graph = joined(chain(CHOICES.most_phases + 1), reduced(R.max, 1, (513, 77)))
     for device, config in ((H200, StitchConfig()), (H200, APART), (ALONE, StitchConfig())):
         with pytest.raises(Misaligned, match=f"rows; grid-wide: .* of at most {CHOICES.most_phases}"):
-            choose_plan(found, device, config)
+            choose_plan(op_graph, device, config)
     assert choose_plan(joined(chain(CHOICES.most_phases - 1), reduced(R.max, 1, (513, 77))), H200).grid_wide
 
 

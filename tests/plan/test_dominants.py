@@ -19,11 +19,11 @@ def test_reductions_and_outputs_are_placed_producers_first() -> None:
         shifted = emit(R.exp(emit(R.subtract(x, highest))))
         return [shifted, emit(R.sum(shifted, -1)), emit(R.negative(highest))]
 
-    found = graph(build(body, ((6, 20), F32)))
-    placed = list(roots(found))
+    op_graph = graph(build(body, ((6, 20), F32)))
+    placed = list(roots(op_graph))
     assert [op.is_reduce for op in placed] == [True, False, True, False]
-    assert {op.output for op in placed} >= set(found.outputs)
-    assert placed == [op for op in found.operators if op in placed]
+    assert {op.output for op in placed} >= set(op_graph.outputs)
+    assert placed == [op for op in op_graph.operators if op in placed]
 
 
 def test_heavy_values_that_are_broadcast_along_rows_say_how_long_rows_are() -> None:
@@ -32,9 +32,9 @@ def test_heavy_values_that_are_broadcast_along_rows_say_how_long_rows_are() -> N
         shifted = emit(R.add(emit(R.exp(heavy)), heavy))  # light itself, of something heavy
         return [R.multiply(emit(R.add(emit(R.exp(scale)), x)), emit(R.multiply(shifted, wide)))]
 
-    found = graph(build(body, ((4, 1, 1), F32), ((4, 3, 1), F32), ((5,), F32), ((4, 3, 5), F32)))
-    assert [op.output.size for op in costly_broadcasts(found)] == [12]
-    assert [(lead.rows, lead.flat) for lead in leads(found)] == [(12, False), (1, True)]
+    op_graph = graph(build(body, ((4, 1, 1), F32), ((4, 3, 1), F32), ((5,), F32), ((4, 3, 5), F32)))
+    assert [op.output.size for op in costly_broadcasts(op_graph)] == [12]
+    assert [(lead.rows, lead.flat) for lead in leads(op_graph)] == [(12, False), (1, True)]
 
 
 def softmax(emit: Any, x: Any) -> Any:
@@ -45,30 +45,30 @@ def softmax(emit: Any, x: Any) -> Any:
 
 def test_local_operators_merge_candidates_and_a_reduction_dominates() -> None:
     """Both reductions and the quotients read the product element by element."""
-    found = graph(build(softmax, ((6, 20), F32)))
-    (only,) = dominant_groups(found)
-    assert only.dominant is found.reduces[0] and only.members == tuple(found.operators)
-    assert only.sub_dominants == (found.reduces[1], found.operators[-1])
-    assert [(lead.dominant, lead.rows) for lead in leads(found)] == [(found.reduces[0], 6)]
+    op_graph = graph(build(softmax, ((6, 20), F32)))
+    (only,) = dominant_groups(op_graph)
+    assert only.dominant is op_graph.reduces[0] and only.members == tuple(op_graph.operators)
+    assert only.sub_dominants == (op_graph.reduces[1], op_graph.operators[-1])
+    assert [(lead.dominant, lead.rows) for lead in leads(op_graph)] == [(op_graph.reduces[0], 6)]
 
 
 def test_groups_meet_at_one_to_many_dependencies_of_candidates() -> None:
     def body(emit: Any, x: Any, y: Any) -> Any:
         return [R.add(emit(R.exp(x)), y)]
 
-    found = graph(build(body, ((6, 1), F32), ((6, 20), F32)))
-    exp, add = found.operators
-    assert [(g.dominant, g.members) for g in dominant_groups(found)] == [(exp, (exp,)), (add, (add,))]
-    assert [lead.dominant for lead in leads(found)] == [exp, add]
-    assert [lead.dominant for lead in leads(found, [add.name])][0] is add
+    op_graph = graph(build(body, ((6, 1), F32), ((6, 20), F32)))
+    exp, add = op_graph.operators
+    assert [(g.dominant, g.members) for g in dominant_groups(op_graph)] == [(exp, (exp,)), (add, (add,))]
+    assert [lead.dominant for lead in leads(op_graph)] == [exp, add]
+    assert [lead.dominant for lead in leads(op_graph, [add.name])][0] is add
 
 
 def test_a_preferred_candidate_dominates_its_group() -> None:
-    found = graph(build(softmax, ((6, 20), F32)))
-    second = found.reduces[1]
-    (only,) = dominant_groups(found, [second.name])
-    assert only.dominant is second and found.reduces[0] in only.sub_dominants
-    assert leads(found, [second.name])[0].dominant is second
+    op_graph = graph(build(softmax, ((6, 20), F32)))
+    second = op_graph.reduces[1]
+    (only,) = dominant_groups(op_graph, [second.name])
+    assert only.dominant is second and op_graph.reduces[0] in only.sub_dominants
+    assert leads(op_graph, [second.name])[0].dominant is second
 
 
 def test_a_preferred_dominant_is_placed_before_the_candidates_that_it_does_not_need() -> None:
@@ -76,25 +76,25 @@ def test_a_preferred_dominant_is_placed_before_the_candidates_that_it_does_not_n
         doubled = emit(R.add(x, x))
         return [emit(R.negative(doubled)), emit(R.sum(doubled, 1))]
 
-    found = graph(build(body, ((6, 20), F32)))
-    placed = list(roots(found))
+    op_graph = graph(build(body, ((6, 20), F32)))
+    placed = list(roots(op_graph))
     assert [op.is_reduce for op in placed] == [False, True]
-    assert placing_order(found) == placed
-    assert placing_order(found, [found.reduces[0].name]) == placed[::-1]
+    assert placing_order(op_graph) == placed
+    assert placing_order(op_graph, [op_graph.reduces[0].name]) == placed[::-1]
     needing = graph(build(softmax, ((6, 20), F32)))
     assert placing_order(needing, [needing.reduces[1].name]) == list(roots(needing))
 
 
 def test_without_a_choice_the_first_reduction_says_what_a_row_is() -> None:
-    """Whatever is merged, it dominates its group; an output that comes before it does not."""
+    """The first reduction dominates its group, whatever is merged. An output that comes before it does not."""
 
     def body(emit: Any, x: Any) -> Any:
         doubled = emit(R.add(x, x))
         return [emit(R.exp(doubled)), emit(R.sum(doubled, 1)), emit(R.max(doubled, 1))]
 
-    found = graph(build(body, ((6, 20), F32)))
-    assert [lead.dominant for lead in leads(found)] == found.reduces[:1]
-    assert {op for g in dominant_groups(found) for op in g.members} == set(found.operators)
+    op_graph = graph(build(body, ((6, 20), F32)))
+    assert [lead.dominant for lead in leads(op_graph)] == op_graph.reduces[:1]
+    assert {op for g in dominant_groups(op_graph) for op in g.members} == set(op_graph.operators)
 
 
 def test_outputs_that_need_no_rows_are_one_row_of_the_last() -> None:
@@ -102,7 +102,7 @@ def test_outputs_that_need_no_rows_are_one_row_of_the_last() -> None:
         doubled = emit(R.add(x, x))
         return [emit(R.exp(doubled)), emit(R.negative(doubled))]
 
-    found = graph(build(body, ((6, 20), F32)))
-    (lead,) = leads(found)
-    assert (lead.dominant, lead.flat) == (found.operators[-1], True)
-    assert [g.dominant for g in dominant_groups(found)] == [lead.dominant]
+    op_graph = graph(build(body, ((6, 20), F32)))
+    (lead,) = leads(op_graph)
+    assert (lead.dominant, lead.flat) == (op_graph.operators[-1], True)
+    assert [g.dominant for g in dominant_groups(op_graph)] == [lead.dominant]

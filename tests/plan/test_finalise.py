@@ -35,7 +35,8 @@ CPU = device_model(resolve_target("llvm"))
 
 
 def figure7(rows: int = 16, columns: int = 128) -> StitchGraph:
-    """parameter.1 <rows,columns>, parameter.2 <rows,1>, parameter.3 <rows,columns>; operators in the figure's order.
+    """Take parameter.1 <rows,columns>, parameter.2 <rows,1>, parameter.3 <rows,columns>. Operators have the figure's
+    order.
 
     Blocks, by name: broadcast.1, add.1, reduce.1, divide.1, power.1, broadcast.2, divide.2, reduce.2, broadcast.3,
     multiply.1.
@@ -63,13 +64,13 @@ NAMES = (
 )
 
 
-def named(found: StitchGraph) -> dict[Any, str]:
-    assert len(found.operators) == len(NAMES)
-    return dict(zip(found.operators, NAMES))
+def named(op_graph: StitchGraph) -> dict[Any, str]:
+    assert len(op_graph.operators) == len(NAMES)
+    return dict(zip(op_graph.operators, NAMES))
 
 
 def shown(plan: KernelPlan, name: dict[Any, str]) -> list[dict[str, tuple[list[str], set[str]]]]:
-    """Of every stage its groups by dominant: the sub-dominants, and the members."""
+    """Return the groups of every stage by dominant: the sub-dominants, and the members."""
     return [
         {
             name[g.dominant]: ([name[op] for op in g.sub_dominants], {name[op] for op in g.members})
@@ -155,9 +156,9 @@ def test_a_heavy_value_that_is_not_broadcast_is_local() -> None:
 @pytest.mark.parametrize("device", [H200, CPU], ids=["cuda", "llvm"])
 def test_the_groups_of_a_stage_are_all_that_it_computes(case: Any, device: DeviceModel) -> None:
     """They meet at dominants and sub-dominants, and where a reduction is in a group one dominates it."""
-    for found in stitch_graphs(case.build()):
+    for op_graph in stitch_graphs(case.build()):
         try:
-            plan = choose_plan(found, device)
+            plan = choose_plan(op_graph, device)
         except Misaligned:  # a scope made for a GPU
             assert not device.is_gpu
             continue
@@ -215,15 +216,15 @@ def test_another_dominant_changes_the_stages_of_a_grid() -> None:
         doubled = emit(R.add(x, x))
         return [emit(R.negative(doubled)), emit(R.sum(doubled, 1)), emit(R.sum(doubled, 0))]
 
-    found = composed(body, ((4096, 768), F32))
-    plan = choose_plan(found, H200)
-    changed = choose_plan(found, H200, preferred=[found.reduces[0].name])
+    op_graph = composed(body, ((4096, 768), F32))
+    plan = choose_plan(op_graph, H200)
+    changed = choose_plan(op_graph, H200, preferred=[op_graph.reduces[0].name])
     stages = [[stage.slice.domain.rows for stage in p.phases[0]] for p in (plan, changed)]
     assert stages == [[1, 4096], [4096]]
     opened = [[stage.slice.dominant for stage in p.phases[0]] for p in (plan, changed)]
-    assert opened == [[found.operators[1], found.reduces[0]], [found.reduces[0]]]
+    assert opened == [[op_graph.operators[1], op_graph.reduces[0]], [op_graph.reduces[0]]]
     (group,) = changed.phases[0][0].groups
-    assert (group.dominant, len(group.sub_dominants)) == (found.reduces[0], 2)
+    assert (group.dominant, len(group.sub_dominants)) == (op_graph.reduces[0], 2)
 
 
 def test_a_stage_that_moves_takes_its_groups_along() -> None:
@@ -244,7 +245,7 @@ def planned(mod: Any, **options: Any) -> KernelPlan:
 
 
 def by_scheme(plan: KernelPlan) -> dict[Scheme, list[str]]:
-    """The operators of each scheme, by name."""
+    """Return the operators of each scheme, by name."""
     found: dict[Scheme, list[str]] = {}
     for op, scheme in plan.schemes.items():
         found.setdefault(scheme, []).append(op.name)
@@ -276,7 +277,7 @@ def test_figure_7_as_the_paper_has_it() -> None:
 
 
 def test_figure_7_in_other_shapes_stays_in_the_block() -> None:
-    """Where every reduction is along the same rows, the locality check says Regional throughout."""
+    """If every reduction is along the same rows, the locality check says Regional throughout."""
     plan = choose_plan(figure7(4096, 1024), H200)
     name = named(plan.graph)
     scheme = {name[op]: s for op, s in plan.schemes.items()}
@@ -284,7 +285,7 @@ def test_figure_7_in_other_shapes_stays_in_the_block() -> None:
 
 
 def test_gradients_of_layer_norm() -> None:
-    """Statistics of a row are read in its block; sums across rows cross blocks."""
+    """Statistics of a row are read in its block. Sums across rows cross blocks."""
     plan = planned(grid_cases.layer_norm_backward(4096, 768).build())
     scheme = plan.schemes
     across = [op for op in plan.graph.reduces if op.output.size == 768]
@@ -336,8 +337,8 @@ def test_reductions_take_the_scheme_of_their_exchange(
 
 
 def test_a_heavy_value_of_a_row_stays_in_its_block() -> None:
-    found = by_scheme(planned(power_broadcast_add(64, 128).build()))
-    assert [n for n in found[Scheme.REGIONAL] if "power" in n] == found[Scheme.REGIONAL] != []
+    schemes = by_scheme(planned(power_broadcast_add(64, 128).build()))
+    assert [n for n in schemes[Scheme.REGIONAL] if "power" in n] == schemes[Scheme.REGIONAL] != []
 
 
 def test_a_heavy_value_that_every_row_computes_again_is_local() -> None:
@@ -348,15 +349,15 @@ def test_a_heavy_value_that_every_row_computes_again_is_local() -> None:
         return [R.divide(x, total)]
 
     mod = build(body, ((64, 128), F32), ((128,), F32))
-    found = by_scheme(planned(mod))
-    assert [n for n in found[Scheme.LOCAL] if "exp" in n or "compute" in n] != []
-    assert len(found[Scheme.REGIONAL]) == 1
+    schemes = by_scheme(planned(mod))
+    assert [n for n in schemes[Scheme.LOCAL] if "exp" in n or "compute" in n] != []
+    assert len(schemes[Scheme.REGIONAL]) == 1
 
 
 @pytest.mark.parametrize("case", grid_cases.grid_cases("gpu"), ids=lambda case: case.label)
 def test_every_scheme_says_where_the_plan_keeps_a_value(case: Any) -> None:
-    for found in stitch_graphs(case.build()):
-        plan = choose_plan(found, H200)
+    for op_graph in stitch_graphs(case.build()):
+        plan = choose_plan(op_graph, H200)
         scheme = plan.schemes
         assert set(scheme) == set(plan.graph.operators)
         for op, where in scheme.items():

@@ -21,16 +21,17 @@ from tvm_stitch.plan.memory import finished_bytes, stage_traffic, traffic
 from tvm_stitch.plan.shared_memory import shared_bytes
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 
-def planned(case: grid_cases.GridCase, barriers: bool = True) -> KernelPlan:
+def planned(case: GridCase, barriers: bool = True) -> KernelPlan:
     return grid_plan(stitch_graph(case.build()), H200, barriers)
 
 
 @pytest.mark.parametrize(
     "case", [c for c in grid_cases.grid_cases("gpu") if len(c.arguments) < 60], ids=lambda c: c.label
 )
-def test_the_least_is_what_the_case_counts(case: grid_cases.GridCase) -> None:
+def test_the_least_is_what_the_case_counts(case: GridCase) -> None:
     moved = traffic(planned(case))
     assert moved.least == case.bytes_least() <= moved.read + moved.written
 
@@ -100,7 +101,7 @@ def test_shared_memory_is_what_the_kernel_takes(name: str) -> None:
 
 
 def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
-    """A float16 value that crosses blocks is written and read as float32; inputs and outputs are float16."""
+    """A float16 value that crosses blocks is written and read as float32. Inputs and outputs are float16."""
 
     def body(emit: Any, x: Any) -> Any:
         total = emit(R.sum(emit(R.exp(x)), 0, True))

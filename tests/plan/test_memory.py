@@ -15,6 +15,7 @@ from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.memory import bytes_of, traffic
 from tvm_stitch.testing.workloads import cases
+from tvm_stitch.testing.workloads.case import Case
 
 F32 = "float32"
 
@@ -36,14 +37,14 @@ def test_rows_that_are_read_again_count_again() -> None:
 
 
 def test_rows_of_a_cluster_are_read_once() -> None:
-    made = plan(cases.softmax(64, 100_000).build())
-    moved = traffic(made)
-    assert made.stage.mapping.row_splits == 2 and moved.read + moved.written == moved.least
+    kernel_plan = plan(cases.softmax(64, 100_000).build())
+    moved = traffic(kernel_plan)
+    assert kernel_plan.stage.mapping.row_splits == 2 and moved.read + moved.written == moved.least
 
 
 def test_rows_read_again_through_other_axes() -> None:
-    """Normalisation of a channel of <32, 300, 8, 8>: no access is along the flat index, and so the data is read
-    once for both sums (and some of it for their shift) and once to be normalised.
+    """Normalisation of a channel of <32, 300, 8, 8>: no access is along the flat index. So the data is read once for
+    both sums, and once to be normalised. Some of it is also read for their shift.
     """
 
     def body(emit: Any, x: Any) -> Any:
@@ -54,9 +55,9 @@ def test_rows_read_again_through_other_axes() -> None:
 
     shape = (4096, 300, 8, 8)
     config = StitchConfig(clusters=False, grid_barriers=False)
-    made = plan_in_block(graph(build(body, (shape, F32))), H200, config)
+    kernel_plan = plan_in_block(graph(build(body, (shape, F32))), H200, config)
     size = 4096 * 300 * 64 * 4
-    assert made.stage.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
+    assert kernel_plan.stage.mapping.storage is Storage.NOWHERE and traffic(kernel_plan).read == 2 * size
 
 
 def test_rows_in_shared_memory_are_read_once() -> None:
@@ -65,7 +66,7 @@ def test_rows_in_shared_memory_are_read_once() -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in cases.cases("gpu") if not c.matmuls], ids=lambda case: case.name)
-def test_the_least_is_what_the_case_counts(case: cases.Case) -> None:
+def test_the_least_is_what_the_case_counts(case: Case) -> None:
     moved = traffic(plan(case.build()))
     assert moved.least == case.bytes_least()
     assert moved.read + moved.written >= moved.least
@@ -85,5 +86,5 @@ def test_bytes_of_a_tensor(dtype: str, size: int) -> None:
     def body(emit: Any, x: Any) -> Any:
         return [R.logical_not(x) if dtype == "bool" else R.add(x, x)]
 
-    made = plan(build(body, ((3, 4), dtype)))
-    assert bytes_of(made.graph.inputs[0]) == size
+    kernel_plan = plan(build(body, ((3, 4), dtype)))
+    assert bytes_of(kernel_plan.graph.inputs[0]) == size

@@ -18,7 +18,7 @@ F32 = "float32"
 
 
 def test_shared_memory_of_partial_results() -> None:
-    """Four warps a row need a partial each; a row within a warp needs none."""
+    """Four warps a row need a partial each. A row within a warp needs none."""
     wide = plan(cases.softmax(64, 1024).build())
     assert wide.stage.mapping.threads > 32 and shared_bytes(wide) == wide.stage.mapping.block // 32 * 4
     assert shared_bytes(plan(cases.softmax(65536, 128).build())) == 0
@@ -32,15 +32,15 @@ def test_the_runtime_asks_for_all_shared_memory(columns: int, more: int) -> None
         x = emit(R.permute_dims(x, [0, 2, 1]))
         return emit(R.divide(x, emit(R.sqrt(emit(R.mean(emit(R.multiply(x, x)), -1, True))))))
 
-    made = plan_in_block(graph(build(normalized, ((1, columns, 16384), F32))), H200)
-    static, dynamic = shared_parts(made)
-    assert static > 0 and made.shared.padding == more
+    kernel_plan = plan_in_block(graph(build(normalized, ((1, columns, 16384), F32))), H200)
+    static, dynamic = shared_parts(kernel_plan)
+    assert static > 0 and kernel_plan.shared.padding == more
     assert dynamic + more >= OPT_IN_BYTES and (dynamic < OPT_IN_BYTES) == (more > 0)
-    assert shared_bytes(made) == static + dynamic + more
+    assert shared_bytes(kernel_plan) == static + dynamic + more
 
 
 def transposed(*shapes: tuple[int, int]) -> Any:
-    """The plan of a sum of transposed inputs, less its maximum."""
+    """Return the plan of a sum of transposed inputs, less its maximum."""
 
     def body(emit: Any, *xs: Any) -> Any:
         y = emit(R.permute_dims(xs[0], [1, 0]))

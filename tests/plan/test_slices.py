@@ -34,8 +34,8 @@ def softmax() -> StitchGraph:
     return graph(build(body, ((6, 20), F32)))
 
 
-def cut_of(found: StitchGraph) -> Cut:
-    return Cut({op.output: op for op in found.operators})
+def cut_of(op_graph: StitchGraph) -> Cut:
+    return Cut({op.output: op for op in op_graph.operators})
 
 
 def names(ops: Sequence[Operator]) -> list[str]:
@@ -89,8 +89,8 @@ def test_a_part_is_aligned_with_all_of_its_roots_or_not_made() -> None:
 
 def test_a_reduction_in_two_steps() -> None:
     """Of <40, 24> over the first axis: 24 results of 7 blocks each, put together as the reduction puts elements."""
-    found = graph(build(lambda emit, x: R.max(x, 0), ((40, 24), F32)))
-    (op,) = found.reduces
+    op_graph = graph(build(lambda emit, x: R.max(x, 0), ((40, 24), F32)))
+    (op,) = op_graph.reduces
     partial = partial_tensor(op, 7, F32)
     assert (partial.shape, partial.dtype, partial.producer) == ((24, 7), F32, None)
     last = final_reduce(op, partial)

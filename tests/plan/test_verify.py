@@ -37,45 +37,45 @@ def figure7() -> KernelPlan:
 
 
 def with_part(plan: KernelPlan, phase: int, part: Stage) -> KernelPlan:
-    """The plan with another first part of a phase."""
+    """Return the plan with another first part of a phase."""
     phases = [[part, *parts[1:]] if f == phase else parts for f, parts in enumerate(plan.phases)]
     return replace(plan, phases=phases)
 
 
 def early(plan: KernelPlan) -> KernelPlan:
-    """The second phase's part in the first, beside the part that makes what it reads."""
+    """Put the second phase's part into the first, next to the part that makes what it reads."""
     (part,) = plan.phases[1]
     moved = replace(part, slice=replace(part.slice, phase=0))
     return replace(plan, phases=[[*plan.phases[0], moved], [], *plan.phases[2:]])
 
 
 def unwritten(plan: KernelPlan) -> KernelPlan:
-    """A value that is read by another part, and not stored any more."""
+    """Stop storing a value that another part reads."""
     part = plan.phases[0][0]
     return with_part(plan, 0, replace(part, slice=replace(part.slice, stored=frozenset())))
 
 
 def twice(plan: KernelPlan) -> KernelPlan:
-    """An output that two phases write."""
+    """Let two phases write an output."""
     part, again = plan.phases[2][0], plan.phases[3][0].slice.stored
     return with_part(plan, 2, replace(part, slice=replace(part.slice, stored=part.slice.stored | again)))
 
 
 def shared(plan: KernelPlan) -> KernelPlan:
-    """Two values of one phase in one buffer."""
+    """Put two values of one phase into one buffer."""
     a, *_, b = plan.scratch_of
     return replace(plan, scratch_of={**plan.scratch_of, a: plan.scratch_of[b]})
 
 
 def tight(plan: KernelPlan) -> KernelPlan:
-    """A buffer one element too small."""
+    """Make a buffer one element too small."""
     first, *others = plan.scratch
     smaller = Scratch(first.name, (int(str(first.shape[0])) - 1,), first.dtype)
     return replace(plan, scratch=[smaller, *others])
 
 
 def crowded(plan: KernelPlan) -> KernelPlan:
-    """A block more than the device holds."""
+    """Launch a block more than the device holds."""
     per_sm = 2048 // plan.shared_grid.threads
     return replace(
         plan, grid=replace(plan.shared_grid, blocks_per_sm=per_sm, blocks=per_sm * plan.device.sms + 1)
@@ -83,19 +83,19 @@ def crowded(plan: KernelPlan) -> KernelPlan:
 
 
 def short(plan: KernelPlan) -> KernelPlan:
-    """A group of rows that nobody takes."""
+    """Leave a group of rows that nobody takes."""
     part = plan.phases[0][0]
     return with_part(plan, 0, replace(part, tasks=part.tasks - 1))
 
 
 def narrow(plan: KernelPlan) -> KernelPlan:
-    """A block less than there are partial results."""
+    """Launch a block less than there are partial results."""
     part = plan.phases[1][0]
     return with_part(plan, 1, replace(part, stride=part.stride - 1))
 
 
 def unfinished(plan: KernelPlan) -> KernelPlan:
-    """The last reduction over fewer partial results than there are."""
+    """Let the last reduction take fewer partial results than there are."""
     (part,) = plan.phases[2]
     (last,) = [op for op in part.slice.roots if op.is_reduce]
     last.reduce[0].extent = int(str(last.reduce[0].extent)) - 1
@@ -157,7 +157,7 @@ def backwards(plan: KernelPlan) -> KernelPlan:
 
 
 def at_once(plan: KernelPlan) -> KernelPlan:
-    """The sum in the pass of the maximum, which its exponentials need."""
+    """Put the sum into the pass of the maximum, which its exponentials need."""
     passes = [replace(p, level=0) for p in plan.stage.schedule.passes]
     return with_passes(plan, passes)
 
@@ -268,7 +268,7 @@ def test_no_kernel_is_made_of_a_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_plans_of_all_cases_are_right(device: DeviceModel) -> None:
     count = 0
     for case in [*cases.cases(), *cases.cases("test")]:
-        for found in graphs(case.build()):
+        for op_graph in graphs(case.build()):
             count += 1
-            assert problems(choose_plan(found, device)) == []
+            assert problems(choose_plan(op_graph, device)) == []
     assert count > 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functions of cublaslt.cc compute, in NumPy: products that CUDA code would do run where there is no GPU."""
+"""The functions of cublaslt.cc in NumPy: products that CUDA code would do run where there is no GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "tests.cublaslt.matmul"
 def _matrices(
     array: np.ndarray, lines: int, length: int, line: int, batch: int, stride: int, turned: bool
 ) -> np.ndarray:
-    """A batch of matrices in a tensor, as float64; ``turned``: the lines are columns."""
+    """Return a batch of matrices in a tensor, as float64. If ``turned``, the lines are columns."""
     flat = array.reshape(-1)
     if lines and length and batch:
         assert (lines - 1) * line + length + (batch - 1) * stride <= flat.size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the function of cudnn.cc computes, in NumPy: convolutions that CUDA code would do run where there is no GPU."""
+"""The function of cudnn.cc in NumPy: convolutions that CUDA code would do run where there is no GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Window:
         return np.pad(x, [(0, 0), (0, 0), *((p, p) for p in self.padding)])
 
     def seen(self, at: tuple[int, ...], places: Any) -> tuple[slice, ...]:
-        """What the element ``at`` of a window reads of padded data, for all places."""
+        """Return slices of padded data that the element ``at`` of the windows reads, for all positions."""
         return tuple(
             slice(k * d, k * d + s * (p - 1) + 1, s)
             for k, d, s, p in zip(at, self.dilation, self.strides, places)
@@ -72,7 +72,7 @@ def convolution(data: Any, weight: Any, *rest: Any) -> None:
 
 
 def weight_gradient(data: Any, gradient: Any, numbers: Any, out: Any) -> None:
-    """The gradient of a weight, channels first and in one group, in float64."""
+    """Return the gradient of a weight, channels first and in one group, in float64."""
     x, g = (t.numpy().astype("float64") for t in (data, gradient))
     numbers = Window(numbers, x.ndim - 2)
     assert numbers.groups == 1
@@ -86,7 +86,7 @@ def weight_gradient(data: Any, gradient: Any, numbers: Any, out: Any) -> None:
 
 
 def data_gradient(gradient: Any, weight: Any, numbers: Any, out: Any) -> None:
-    """The gradient of the data, channels first, in float64."""
+    """Return the gradient of the data, channels first, in float64."""
     g, w = (t.numpy().astype("float64") for t in (gradient, weight))
     numbers = Window(numbers, g.ndim - 2)
     padding, groups = numbers.padding, numbers.groups

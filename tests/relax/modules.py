@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules for tests of StitchOps, written in a few tensor functions; and what the pass makes of them."""
+"""Modules for tests of StitchOps, written in a few tensor functions, and the results of the pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(mod: tvm.IRModule, **options: Any) -> tvm.IRModule:
 
 
 def outlined(mod: tvm.IRModule) -> dict[str, list[str]]:
-    """The functions called by each stitch op."""
+    """Return the functions called by each stitch op."""
     found = {}
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and func.attrs and STITCH_ATTR in func.attrs:
@@ -43,7 +43,7 @@ def outlined(mod: tvm.IRModule) -> dict[str, list[str]]:
 
 
 def main_calls(mod: tvm.IRModule, name: str = "main") -> list[str]:
-    """What ``main`` calls, in order."""
+    """Return the names of the calls of ``main``, in order."""
     calls = []
     for block in mod[name].body.blocks:
         for binding in block.bindings:
@@ -124,7 +124,7 @@ def matmul(x: T.Buffer((T.int64(4), T.int64(8)), "float32"), y: T.Buffer((T.int6
 
 
 def script(text: str) -> tvm.IRModule:
-    """A module of the pieces and of Relax functions in TVMScript; ROW, FULL and MATRIX are types of tensors."""
+    """Return a module of the pieces and of Relax functions in TVMScript. ROW, FULL and MATRIX are types of tensors."""
     names = {
         "ROW": 'R.Tensor((4, 1), "float32")',
         "FULL": 'R.Tensor((4, 8), "float32")',

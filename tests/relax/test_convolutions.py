@@ -43,7 +43,7 @@ def run(
 
 
 def expected(x: np.ndarray, w: np.ndarray, **attrs: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The convolution in float64, and that of the absolute values, which bounds its errors."""
+    """Return the convolution in float64, and that of the absolute values, which bounds its errors."""
     wide = [torch.tensor(a.astype("float64")) for a in (x, w)]
     function = {3: torch.conv1d, 4: torch.conv2d, 5: torch.conv3d}[x.ndim]
     padding = attrs.pop("padding", 0)
@@ -157,7 +157,7 @@ def test_not_a_number_and_infinity_stay_where_they_are_seen() -> None:
 
 
 def block(emit: Any, x: Any) -> list[Any]:
-    """What models are made of: a norm, heavy activations, a residual, two branches, a mean."""
+    """Models have such parts: a norm, heavy activations, a residual, two branches, a mean."""
     rng = np.random.default_rng(0)
 
     def draw_of(*shape: int) -> Any:

@@ -18,15 +18,16 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.decisions import without_decisions
 from tvm_stitch.relax import dump, pipeline
 from tvm_stitch.relax.dump import dumping, read_dump
+from tvm_stitch.relax.pass_table import PHASES
 from tvm_stitch.relax.phases import numbers_of
-from tvm_stitch.relax.pipeline import PHASES, planning_passes
+from tvm_stitch.relax.pipeline import planning_passes
 
 F32 = "float32"
 LLVM = tvm.target.Target("llvm")
 
 
 def model() -> tvm.IRModule:
-    """Two stitch ops around a product of a constant weight."""
+    """Build two stitch ops around a product of a constant weight."""
     weight, bias = draw([((20, 20), F32), ((20,), F32)])
 
     def body(emit: Any, x: Any) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a GPU matmuls and convolutions keep the epilogues of TVM's own fusion, in one kernel; on a CPU what pays."""
+"""Matmuls and convolutions keep the epilogues of TVM's own fusion in one kernel. On a CPU only those that pay stay."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_residual_of_every_block_costs_no_kernels() -> None:
 
 
 def contractions(mod: tvm.IRModule) -> Counter[int]:
-    """The tensor functions with a contraction, by structure."""
+    """Return the tensor functions with a contraction, by structure."""
     return Counter(
         tvm_ffi.structural_hash(func.without_attr("global_symbol"))
         for gvar, func in mod.functions_items()

@@ -39,7 +39,7 @@ def layers(count: int) -> tvm.IRModule:
 
 
 def work(count: int, target: tvm.target.Target, patch: pytest.MonkeyPatch) -> tuple[Counter[str], int]:
-    """How often each step is done for a model of so many layers, and how many kernels were planned."""
+    """Count how often each step is done for a model of so many layers, and how many kernels were planned."""
     done: Counter[str] = Counter()
 
     def counted(name: str, step: Callable[..., Any]) -> Callable[..., Any]:

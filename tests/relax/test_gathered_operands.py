@@ -94,7 +94,7 @@ def test_a_gather_joins_the_product_that_alone_reads_it() -> None:
 
 
 def column(emit: Any, w: Any, i: Any, x: Any) -> Any:
-    """As ``transformers`` has it: the gathered matrix is the left side."""
+    """Multiply as ``transformers`` does: the gathered matrix is the left side."""
     return R.matmul(emit(R.take(w, i, axis=0, mode="fast")), x)
 
 
@@ -108,7 +108,7 @@ def transposed_row(emit: Any, w: Any, i: Any, x: Any) -> Any:
 
 
 def by_coordinates(emit: Any, w: Any, i: Any, x: Any) -> Any:
-    """As ONNX's GatherND has it."""
+    """Gather like ONNX's GatherND."""
     at = emit(R.expand_dims(i, [1]))
     return R.matmul(emit(R.gather_nd(w, at)), x)
 

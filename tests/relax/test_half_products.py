@@ -54,7 +54,7 @@ def draw(dtype: str, *shape: int) -> np.ndarray:
 
 
 def run(kind: Kind, mod: tvm.IRModule, *arrays: np.ndarray, grouped: bool = False) -> np.ndarray:
-    """The result, of a model whose compute-intensive operators all have a template.
+    """Return the result of a model whose compute-intensive operators all have a template.
 
     ``grouped`` says whether all multiply groups of elements, on a CPU that does.
     """
@@ -143,7 +143,7 @@ def test_what_follows_sees_the_rounded_result(kind: Kind) -> None:
 
 
 def test_transposed_convolutions(kind: Kind) -> None:
-    """Their phases have depths of their own; five channels are filled up to six."""
+    """Their phases have depths of their own. Five channels are filled up to six."""
     torch = pytest.importorskip("torch")
     dtype = kind.dtype
     x, w = draw(dtype, 2, 5, 6, 7), draw(dtype, 5, 17, 3, 4)

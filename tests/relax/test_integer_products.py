@@ -40,7 +40,7 @@ def draw(dtype: str, *shape: int) -> np.ndarray:
 
 
 def run(target: Any, mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
-    """The result of a model whose product has a template, where it multiplies anything."""
+    """Return the result of a model whose product has a template, if it multiplies anything."""
     recorder = Recorder()
     executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, None, recorder))
     assert recorder.computed or not all(a.size for a in arrays)

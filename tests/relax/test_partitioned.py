@@ -26,7 +26,7 @@ PATTERNS = [("tvm_stitch_test.matmul", is_op("relax.matmul")(wildcard(), wildcar
 
 
 def compiled(func: Any) -> Any:
-    """A runtime module of a partitioned matrix product, by TVM's own kernel."""
+    """Return a runtime module of a partitioned matrix product, by TVM's own kernel."""
     shapes = [[int(e) for e in v.ty.shape.values] for v in func.params]
     (m, k), (_, n) = shapes
     x, w = (tvm.te.placeholder(shape, F32) for shape in shapes)
@@ -39,7 +39,7 @@ def compiled(func: Any) -> Any:
 
 @pytest.fixture
 def codegen() -> Iterator[list[str]]:
-    """A registered code generator; the names of what it was given."""
+    """Register a code generator, and yield the names of its functions."""
     given: list[str] = []
 
     def generate(functions: Any, _options: Any, _constants: Any) -> Any:

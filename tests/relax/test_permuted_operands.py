@@ -24,7 +24,7 @@ def swap(emit: Any, x: Any, rank: int) -> Any:
 
 
 def product(x_shape: tuple[Any, ...], w_shape: tuple[Any, ...], left: bool, right: bool) -> Any:
-    """Of two parameters, which the graph transposes."""
+    """Multiply two parameters, which the graph transposes."""
 
     def body(emit: Any, x: Any, w: Any) -> list[Any]:
         x = swap(emit, x, len(x_shape)) if left else x
@@ -148,7 +148,7 @@ def test_a_matrix_times_itself() -> None:
 
 
 def test_other_permutations_stay_kernels_of_their_own() -> None:
-    """No template reads a left side whose outer axes change places; the product is not left to TVM for it."""
+    """No template reads a left side whose outer axes change places. The product is not left to TVM for it."""
 
     def body(emit: Any, x: Any, w: Any) -> list[Any]:
         return [R.matmul(emit(R.permute_dims(x, [1, 0, 2])), w)]

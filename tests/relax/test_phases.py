@@ -16,8 +16,9 @@ from tests.relax.test_planted_failures import three_scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.context import CompileContext
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.pass_table import PHASES
 from tvm_stitch.relax.phases import ALWAYS, Condition, Phase, Row, numbers_of, table
-from tvm_stitch.relax.pipeline import PHASES, passes_table
+from tvm_stitch.relax.pipeline import passes_table
 
 TARGETS = {
     "cuda": tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm"),
@@ -59,7 +60,7 @@ def broken_claims(phases: Sequence[Phase], context: CompileContext) -> list[str]
 
 
 def swapped(first: str, second: str) -> list[Phase]:
-    """The phases with two rows, or the phases of two names, in each other's place."""
+    """Return the phases with two rows, or the phases of two names, exchanged."""
     if first in ROWS and second in ROWS:
         rows = {first: ROWS[second][1], second: ROWS[first][1]}
         return [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,12 +23,10 @@ from tests.repairs import faults
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.records.decisions import decisions_of
-from tvm_stitch.relax import StitchError
+from tvm_stitch.relax import StitchError, pass_table
 from tvm_stitch.relax.pipeline import Recorder, pipeline, stitch_passes
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR
 from tvm_stitch.testing.workloads.cases import softmax
-
-pipelines = importlib.import_module("tvm_stitch.relax.pipeline")  # the package has a function of that name
 
 F32 = "float32"
 X = ((6, 20), F32)
@@ -205,7 +202,7 @@ def test_the_options_reach_the_passes() -> None:
     target = tvm.target.Target("llvm")
     mod = build(body, X)
     assert count_kernels(mod, target, pipeline(target)).total == 1
-    # What is over the limit makes further stitch ops.
+    # Operators over the limit make further stitch ops.
     assert count_kernels(mod, target, pipeline(target, StitchConfig(max_operators=6))).total == 3
 
 
@@ -260,7 +257,7 @@ def test_a_module_that_does_not_compile_without_stitching_either_raises_the_firs
 
         return run
 
-    monkeypatch.setattr(pipelines, "HalfSums", lambda: failing("first"))
+    monkeypatch.setattr(pass_table, "HalfSums", lambda: failing("first"))
     monkeypatch.setattr(relax, "get_default_pipeline", lambda _target: failing("second"))
     monkeypatch.setattr(faults.module_of("relax.retry"), "unfused_pipeline", lambda _target: failing("third"))
     target = emulated_target()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A failure at any step costs the scope that it is about: TVM keeps that one, with the reason; the rest is stitched."""
+"""A failure at any step costs the scope that it is about.
+
+TVM keeps that one, with the reason, and the rest is stitched.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_lowered
 from tvm_stitch.records.recorder import Recorder
-from tvm_stitch.relax import pipeline
+from tvm_stitch.relax import pass_table, pipeline
 from tvm_stitch.relax.build import build as build_module
 from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR
 from tvm_stitch.support.errors import StitchError
@@ -32,7 +35,7 @@ LLVM = tvm.target.Target("llvm")
 
 
 def three_scopes() -> tvm.IRModule:
-    """Scopes between matmuls; the planted failures are about the one in the middle, with the tanh."""
+    """Scopes between matmuls. The planted failures are about the one in the middle, with the tanh."""
 
     def body(emit: Any, x: Any, w: Any) -> Any:
         first = emit(R.nn.softmax(emit(R.exp(emit(R.matmul(x, w))))))
@@ -44,7 +47,7 @@ def three_scopes() -> tvm.IRModule:
 
 
 def expected(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """What they compute, in float64."""
+    """Compute them in float64."""
 
     def softmax(a: np.ndarray) -> np.ndarray:
         e = np.exp(a - a.max(-1, keepdims=True))
@@ -147,17 +150,17 @@ def plant_workspaces(patch: pytest.MonkeyPatch) -> None:
     def step(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         return fails_for_tanh(lift(), _stitched_names)(mod)
 
-    patch.setitem(pipeline.__globals__, "LiftWorkspace", lambda: step)
+    patch.setattr(pass_table, "LiftWorkspace", lambda: step)
 
 
 def plant_lowering(patch: pytest.MonkeyPatch) -> None:
-    """What TVM does with what is left fails as long as that scope is stitched."""
+    """TVM fails on the operators that are left to it as long as that scope is stitched."""
 
     @tvm.transform.module_pass(opt_level=0, name="Schedules")
     def step(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         return fails_for_tanh(lambda m: m, _stitched_names)(mod)
 
-    patch.setitem(pipeline.__globals__, "HalfSums", lambda: step)
+    patch.setattr(pass_table, "HalfSums", lambda: step)
 
 
 def plant_building(patch: pytest.MonkeyPatch) -> None:
@@ -200,7 +203,7 @@ def test_a_failure_costs_its_own_scope(step: str, monkeypatch: pytest.MonkeyPatc
 
 
 def two_alike() -> tvm.IRModule:
-    """Two scopes of the same operators, put together differently."""
+    """Build two scopes of the same operators, put together differently."""
 
     def body(emit: Any, x: Any, w: Any) -> Any:
         t = emit(R.tanh(x))
@@ -349,7 +352,7 @@ def test_an_interrupt_ends_the_compile_whatever_step_is_done(
 def test_a_kernel_that_tvm_does_not_lower_costs_its_own_scope(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a kernel holds makes every lowering of it fail, alone or with others."""
+    """The contents of a kernel make every lowering of it fail, alone or with others."""
     from tvm_stitch.relax.stitch import schedule_stitch_ops as schedule
 
     emit = schedule.emit

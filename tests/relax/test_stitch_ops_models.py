@@ -50,7 +50,8 @@ def test_reshapes_at_a_border_stay_views() -> None:
         return [Rop.multiply(z, emit(Rop.sum(z, -1, True)))]
 
     after = run(legalize(build(body, ((4, 8), F32), ((4, 4), F32))))
-    # Behind exp it is left to TVM; in front of the sum it is an index map of the kernel, which costs nothing either.
+    # Behind exp it is left to TVM. In front of the sum it is an index map of the kernel, which costs nothing
+    # either.
     assert sorted(map(len, outlined(after).values())) == [1, 3]
     views = [c for c in main_calls(after) if "reshape" in c and "stitch" not in c]
     assert len(views) == 1 and "relax.reshape" in views[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests in this folder need a TVM with Relay; elsewhere they are not collected, and a warning says so."""
+"""Tests in this folder need a TVM with Relay. Without it they are not collected, and a warning says so."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ WEIGHT = drawn(16, 16, seed=1)
 
 
 def two_layers() -> tvm.IRModule:
-    """Two matmuls with softmax, a split and a concatenation between and after them; two results."""
+    """Build two matmuls with softmax, a split and a concatenation between and after them, with two results."""
     x, w = relay.var("x", shape=(8, 16)), relay.var("w", shape=(16, 16))
     y = relay.nn.softmax(relay.nn.dense(x, w) + relay.const(1.0))
     halves = relay.split(y, 2, axis=1)
@@ -45,7 +45,7 @@ def two_layers_expected(x: np.ndarray) -> list[np.ndarray]:
 
 
 def kernels(lib: Any) -> list[str]:
-    """Names of the functions that a graph executor's library calls, views left out."""
+    """Return the names of the functions that a graph executor's library calls, views left out."""
     nodes = json.loads(lib.get_graph_json())["nodes"]
     names = [n["attrs"]["func_name"] for n in nodes if n["op"] == "tvm_op"]
     return [name for name in names if name != "__nop"]

@@ -71,7 +71,7 @@ def test_own_functions_have_own_names() -> None:
 
 
 def test_notes_become_launch_bounds_of_their_kernel() -> None:
-    """Where it is declared as well as where it is defined."""
+    """The declaration has them as well as the definition."""
     fixed = fix_source(KERNELS)
     found = re.findall(r"__launch_bounds__\(([^)]*)\) (\w+)\([^)]*\)( \{|;)", fixed)
     bounds = [("128", "first"), ("64, 3", "second")]

@@ -125,7 +125,7 @@ def test_scalars_of_bfloat16_are_inputs() -> None:
 
 
 def fused_by_tvm(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
-    """The operators of each function that TVM's fusion makes."""
+    """Return the operators of each function that TVM's fusion makes."""
     found: Counter[tuple[str, ...]] = Counter()
 
     def visit(expr: Any) -> None:

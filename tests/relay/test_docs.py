@@ -27,7 +27,7 @@ def test_python_runs_and_prints_what_is_shown() -> None:
 
 
 def test_reasons_are_those_that_the_sources_give() -> None:
-    """Every reason in the page's table stands in the sources, as far as it is fixed."""
+    """Every reason in the page's table occurs in the sources, as far as it is fixed."""
     page = PAGE.read_text(encoding="utf-8")
     start = page.index("## What is left to TVM")
     table = page[start : page.index("```python", start)]

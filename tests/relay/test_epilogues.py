@@ -34,7 +34,7 @@ def operators(func: Any) -> list[str]:
 
 
 def contractions(mod: Any, params: Any, target: str) -> Counter[int]:
-    """The primitive functions with a contraction that a build compiles, by structure."""
+    """Return the primitive functions with a contraction that a build compiles, by structure."""
     optimized, _ = relay.optimize(mod, tvm.target.Target(target), params)
     found: Counter[int] = Counter()
     for e in post_order([optimized["main"].body]):
@@ -45,7 +45,7 @@ def contractions(mod: Any, params: Any, target: str) -> Counter[int]:
 
 
 def residual_block(channels: int = 8, size: int = 9) -> tvm.IRModule:
-    """Two convolutions with biases, and a residual that skips both; a projected one that skips a third."""
+    """Build two convolutions with biases, and a residual that skips both. A projected one skips a third."""
 
     def convolved(x: Any, name: str, kernel: int = 3) -> Any:
         weight = relay.var(f"w{name}", shape=(channels, channels, kernel, kernel))
@@ -59,7 +59,7 @@ def residual_block(channels: int = 8, size: int = 9) -> tvm.IRModule:
 
 
 def normalized(residual: str) -> tvm.IRModule:
-    """A matmul with bias and residual between layer norms: the residual is normalized too, or is not."""
+    """Build a matmul with bias and residual between layer norms: the residual is normalized too, or is not."""
 
     def norm(x: Any, i: int) -> Any:
         gamma, beta = (relay.var(f"{name}{i}", shape=(32,)) for name in ("gamma", "beta"))
@@ -83,7 +83,7 @@ def test_an_encoder_layer_has_the_contractions_of_tvms_fusion() -> None:
 
 
 def test_on_a_cpu_all_but_the_one_with_a_heavy_activation() -> None:
-    """Where TVM computes the products: templates compute such an activation too."""
+    """That holds if TVM computes the products: templates compute such an activation too."""
     mod, params = encoder.layer_in_relay(CONFIG)
     with tvm.transform.PassContext(opt_level=3):
         stock = contractions(mod, params, LLVM)
@@ -152,7 +152,7 @@ def test_residuals_are_right(build: Any) -> None:
     [(CUDA, False), ("cuda -arch=sm_90 -libs=cublas", True), (LLVM, False), ("llvm -libs=cblas", True)],
 )
 def test_a_librarys_kernels_have_no_epilogues(target: str, inside: bool) -> None:
-    """TVM would compute them in a kernel behind the library's; with the softmax they cost none."""
+    """TVM would compute them in a kernel behind the library's. With the softmax they cost none."""
     x, w = relay.var("x", shape=(8, 16)), relay.var("w", shape=(16, 16))
     body = relay.nn.softmax(relay.nn.dense(x, w) * relay.const(0.5))
     mod = relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function([x, w], body)))

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(64) k(unsigned* key, unsigned* a) {
 
 @dataclass(frozen=True)
 class Block:
-    """Where one block is: which barrier, which step, and what it holds."""
+    """The position of one block: the barrier, the step, and the values that it holds."""
 
     launch: int
     barrier: int = 0
@@ -45,7 +45,7 @@ Step = Callable[[Block, Memory, int, int], tuple[Block, Memory]]
 
 
 def protocol(block: Block, memory: Memory, key: int, blocks: int) -> tuple[Block, Memory]:
-    """One step of the device function. A block that may only wait comes back as it is."""
+    """Take one step of the device function. A block that may only wait comes back as it is."""
     at, step = block.at, block.step
     found, arrived, passed = memory[at]
 
@@ -106,10 +106,10 @@ def lets_go_early(block: Block, memory: Memory, key: int, blocks: int) -> tuple[
 def explore(
     step: Step, keys: tuple[int, ...], blocks: tuple[int, ...], barriers: int, entries: int = 2
 ) -> int:
-    """Run launches at once in every order; returns how many states there are.
+    """Run launches at once in every order, and return the number of states.
 
-    Raises AssertionError where a block passes a barrier that another of its launch has not reached, where nobody can
-    go on, or where a count is left behind.
+    It raises AssertionError if a block passes a barrier that another of its launch has not reached. It also does if
+    nobody can go on, or a count is left behind.
     """
     start = tuple(Block(launch) for launch, count in enumerate(blocks) for _ in range(count))
     memory: Memory = ((0, 0, 0),) * entries
@@ -169,7 +169,7 @@ def test_launches_of_different_sizes_at_once() -> None:
 
 
 def test_launches_that_share_a_key_are_not_kept_apart() -> None:
-    """Why a key is a workspace: two launches at once of one key wait for each other's blocks, or for ever."""
+    """A key is a workspace because two launches at once of one key wait for each other's blocks, or for ever."""
     with pytest.raises(AssertionError):
         explore(protocol, (7, 7), (2, 2), 2)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""enable: relay.build and its kin stitch inside the context, and only there; every executor, every opt_level."""
+"""enable: relay.build and its kin stitch inside the context, and only there, with every executor and opt_level."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StitchOps alone: what is outlined, before and after; lets, branches, tuples, and what stays as it is."""
+"""StitchOps alone: outlined functions before and after, with lets, branches and tuples, and values that stay."""
 
 from __future__ import annotations
 

@@ -5,5 +5,5 @@ from __future__ import annotations
 
 
 def needed(has_fault: bool, repair: str) -> None:
-    """Assert that TVM still has a fault; ``repair`` is the file that repairs it, in ``tvm_stitch/repairs``."""
+    """Assert that TVM still has a fault. ``repair`` is the file that repairs it, in ``tvm_stitch/repairs``."""
     assert has_fault, f"TVM no longer needs this repair: remove tvm_stitch/repairs/{repair}"

@@ -29,7 +29,7 @@ MAY_IMPORT = {
         "repairs.legalize",
     },
 }
-"""By folder, the packages of tvm_stitch that its repairs may import; ``repairs`` are its two shared modules."""
+"""By folder, the packages of tvm_stitch that its repairs may import. ``repairs`` are its two shared modules."""
 
 
 def name_of(path: Path) -> str:
@@ -37,7 +37,7 @@ def name_of(path: Path) -> str:
 
 
 def fields(docstring: str) -> dict[str, str]:
-    """The fields at the end of a docstring; a line that continues a field is indented."""
+    """Return the fields at the end of a docstring. A line that continues a field is indented."""
     found: dict[str, str] = {}
     for line in docstring.splitlines():
         if match := re.match(rf"({'|'.join(FIELDS)}): (.+)", line):
@@ -71,7 +71,7 @@ def test_a_repair_says_what_it_repairs(path: Path) -> None:
 
 
 def functions(path: Path) -> dict[str, str]:
-    """The source of each function of a test module, by its name."""
+    """Return the source of each function of a test module, by its name."""
     text = path.read_text(encoding="utf-8")
     defined = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return {node.name: ast.get_source_segment(text, node) or "" for node in defined}
@@ -79,7 +79,7 @@ def functions(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_repair_has_both_tests(path: Path) -> None:
-    """``test_fault`` shows the fault in TVM itself; ``test_repair`` fails without the repair."""
+    """``test_fault`` shows the fault in TVM itself. ``test_repair`` fails without the repair."""
     folder = "relay/repairs" if path.parent.name == "relay" else f"repairs/{path.parent.name}"
     found = functions(ROOT / "tests" / folder / f"test_{path.name}")
     assert "needed(" in found["test_fault"] and name_of(path) in found["test_fault"]
@@ -87,7 +87,7 @@ def test_a_repair_has_both_tests(path: Path) -> None:
 
 
 def imported(path: Path) -> set[str]:
-    """What a module imports of tvm_stitch, by package; ``tvm.relax`` where it imports that."""
+    """Return the imports of a module from tvm_stitch, by package. ``tvm.relax`` is among them if it imports that."""
     parts = path.relative_to(ROOT / "tvm_stitch").parts[:-1]
     packages = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

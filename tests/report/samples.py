@@ -34,7 +34,10 @@ def reason(text: str) -> Reason:
 
 
 def sample(name: str = "head.norm") -> ModelReport:
-    """Kernels 0 stitched; 1, 3 products; 2, 4 stitched; 5 left to TVM. Operator 7 is a view, operator 0 is named."""
+    """Build a report. Kernels: 0, 2 and 4 are stitched, 1 and 3 are products, and 5 is left to TVM.
+
+    Operator 7 is a view, and operator 0 is named.
+    """
     plan = {
         "name": "norm", "operators": [{"operator": "s = s<4> over 8", "class": "reduce", "scheme": "Regional"}],
         "groups": [{"dominant": "s", "sub_dominants": [], "members": ["s"]}], "rows": "4",
@@ -87,7 +90,7 @@ def _call(function: str, kind: str, operators: tuple[int, ...], result: str, not
 
 
 def measured_sample() -> ModelReport:
-    """The same with times: kernels of 1 to 6 ms, and three of TVM's own of 10 to 30 ms."""
+    """Return the same with times: kernels of 1 to 6 ms, and three of TVM's own of 10 to 30 ms."""
     report = sample()
     stock = [
         StockCall(name, kind, 256, 3e-6, _around(ms))  # type: ignore[arg-type]

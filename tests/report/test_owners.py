@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels operators belong to, and the names they inherit."""
+"""The kernels that operators belong to, and the names that they inherit."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_the_output_of_the_notebook_draws_itself(tmp_path: Path) -> None:
-    """The frame that docs/notebook.ipynb holds, in a page that stands for the notebook."""
+    """The frame that docs/notebook.ipynb holds, in a page that replaces the notebook."""
     notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))
     outputs = [output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])]
     (frame,) = ["".join(data["text/html"]) for data in outputs if "text/html" in data]

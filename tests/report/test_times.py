@@ -32,7 +32,8 @@ def test_spreads_in_words() -> None:
 def test_what_was_measured_stands_beside_stock() -> None:
     lines = measured_lines(measured_sample())
     assert lines[0].startswith("measured on this CPU, 3 calls")
-    # Kernels of 1 to 6 ms, of which 2 and 4 are products; of TVM's own 10, 20 and 30 ms the first is.
+    # Kernels take 1 to 6 ms, of which 2 and 4 are products. TVM's own take 10, 20 and 30 ms, and the first is
+    # one.
     assert lines[1] == "  stitched: 25 ms (24 to 26 ms) a call; kernels 21 ms, memory-intensive ones 15 ms"
     assert (
         lines[2]

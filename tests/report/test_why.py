@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why two operators are, or are not, one kernel: every answer there is."""
+"""All reasons for which two operators are, or are not, one kernel."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PASSES = [
 
 
 def scheduled(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    """The functions of a module after TVM's fusion and the rule."""
+    """Return the functions of a module after TVM's fusion and the rule."""
     with emulated_target():
         return prim_funcs(tvm.transform.Sequential([*PASSES, dl.ApplyDefaultSchedule(StitchRule())])(mod))
 

@@ -11,7 +11,7 @@ from tvm.relax import op as R
 from stitch_testing.validate import validate
 from tests.graph.helpers import single
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.scope.identify import Identified
+from tvm_stitch.scope.identified import Identified
 from tvm_stitch.scope.node import Node, NodeKind
 
 
@@ -85,11 +85,11 @@ MAKERS = {
 def memory(
     kind: str, inputs: Sequence[str], output: str, shape: tuple[int, ...] = (8, 64), escapes: bool = False
 ) -> Node:
-    """A memory-intensive node.
+    """Return a memory-intensive node.
 
-    ``kind`` is ``add``, ``bias`` (adds a vector), ``exp``, ``sum`` (of rows), ``columns`` (their sum), ``spread``,
-    ``view``, ``widen`` (to float64), ``narrow`` (back), ``add64`` (of float64), ``widen16`` (from float16) or
-    ``narrow16`` (to it).
+    ``kind`` is ``add``, ``bias`` (adds a vector), ``exp``, ``sum`` (of rows), ``columns`` (their sum), ``spread`` or
+    ``view``. Others are ``widen`` (to float64), ``narrow`` (back), ``add64`` (of float64), ``widen16`` (from float16)
+    and ``narrow16`` (to it).
     """
     found = MAKERS[kind](shape)
     return Node(
@@ -98,7 +98,7 @@ def memory(
 
 
 def compute(inputs: Sequence[str], output: str, escapes: bool = False) -> Node:
-    """A compute-intensive node, without a graph."""
+    """Return a compute-intensive node, without a graph."""
     return Node(
         output, NodeKind.COMPUTE, list(inputs), [output], reason="compute-intensive",
         escapes={output} if escapes else set(),
@@ -111,7 +111,7 @@ PATTERNS = {"spread": 1, "bias": 1, "view": 2, "sum": 3, "columns": 3}
 
 
 def opaque(inputs: Sequence[str], output: str, pattern: int = 8, escapes: bool = False) -> Node:
-    """A call that no scope can take, which TVM's fusion sees with some pattern."""
+    """Return a call that no scope can take, which TVM's fusion sees with some pattern."""
     return Node(
         output, NodeKind.OPAQUE, list(inputs), [output], reason="unreadable", is_call=True, pattern=pattern,
         escapes={output} if escapes else set(),
@@ -119,7 +119,7 @@ def opaque(inputs: Sequence[str], output: str, pattern: int = 8, escapes: bool =
 
 
 def patterned(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of :func:`memory` and :func:`compute`, with the patterns that TVM gives such operators."""
+    """Return the nodes of :func:`memory` and :func:`compute`, with the patterns that TVM gives such operators."""
     for node in nodes:
         if node.kind is NodeKind.COMPUTE:
             node.pattern = 4
@@ -130,12 +130,12 @@ def patterned(nodes: Sequence[Node]) -> list[Node]:
 
 
 def scopes(result: Identified) -> set[frozenset[str]]:
-    """The scopes, by the names of their nodes."""
+    """Return the scopes, by the names of their nodes."""
     return {frozenset(n.name for n in s.nodes) for s in result.scopes}
 
 
 def check_identified(nodes: Sequence[Node], result: Identified) -> None:
-    """Every node once, units executable in order, interfaces complete, graphs valid."""
+    """Check that every node is there once, units have an executable order, interfaces are complete and graphs valid."""
     units = [n for unit in result.order for n in unit]
     assert sorted(n.index for n in units) == list(range(len(nodes)))
     made = {v for n in nodes for v in n.outputs}

@@ -13,36 +13,36 @@ from tvm_stitch.scope.node import Node
 
 def test_values_are_wired() -> None:
     nodes = [memory("exp", ["x"], "a"), memory("sum", ["a"], "b"), memory("spread", ["a", "b"], "c")]
-    found = compose(nodes, {"c"}, "softmax")
-    validate(found)
-    assert found.name == "softmax" and len(found.inputs) == 1 and len(found.outputs) == 1
-    exp, total, spread = found.operators
+    joint = compose(nodes, {"c"}, "softmax")
+    validate(joint)
+    assert joint.name == "softmax" and len(joint.inputs) == 1 and len(joint.outputs) == 1
+    exp, total, spread = joint.operators
     assert exp.output.consumers == [total, spread] and total.output.producer is total
     assert [t.producer for t in spread.inputs] == [exp, total]
 
 
 def test_inputs_come_in_order_and_once() -> None:
     nodes = [memory("add", ["y", "x"], "a"), memory("add", ["a", "y"], "b"), memory("add", ["z", "b"], "c")]
-    found = compose(nodes, {"c"})
-    assert len(found.inputs) == 3
-    add, again, last = found.operators
+    joint = compose(nodes, {"c"})
+    assert len(joint.inputs) == 3
+    add, again, last = joint.operators
     assert (
-        add.inputs == found.inputs[:2]
-        and again.inputs[1] is found.inputs[0]
-        and last.inputs[0] is found.inputs[2]
+        add.inputs == joint.inputs[:2]
+        and again.inputs[1] is joint.inputs[0]
+        and last.inputs[0] is joint.inputs[2]
     )
 
 
 def test_one_value_as_both_operands() -> None:
-    found = compose([memory("add", ["x", "x"], "a")], {"a"})
-    validate(found)
-    assert len(found.inputs) == 1 and len(found.operators[0].accesses) == 2
+    joint = compose([memory("add", ["x", "x"], "a")], {"a"})
+    validate(joint)
+    assert len(joint.inputs) == 1 and len(joint.operators[0].accesses) == 2
 
 
 def test_outputs_are_those_asked_for_in_the_order_of_nodes() -> None:
     nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b"), memory("exp", ["b"], "c")]
-    found = compose(nodes, {"c", "a"})
-    assert [t.producer for t in found.outputs] == [found.operators[0], found.operators[2]]
+    joint = compose(nodes, {"c", "a"})
+    assert [t.producer for t in joint.outputs] == [joint.operators[0], joint.operators[2]]
 
 
 def test_the_nodes_graphs_are_left_alone() -> None:
@@ -55,7 +55,7 @@ def test_the_nodes_graphs_are_left_alone() -> None:
 
 
 def layer(x: str, prefix: str, kinds: tuple[Node, Node]) -> list[Node]:
-    """An exponential and its product with what it is of, of the graphs of some nodes."""
+    """Return an exponential and its product with its operand, of the graphs of some nodes."""
     exp, add = kinds
     names = [f"{prefix}a", f"{prefix}b"]
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stays in the kernel of a matmul: biases, residuals, activations; and what does not."""
+"""Biases, residuals and activations stay in the kernel of a matmul. Other operators do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.graph.helpers import single
 from tests.scope.nodes import check_identified, compute, memory, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.epilogue import EpilogueRules
-from tvm_stitch.scope.identify import Identified, identify
+from tvm_stitch.scope.identified import Identified
+from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.node import Node, NodeKind
 
 GREEDY = EpilogueRules(greedy=True)
@@ -77,7 +78,7 @@ def test_a_value_needed_beside_is_no_epilogue() -> None:
 
 
 def residual(other: Sequence[Node], name: str, *end: Node) -> list[Node]:
-    """A matmul with a bias, to which ``name`` is added, before another matmul."""
+    """Build a matmul with a bias, to which ``name`` is added, before another matmul."""
     return [
         *other,
         compute(["x", "w"], "m"),
@@ -176,7 +177,7 @@ def test_boundaries_say_which_kernel_computes_an_epilogue() -> None:
 
 
 def drawn(seed: int) -> list[Node]:
-    """Thirty nodes, a third of them matmuls; some results are needed beyond the graph, some by nobody."""
+    """Draw thirty nodes, a third of them matmuls. Some results are needed beyond the graph, some by nobody."""
     draw = random.Random(seed)
     values = ["x", "y"]
     nodes: list[Node] = []
@@ -195,7 +196,7 @@ def drawn(seed: int) -> list[Node]:
 
 @pytest.mark.parametrize("rules", [EpilogueRules(), GREEDY], ids=["default", "greedy"])
 def test_random_graphs_stay_executable(rules: EpilogueRules) -> None:
-    """Units in an order that works and complete interfaces (``check_identified``); one value leaves an epilogue."""
+    """Units have an order that works and complete interfaces (``check_identified``). One value leaves an epilogue."""
     chains = 0
     for seed in range(40):
         nodes = drawn(seed)

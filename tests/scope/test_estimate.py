@@ -24,12 +24,13 @@ from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
 from tvm_stitch.testing.workloads import cases, grid_cases
+from tvm_stitch.testing.workloads.case import Case
 
 CONFIG = StitchConfig()
 
 
-def at(found: StitchGraph) -> KernelEstimate:
-    return estimate_kernel(found, H200, CONFIG)
+def at(op_graph: StitchGraph) -> KernelEstimate:
+    return estimate_kernel(op_graph, H200, CONFIG)
 
 
 def softmax_and_columns(rows: int, columns: int) -> list[StitchGraph]:
@@ -40,12 +41,12 @@ def softmax_and_columns(rows: int, columns: int) -> list[StitchGraph]:
     return [compose(nodes, {"b"}), compose([last], {"c"}), compose([*nodes, last], {"b", "c"})]
 
 
-def promised(found: StitchGraph, device: DeviceModel, config: StitchConfig) -> None:
-    """The kind of plan and its phases are those that the estimate was made of."""
-    estimate, plan = estimate_kernel(found, device, config), choose_plan(found, device, config)
+def promised(op_graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> None:
+    """Check that the kind of plan and its phases are those that the estimate was made of."""
+    estimate, plan = estimate_kernel(op_graph, device, config), choose_plan(op_graph, device, config)
     assert estimate.grid == plan.grid_wide
     if plan.grid_wide:
-        kind = choose(found, device, config)
+        kind = choose(op_graph, device, config)
         assert isinstance(kind, Partition)
         slices = [[(p.roots, p.replicated) for p in pieces] for pieces in kind.phases]
         assert [len(pieces) for pieces in slices] == [len(stages) for stages in plan.phases]
@@ -62,18 +63,18 @@ DEVICES = {
 
 
 @pytest.mark.parametrize("case", [*cases.cases(), *grid_cases.grid_cases("gpu")], ids=lambda c: c.name)
-def test_the_plan_is_what_the_estimate_promised(case: cases.Case) -> None:
-    for found in graphs(case.build(), StitchConfig(max_operators=400)):
+def test_the_plan_is_what_the_estimate_promised(case: Case) -> None:
+    for op_graph in graphs(case.build(), StitchConfig(max_operators=400)):
         for device, config in DEVICES.values():
-            promised(found, device, config)
+            promised(op_graph, device, config)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_plan_of_a_random_graph_is_what_the_estimate_promised(device: str) -> None:
     for seed in range(12):
         mod = random_graph(seed, level="grid").mod
-        for found in stitch_graphs(mod, DEVICES[device][1]):
-            promised(found, *DEVICES[device])
+        for op_graph in stitch_graphs(mod, DEVICES[device][1]):
+            promised(op_graph, *DEVICES[device])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 132])
@@ -88,8 +89,8 @@ def test_long_rows_are_what_the_estimate_promised(rows: int, columns: int, devic
 def test_sums_of_columns_too_long_for_a_block_are_kernels_of_their_own(columns: int) -> None:
     """Gradients of layer norm: what no block can hold is not joined, and no scope is given up for it in the end."""
     mod = grid_cases.layer_norm_backward(4096, columns).build()
-    found = explain(mod, {"kind": "cuda", "arch": "sm_90"})
-    assert len(found.kernels) == (1 if columns == 4096 else 2) and not found.left
+    report = explain(mod, {"kind": "cuda", "arch": "sm_90"})
+    assert len(report.kernels) == (1 if columns == 4096 else 2) and not report.left
 
 
 def test_times_add_up() -> None:
@@ -111,7 +112,7 @@ def test_a_table_counts_by_what_is_looked_up() -> None:
 
 
 def test_few_rows_keep_few_multiprocessors_busy() -> None:
-    """Two long rows beside a sum of columns: what serves the sums leaves the rows to two blocks."""
+    """Two long rows are joined with a sum of columns. A plan for the sums leaves the rows to two blocks."""
 
     few, many = (
         at(compose([memory("sum", ["x"], "a", s), memory("columns", ["y"], "b", (700, 64))], {"a", "b"}))
@@ -122,8 +123,8 @@ def test_few_rows_keep_few_multiprocessors_busy() -> None:
 
 def test_symbolic_shapes_have_no_time() -> None:
     n = symbol()
-    found = graph(build(lambda emit, x: R.nn.softmax(x), ((n, 64), "float32")))
-    assert at(found) == KernelEstimate(False, None, None)
+    op_graph = graph(build(lambda emit, x: R.nn.softmax(x), ((n, 64), "float32")))
+    assert at(op_graph) == KernelEstimate(False, None, None)
 
 
 def test_without_a_gpu_only_the_row_domain_counts() -> None:
@@ -163,6 +164,6 @@ def test_what_is_turned_in_shared_memory_does_not() -> None:
 
 @pytest.mark.parametrize(("shape", "kernels"), [([4096, 4096], 2), ([128, 256], 1)])
 def test_large_results_are_turned_by_a_kernel_of_their_own(shape: list[int], kernels: int) -> None:
-    """Beside statistics a small one stays in the caches, and saves a launch."""
-    found = explain(build(turned, (shape, "float32")), {"kind": "cuda", "arch": "sm_90"})
-    assert len(found.kernels) == kernels and not found.left
+    """A small one next to statistics stays in the caches, and saves a launch."""
+    report = explain(build(turned, (shape, "float32")), {"kind": "cuda", "arch": "sm_90"})
+    assert len(report.kernels) == kernels and not report.left

@@ -13,7 +13,7 @@ E, B, I, R, M, O = (
 
 
 def groups(*vertices: tuple[int, list[int]], kept: int | None = None) -> list[set[int]]:
-    """The groups of vertices, each a pattern and what it reads, in its own pattern."""
+    """Return the groups of vertices. Each vertex is a pattern and its operands, in its own pattern."""
     graph = FusionGraph()
     for v, (pattern, reads) in enumerate(vertices):
         graph.add(pattern, [(r, pattern) for r in reads], v == kept)

@@ -85,12 +85,12 @@ SMALL, LARGE, HUGE = (64, 64), (8192, 512), (65536, 1024)
 
 
 def alone(name: str, shape: tuple[int, int], source: str = "") -> list[Node]:
-    """A scope of its own, whose result leaves."""
+    """Return a scope of its own, whose result leaves."""
     return [memory("exp", [source or f"{name}_in"], name, shape, escapes=True)]
 
 
 def feeding(name: str, shape: tuple[int, int], source: str = "") -> list[Node]:
-    """A scope whose result a matmul waits for."""
+    """Return a scope whose result a matmul waits for."""
     return [memory("exp", [source or f"{name}_in"], name, shape), compute([name], f"{name}_m", escapes=True)]
 
 
@@ -137,12 +137,12 @@ def test_what_is_needed_late_joins_what_is_ready_late() -> None:
 
 
 def test_a_large_scope_of_the_same_shape_may_be_joined() -> None:
-    """One row domain serves both, so that nothing gets slower; the matmuls come one after the other anyway."""
+    """One row domain serves both, so that nothing gets slower. The matmuls come one after the other anyway."""
     assert on_a_gpu([*feeding("a", LARGE), *feeding("b", LARGE)]) == {frozenset("ab")}
 
 
 def test_siblings_that_are_ready_at_different_times_stay_apart() -> None:
-    """Both read x; joined, the matmul that needs a would wait for n."""
+    """Both read x. If they were joined, the matmul that needs a would wait for n."""
     nodes = [
         memory("exp", ["x"], "a", LARGE), compute(["a"], "m", escapes=True), compute(["y"], "n"),
         memory("add", ["x", "n"], "b", LARGE, escapes=True),

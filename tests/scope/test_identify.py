@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes join: cycles, limits, views, reasons, and time on large graphs."""
+"""Joining of nodes: cycles, limits, views, reasons, and time on large graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.scope.estimate import Estimator, KernelEstimate, estimate_kernel, in_block
-from tvm_stitch.scope.identify import Identified, identify
+from tvm_stitch.scope.identified import Identified
+from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.node import Node
 
 H200 = GPUS["h200"]
@@ -76,7 +77,7 @@ def test_a_diamond_around_a_matmul_makes_no_cycle() -> None:
 
 
 def test_two_diamonds_that_cross() -> None:
-    """a -> m -> d and b -> n -> c with a, c and b, d of one kind: joining both pairs would be a cycle."""
+    """The paths are a -> m -> d and b -> n -> c. a, c and b, d are of one kind. Joining both pairs would be a cycle."""
     nodes = [
         memory("exp", ["x"], "a"), memory("exp", ["y"], "b"), compute(["a"], "m"), compute(["b"], "n"),
         memory("add", ["n", "a"], "c"), memory("add", ["m", "b"], "d"), memory("add", ["c", "d"], "e", escapes=True),
@@ -160,7 +161,7 @@ BEHIND = [
 
 
 def test_a_cast_that_is_read_behind_a_product_is_made_there() -> None:
-    """What is between the kernels is the narrower type."""
+    """The value between the kernels has the narrower type."""
     result = found(BEHIND, epilogues=False)
     assert scopes(result) == {frozenset("a"), frozenset("dwc")}
     assert [scope.outputs for scope in result.scopes] == [["a"], ["c"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges that lose are refused with the reason; batches are undone whole."""
+"""Merges that lose are refused with the reason. Batches are undone whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
-from tvm_stitch.scope.identify import Identified, identify
+from tvm_stitch.scope.identified import Identified
+from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger, loss, turns_uncoalesced
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
@@ -55,7 +56,7 @@ def test_a_launch_saved_pays_for_a_barrier() -> None:
 
 
 def follower(shape: tuple[int, int]) -> list[Node]:
-    """A kernel over large rows, and little work on the rows' sums that its row domain does not serve."""
+    """Build a kernel over large rows, and little work on the rows' sums that its row domain does not serve."""
     vector = (shape[0], 1)
     return [*rows(shape), memory("columns", ["a"], "c", vector, escapes=True)]
 
@@ -69,7 +70,7 @@ def test_little_work_does_not_slow_a_large_kernel_down() -> None:
 
 
 def test_what_lost_alone_may_win_when_the_rest_is_there() -> None:
-    """c loses against the rows alone; d makes them grid-wide anyway, and then c joins too."""
+    """c loses against the rows alone. d makes them grid-wide anyway, and then c joins too."""
     nodes = [*follower(LARGE), memory("columns", ["b"], "d", LARGE, escapes=True)]
     result = found(nodes)
     assert {frozenset(n.name for n in s.nodes) for s in result.scopes} == {frozenset("abcd")}
@@ -121,7 +122,7 @@ def test_a_batch_is_undone_whole() -> None:
 
 
 def test_a_large_scope_that_is_refused_again_and_again_is_not_asked_about_any_more() -> None:
-    """A scope of more nodes than CHOICES.full_nodes; many readers of its rows' sums that have no plan beside it."""
+    """A scope has more nodes than CHOICES.full_nodes. Its rows' sums have many readers that have no plan next to it."""
     nodes = [memory("exp", ["x"], "v0"), memory("sum", ["v0"], "t", escapes=True)]
     nodes += [memory("exp", [f"v{i}"], f"v{i + 1}") for i in range(CHOICES.full_nodes)]
     nodes += [memory("columns", [f"v{i}"], f"c{i}", escapes=True) for i in range(60)]
@@ -154,7 +155,7 @@ def test_a_batch_that_exceeds_a_limit_midway_is_undone_whole() -> None:
 
 
 def test_a_fault_of_ours_is_no_boundary() -> None:
-    """What TVM fails on costs a merge; what we do wrong is raised, and no reason of a report."""
+    """A failure of TVM costs a merge. A fault of this package is raised, and no reason of a report."""
 
     def failing(graph: StitchGraph) -> KernelEstimate:
         if len(graph.operators) > 1:

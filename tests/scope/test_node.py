@@ -78,19 +78,23 @@ def test_specialize_replaces_symbols_everywhere() -> None:
     n = symbol()
     mod = legalize(build(lambda emit, x: R.sum(emit(R.exp(x)), -1, True), ((n, 8), F32)))
     for func in prim_funcs(mod).values():
-        found = read(func)
+        op_graph = read(func)
         formal = {
-            v for t in found.tensors() for s in t.shape if not isinstance(s, int) for v in compat.free_vars(s)
+            v
+            for t in op_graph.tensors()
+            for s in t.shape
+            if not isinstance(s, int)
+            for v in compat.free_vars(s)
         }
         assert len(formal) == 1
-        before = str(found)
-        made = specialize(found, dict.fromkeys(formal, 5))
+        before = str(op_graph)
+        made = specialize(op_graph, dict.fromkeys(formal, 5))
         validate(made)
         assert all(isinstance(s, int) for t in made.tensors() for s in t.shape)
         assert all(isinstance(e, int) for op in made.operators for e in op.extents)
-        assert str(found) == before and specialize(found, {}) is found
+        assert str(op_graph) == before and specialize(op_graph, {}) is op_graph
         other = symbol("other")
-        renamed = specialize(found, dict.fromkeys(formal, other))
+        renamed = specialize(op_graph, dict.fromkeys(formal, other))
         validate(renamed)
         assert any(
             compat.same_var(s, other) for t in renamed.tensors() for s in t.shape if not isinstance(s, int)
@@ -99,12 +103,12 @@ def test_specialize_replaces_symbols_everywhere() -> None:
 
 def test_copies_are_wired_anew() -> None:
     n = symbol()
-    found = single(lambda emit, x: R.exp(x), ((n, 8), F32))
-    (formal,) = {v for s in found.inputs[0].shape if not isinstance(s, int) for v in compat.free_vars(s)}
-    made = specialize(found, {formal: 3})
-    assert made.operators[0] is not found.operators[0]
-    assert made.inputs[0].consumers == [made.operators[0]] and found.inputs[0].consumers == [
-        found.operators[0]
+    op_graph = single(lambda emit, x: R.exp(x), ((n, 8), F32))
+    (formal,) = {v for s in op_graph.inputs[0].shape if not isinstance(s, int) for v in compat.free_vars(s)}
+    made = specialize(op_graph, {formal: 3})
+    assert made.operators[0] is not op_graph.operators[0]
+    assert made.inputs[0].consumers == [made.operators[0]] and op_graph.inputs[0].consumers == [
+        op_graph.operators[0]
     ]
 
 

@@ -62,7 +62,7 @@ def test_tvms_own_convolution_takes_none_in() -> None:
 
 
 def test_a_convolutions_weight_stays_what_it_is() -> None:
-    """No template reads one that is no constant; its transposition would only slow TVM's kernel down."""
+    """No template reads one that is no constant. Its transposition would only slow TVM's kernel down."""
 
     def body(emit: Any, x: Any, w: Any) -> list[Any]:
         w = emit(R.permute_dims(w, [0, 3, 1, 2]))

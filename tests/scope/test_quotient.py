@@ -93,7 +93,7 @@ def test_random_merges(seed: int) -> None:
 
 
 def test_refusals_occur() -> None:
-    """The chain a -> b -> c: joining its ends would make a cycle; joining neighbours does not."""
+    """In the chain a -> b -> c, joining the ends would make a cycle. Joining neighbours does not."""
     nodes = [Node(n, NodeKind.MEMORY, [i] if i else [], [n]) for n, i in [("a", ""), ("b", "a"), ("c", "b")]]
     q = Quotient(nodes)
     assert q.would_cycle(0, 2) and not q.would_cycle(0, 1) and not q.would_cycle(1, 2)
@@ -102,7 +102,7 @@ def test_refusals_occur() -> None:
 
 
 def test_diamonds() -> None:
-    """a feeds b and c, both feed d: merging b with c is fine; a with d is not, until both are inside."""
+    """a feeds b and c, both feed d. Merging b with c is fine. Merging a with d is not, until both are inside."""
     spec = [("a", []), ("b", ["a"]), ("c", ["a"]), ("d", ["b", "c"])]
     q = Quotient([Node(n, NodeKind.MEMORY, i, [n]) for n, i in spec])
     assert q.would_cycle(0, 3) and not q.would_cycle(1, 2) and not q.would_cycle(0, 1)

@@ -11,7 +11,8 @@ from tests.choices import CHOICES
 from tests.scope.nodes import check_identified, compute, memory, opaque, patterned, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.epilogue import EpilogueRules
-from tvm_stitch.scope.identify import Identified, identify
+from tvm_stitch.scope.identified import Identified
+from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
 from tvm_stitch.scope.weigh import MORE_KERNELS, kernels_of
@@ -75,7 +76,7 @@ def test_only_the_losing_scope_goes_back() -> None:
 
 
 def test_scopes_that_lose_only_together_go_back() -> None:
-    """TVM computes both operands of a sum in the kernel of a convolution; neither costs a kernel alone."""
+    """TVM computes both operands of a sum in the kernel of a convolution. Neither costs a kernel alone."""
     nodes = [
         opaque(["x"], "c", pattern=4), memory("exp", ["c"], "e"), memory("exp", ["y"], "f"),
         opaque(["e", "f"], "g", pattern=0, escapes=True),

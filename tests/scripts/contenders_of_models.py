@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contenders that the tests of `bench_models.py` start in processes of their own; most of them misbehave."""
+"""Contenders that the tests of `bench_models.py` start in processes of their own. Most of them misbehave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A contender of bench_grid.py whose process dies; a light module, for every process imports it anew."""
+"""A contender of bench_grid.py whose process dies. The module is light, for every process imports it anew."""
 
 from __future__ import annotations
 

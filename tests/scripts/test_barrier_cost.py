@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels whose barriers are timed run in the emulator and compile; slope and table follow the times."""
+"""The kernels whose barriers are timed run in the emulator and compile. Slope and table follow the times."""
 
 from __future__ import annotations
 

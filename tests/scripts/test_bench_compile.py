@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile times beside TVM's: stages add up, what fails is told, and too slow is an exit code."""
+"""Compile times next to TVM's: stages add up, failures have a reason, and too slow is an exit code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a convolution's step that are timed are what they are called, and usage errors are told."""
+"""The parts of a convolution's step that are timed are what they are called, and usage errors have a message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of a decoder's step needs a GPU; its two forms of a step compute the same."""
+"""The benchmark of a decoder's step needs a GPU. Its two forms of a step compute the same."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.scripts.misbehaving import misbehave
-from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, column_sum, grid_cases
+from tvm_stitch.testing.workloads.grid_case import Domain, GridCase
+from tvm_stitch.testing.workloads.grid_cases import column_sum, grid_cases
 
 torch = pytest.importorskip("torch")
 

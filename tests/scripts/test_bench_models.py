@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models beside other compilers: checked, timed in turns and told; whoever fails costs a row."""
+"""Whole models next to other compilers: they are checked, timed in turns and reported. A failure costs a row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from models import (  # noqa: E402
 
 
 def onnx_file(path: Path) -> Path:
-    """A softmax of a symbolic batch, behind a product."""
+    """Build a softmax of a symbolic batch, behind a product."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 

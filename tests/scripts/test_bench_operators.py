@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single operators beside libraries: all contenders compute the same, and what is wrong is told."""
+"""Single operators next to libraries: all contenders compute the same, and wrong results are reported."""
 
 from __future__ import annotations
 

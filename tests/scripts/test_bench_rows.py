@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of rows and transpositions: workloads are what PyTorch computes, in one kernel each; its table."""
+"""The benchmark of rows and transpositions. Workloads are what PyTorch computes, in one kernel each, in a table."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tvm_stitch.testing.workloads import cases
+from tvm_stitch.testing.workloads.case import Case
 
 pytest.importorskip("torch")
 
@@ -34,10 +35,10 @@ def test_contenders_are_checked_timed_and_written(tmp_path: Path, capsys: pytest
 
 
 def test_a_contender_that_fails_or_errs_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(case: cases.Case, sets: list, target: str) -> None:
+    def broken(case: Case, sets: list, target: str) -> None:
         raise RuntimeError("no compiler\nkernel.cu(3): error: nothing works")
 
-    def wrong(case: cases.Case, sets: list, target: str) -> object:
+    def wrong(case: Case, sets: list, target: str) -> object:
         return contenders.Prepared(lambda x: x, sets, lambda array: array)
 
     monkeypatch.setitem(contenders.MAKERS, "broken", broken)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps beside PyTorch: right, in a table, and usage errors told."""
+"""Training steps next to PyTorch: right, in a table, and usage errors have a message."""
 
 from __future__ import annotations
 

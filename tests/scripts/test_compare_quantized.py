@@ -25,7 +25,7 @@ SCHEMES = [
 
 
 def network(tmp_path: Path, scheme: Scheme) -> tuple[onnx.ModelProto, Inputs]:
-    """A convolution with ReLU and a residual, a softmax, and a product: all roundings of quantized networks."""
+    """Build a convolution with ReLU and a residual, a softmax, and a product: all roundings of quantized networks."""
     weights = {
         "w": RNG.standard_normal((8, 8, 3, 3)) / 8, "b": RNG.standard_normal(8),
         "d": RNG.standard_normal((8, 1, 3, 3)) / 3, "m": RNG.standard_normal((8, 5)) / 3,

@@ -6,8 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _onnx_corruptions import CORRUPTIONS, corrupted, valid_models
 
-from scripts.corrupt_onnx import CORRUPTIONS, OUTCOMES, corrupted, run, run_one, table, valid_models
+from scripts.corrupt_onnx import OUTCOMES, run, run_one, table
 from tvm_stitch import cli
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times per call from a profiler's record: events are told apart by the flushes between them."""
+"""Times per call from a profiler's record: the flushes between events separate them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from stitch_testing.reference.relax import evaluate, mismatches
-from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases
+from tvm_stitch.testing.workloads.grid_case import GridCase
+from tvm_stitch.testing.workloads.grid_cases import grid_cases
 
 torch = pytest.importorskip("torch")
 

@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from mutating.mutations import ENVIRONMENTS, Mutation, TableError, listed, load
+from mutating.page import MARKS
+from mutating.runner import verdict, write_source
 
-from scripts import mutate
-from scripts.mutate import Mutation, TableError, load, main
+from scripts.mutate import main
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """def bound(n):
@@ -84,7 +86,7 @@ def tree(tmp_path: Path) -> Path:
     (root / "code_under_test.py").write_text(SOURCE)
     (root / "test_code.py").write_text(TESTS)
     (root / "scripts" / "mutations" / "area.toml").write_text(TABLE)
-    python = root / mutate.ENVIRONMENTS["relax"]
+    python = root / ENVIRONMENTS["relax"]
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
@@ -220,7 +222,7 @@ def test_the_place_must_be_clear() -> None:
     ],
 )
 def test_verdicts(code: int | None, result: str) -> None:
-    assert mutate.verdict(code, "text\nFAILED a.py::b - why\n")[0] == result
+    assert verdict(code, "text\nFAILED a.py::b - why\n")[0] == result
 
 
 def test_a_change_within_a_second_is_seen(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_a_change_within_a_second_is_seen(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import some_module; print(some_module.x)"]
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     for value in ("1", "2", "3"):
-        mutate._write(module, f"x = {value}\n")
+        write_source(module, f"x = {value}\n")
         os.utime(module, (1e9, 1e9))
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == value
@@ -259,9 +261,9 @@ def test_an_interrupt_ends_all_and_leaves_nothing(tree: Path, number: int) -> No
 
 
 def test_the_tables_apply() -> None:
-    """Every mutation still finds its place; when a source changes, its mutations change with it."""
+    """Every mutation still finds its place. When a source changes, its mutations change with it."""
     mutations = load(ROOT / "scripts" / "mutations")
-    lost = [o for o in mutate.listed(ROOT, mutations) if o.result == "does not apply"]
+    lost = [o for o in listed(ROOT, mutations) if o.result == "does not apply"]
     assert [(o.mutation.name, o.detail) for o in lost] == []
     assert sum(not m.equivalent for m in mutations) >= 80
     assert [m.name for m in mutations for t in m.tests if not (ROOT / t.split("::")[0]).is_file()] == []
@@ -295,7 +297,7 @@ def test_no_mutation_uses_an_undefined_name(tmp_path: Path) -> None:
 
 def test_the_page_lists_all_mutations() -> None:
     page = (ROOT / "docs" / "mutation-testing.md").read_text(encoding="utf-8")
-    shown = page.split(mutate.MARKS[0])[1].split(mutate.MARKS[1])[0]
+    shown = page.split(MARKS[0])[1].split(MARKS[1])[0]
     rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in shown.strip().splitlines()[2:]]
     expected = sorted((m.area, m.name) for m in load(ROOT / "scripts" / "mutations"))
     assert [(area, name.strip("`")) for area, name, _ in rows] == expected
@@ -309,5 +311,5 @@ def test_a_page_without_marks_is_told_before_anything_runs(
     page = tmp_path / "page.md"
     if text is not None:
         page.write_text(text)
-    assert mutate.main(["--markdown", str(page)]) == 2
+    assert main(["--markdown", str(page)]) == 2
     assert "page.md" in capsys.readouterr().err

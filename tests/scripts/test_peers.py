@@ -8,6 +8,7 @@ import pytest
 
 from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.workloads import cases
+from tvm_stitch.testing.workloads.case import Case
 
 torch = pytest.importorskip("torch")
 
@@ -15,7 +16,7 @@ import _peers as peers  # noqa: E402
 
 
 @pytest.mark.parametrize("case", cases.cases("test"), ids=lambda case: case.name)
-def test_torch_function_equals_the_case(case: cases.Case) -> None:
+def test_torch_function_equals_the_case(case: Case) -> None:
     inputs = case.inputs(np.random.default_rng(4))
     with torch.no_grad():
         result = peers.torch_function(case.name, case.sizes)(*map(peers.to_torch, inputs))

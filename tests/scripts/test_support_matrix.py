@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The support matrix is what the compiler decides and the importers' tables have; a difference is noticed."""
+"""The support matrix has the compiler's decisions and the importers' tables. A difference is noticed."""
 
 from __future__ import annotations
 

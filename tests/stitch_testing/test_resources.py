@@ -14,7 +14,7 @@ needs_nvcc = pytest.mark.skipif(not resources.has_compiler(), reason="needs nvcc
 
 
 def tile(name: str, values: int, bounds: str = "") -> str:
-    """A kernel that holds ``values`` registers' worth of data across a barrier."""
+    """Build a kernel that holds ``values`` registers' worth of data across a barrier."""
     return (
         f'extern "C" __global__ void {bounds} {name}(const float* x, float* y) {{\n'
         f"  __shared__ float s[64]; float t[{values}]; float sum = 0.f;\n"

@@ -16,7 +16,10 @@ GIB = 1 << 30
 
 
 def children() -> set[str]:
-    """The children of this process, ended ones included that nobody has waited for. Other tests may have left some."""
+    """Return the children of this process, with ended ones that nobody has waited for.
+
+    Other tests may have left some.
+    """
     return {
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     }

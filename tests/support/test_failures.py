@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exception means, and what is told of it."""
+"""The meaning of an exception, and the text about it."""
 
 from __future__ import annotations
 

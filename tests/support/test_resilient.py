@@ -17,7 +17,7 @@ UNITS = {number: f"unit {number}" for number in range(6)}
 
 
 class Step:
-    """Fails with some units, or says that others failed; gives the excluded ones."""
+    """Fails with some units, or says that others failed, and gives the excluded ones."""
 
     def __init__(self, wrong: set[int] = frozenset(), known: set[int] = frozenset()):  # type: ignore[assignment]
         self.wrong, self.known, self.runs = wrong, known, 0

@@ -40,8 +40,8 @@ def dumped(args: argparse.Namespace) -> Iterator[None]:
         yield
         return
     from ..relax.dump import asked_dump, dumping
+    from ..relax.pass_table import PHASES
     from ..relax.phases import numbers_of
-    from ..relax.pipeline import PHASES
 
     with dumping(args.dump, args.dump_to):
         try:

@@ -230,9 +230,9 @@ def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Ex
 def _moved(alignment: Alignment, buffers: Buffers) -> dict[Buffer, Buffer]:
     """Return the buffers of inputs that are not where operators read them: values of an earlier stage, in scratch."""
     inputs = dict.fromkeys(alignment.graph.inputs)
-    found = [(b, t) for op in alignment.graph.operators for b, t in op.operand.items() if t in inputs]
-    found += [(b, t) for t, b in alignment.stand_ins.items()]
-    return {b: buffers.of(t) for b, t in found if not b.same_as(buffers.of(t))}
+    operands = [(b, t) for op in alignment.graph.operators for b, t in op.operand.items() if t in inputs]
+    operands += [(b, t) for t, b in alignment.stand_ins.items()]
+    return {b: buffers.of(t) for b, t in operands if not b.same_as(buffers.of(t))}
 
 
 def _from(moved: dict[Buffer, Buffer], index: Expr) -> Expr:

@@ -39,12 +39,12 @@ def float_of_masked(integer: Expr, value: Expr, dtype: str, on_device: bool = Tr
         return None
     bits = value if compat.dtype_of(value) == "uint32" else tir.Cast("uint32", value)
     joined = tir.bitwise_or(bits, compat.const(_OFFSET_BITS, "uint32"))
-    made = (
+    shifted = (
         tir.call_pure_extern("float32", _FROM_BITS, joined)
         if on_device
         else tir.reinterpret("float32", joined)
     )
-    return made - compat.float_const(float(_OFFSET), "float32")
+    return shifted - compat.float_const(float(_OFFSET), "float32")
 
 
 def is_exact(integer: Expr, dtype: str) -> bool:
@@ -79,8 +79,8 @@ def _is_float_of_masked(value: Expr) -> bool:
 
 def _mask(integer: Expr) -> int | None:
     """Return the mask that an integer is cut with, if it is one of at most 32 bits."""
-    found = [mask for mask in _numbers("and", integer) if mask >= 0]
-    return min(found) if found else None
+    masks = [mask for mask in _numbers("and", integer) if mask >= 0]
+    return min(masks) if masks else None
 
 
 def _numbers(operation: str, integer: Expr) -> list[int]:

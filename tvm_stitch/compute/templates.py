@@ -58,8 +58,8 @@ def tiles_of(
     target: Target, choices: Choices, product: Contraction | Convolution, packs: bool = True
 ) -> Tiles:
     """Return the tiles of an operator on a CPU. ``packs``: its weight is a constant, packed for an instruction."""
-    if not isinstance(product, Convolution) and (found := _matrix_tiles(target, choices, product, packs)):
-        return found
+    if not isinstance(product, Convolution) and (of_matrix := _matrix_tiles(target, choices, product, packs)):
+        return of_matrix
     if isinstance(product, Convolution):
         tiles = tiles_for_convolution(target, choices, product)
         left, right = product.data.source, product.weight

@@ -50,12 +50,12 @@ def moving_seconds(work: Work, device: DeviceModel) -> float:
     rate = device.bandwidth * device.choices.copy_share
     if work.grid:
         rate *= device.choices.resident_share if work.resident else device.choices.side_by_side_share
-    found = 0.0
+    total = 0.0
     for phase in work.phases:
         together = sum(load.bytes for load in phase)
         alone = max((load.bytes / load.share for load in phase), default=0.0)
-        found += max(together, alone) / rate
-    return found
+        total += max(together, alone) / rate
+    return total
 
 
 def seconds(work: Work, device: DeviceModel) -> float:

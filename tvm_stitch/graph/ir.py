@@ -177,7 +177,7 @@ def copied(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
     )
     operand = {buffer: tensors[t] for buffer, t in op.operand.items()}
     # ``replace`` of dataclasses takes three times as long, and large graphs are copied often.
-    made = Operator(
+    copy = Operator(
         op.name,
         tensors[op.output],
         op.spatial,
@@ -190,7 +190,7 @@ def copied(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
         op.identity,
         op.contraction,
     )
-    return wired(made)
+    return wired(copy)
 
 
 @dataclass(eq=False)

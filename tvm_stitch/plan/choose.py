@@ -48,9 +48,9 @@ def choose_plan(
     """
     config = config or StitchConfig()
     device = device.configured(config)
-    found = choose(graph, device, config, preferred) if device.is_gpu else None
-    if isinstance(found, Partition):
-        return verified(map_partition(found, device, config.grid_barriers))
+    chosen = choose(graph, device, config, preferred) if device.is_gpu else None
+    if isinstance(chosen, Partition):
+        return verified(map_partition(chosen, device, config.grid_barriers))
     return verified(plan_in_block(graph, device, config, preferred))
 
 
@@ -73,7 +73,7 @@ def choose(
     ]
     first, second = reversed(ways) if phases_first else ways
     try:
-        found = first()
+        chosen = first()
     except Misaligned as err:
         reasons = [str(err)]
         try:
@@ -82,9 +82,9 @@ def choose(
             reasons.append(str(other))
         row, grid = reversed(reasons) if phases_first else reasons
         raise Misaligned(f"{row}; grid-wide: {grid}") from None
-    if isinstance(found, Partition) or found.domain.flat or not same(found.domain.rows, 1):
-        return found
-    return _phases_of_a_row(graph, device, config, preferred) or found
+    if isinstance(chosen, Partition) or chosen.domain.flat or not same(chosen.domain.rows, 1):
+        return chosen
+    return _phases_of_a_row(graph, device, config, preferred) or chosen
 
 
 def _phases_of_a_row(
@@ -96,11 +96,11 @@ def _phases_of_a_row(
     if not idle and not _reads_again(plan):
         return None
     try:
-        found = grid_partition(graph, device, config.grid_barriers, preferred)
+        phases = grid_partition(graph, device, config.grid_barriers, preferred)
     except Misaligned:
         return None
     fewer = (1 - device.choices.phases_gain) * _bytes(plan)
-    return found if idle or _bytes(map_partition(found, device, config.grid_barriers)) <= fewer else None
+    return phases if idle or _bytes(map_partition(phases, device, config.grid_barriers)) <= fewer else None
 
 
 def _bytes(plan: KernelPlan) -> int:

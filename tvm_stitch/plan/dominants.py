@@ -47,7 +47,7 @@ def roots(graph: StitchGraph) -> Iterator[Operator]:
 def costly_broadcasts(graph: StitchGraph) -> list[Operator]:
     """Return the operators with a value that takes a heavy operator and is broadcast along rows, in order of
     reading."""
-    found: dict[Operator, None] = {}
+    broadcasts: dict[Operator, None] = {}
     heavy_below: dict[Tensor, bool] = {}
     for op in graph.operators:
         heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(
@@ -55,8 +55,8 @@ def costly_broadcasts(graph: StitchGraph) -> list[Operator]:
         )
         for a in op.accesses:
             if a.span is Span.LEADING and heavy_below.get(a.tensor, False) and a.tensor.producer is not None:
-                found[a.tensor.producer] = None
-    return list(found)
+                broadcasts[a.tensor.producer] = None
+    return list(broadcasts)
 
 
 def merge(
@@ -155,13 +155,13 @@ def placing_order(graph: StitchGraph, preferred: Collection[str] = ()) -> list[O
 
 def _below(op: Operator) -> set[Operator]:
     """Return the operators that an operator needs."""
-    found: set[Operator] = set()
+    below: set[Operator] = set()
     left = [op]
     while left:
         producers = [t.producer for t in left.pop().inputs if t.producer is not None]
-        left += [p for p in producers if p not in found]
-        found.update(producers)
-    return found
+        left += [p for p in producers if p not in below]
+        below.update(producers)
+    return below
 
 
 @dataclass(frozen=True)

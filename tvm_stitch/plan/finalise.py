@@ -27,13 +27,13 @@ def finalised(plan: KernelPlan, preferred: Collection[str] = ()) -> KernelPlan:
         plan: a plan of which all else is decided.
         preferred: names of operators to choose as the dominants of their groups.
     """
-    made = {stage: replace(stage, groups=_groups(stage, preferred)) for stage in plan.stages}
+    grouped = {stage: replace(stage, groups=_groups(stage, preferred)) for stage in plan.stages}
     retention = plan.retention
     if retention is not None:
-        retention = replace(retention, stages=tuple(made[stage] for stage in retention.stages))
+        retention = replace(retention, stages=tuple(grouped[stage] for stage in retention.stages))
     return replace(
         plan,
-        phases=tuple(tuple(made[stage] for stage in stages) for stages in plan.phases),
+        phases=tuple(tuple(grouped[stage] for stage in stages) for stages in plan.phases),
         retention=retention,
         variants=tuple(
             replace(v, stage=replace(v.stage, groups=_groups(v.stage, preferred))) for v in plan.variants
@@ -119,11 +119,11 @@ def _schemes(plan: KernelPlan) -> dict[Operator, Scheme]:
 
 def crossing_tensors(plan: KernelPlan) -> set[Tensor]:
     """Return the values of the graph that a stage reads without computing them: they come through device memory."""
-    made = {op.output for op in plan.graph.operators}
-    return {t for stage in plan.stages for t in _read_tensors(stage.slice) if t in made}
+    computed = {op.output for op in plan.graph.operators}
+    return {t for stage in plan.stages for t in _read_tensors(stage.slice) if t in computed}
 
 
-def _read_tensors(found: Slice) -> list[Tensor]:
+def _read_tensors(piece: Slice) -> list[Tensor]:
     """Return the tensors that a slice reads from device memory: of the whole graph, and partial results."""
-    inside = {op.output for op in found.copies}
-    return list(dict.fromkeys(t for op in found.copies for t in op.inputs if t not in inside))
+    inside = {op.output for op in piece.copies}
+    return list(dict.fromkeys(t for op in piece.copies for t in op.inputs if t not in inside))

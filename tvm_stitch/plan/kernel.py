@@ -104,23 +104,23 @@ class Stage:
     @property
     def levels(self) -> list[list[RowLoop]]:
         """The passes, in lists whose reductions are folded at once: those of a level, and rescaled sums of the next."""
-        found: list[list[RowLoop]] = []
+        levels: list[list[RowLoop]] = []
         for _, level in groupby(self.schedule.passes, key=lambda p: p.level):
             passes = list(level)
             if any(op in self.rescaled for p in passes for op in p.reduces):
-                found[-1] += passes
+                levels[-1] += passes
             else:
-                found.append(passes)
-        return found
+                levels.append(passes)
+        return levels
 
     @property
     def column_reductions(self) -> dict[int, list[Operator]]:
         """The reductions across rows that have a result for each column, by the number of columns."""
-        found: dict[int, list[Operator]] = {}
+        reductions: dict[int, list[Operator]] = {}
         for op, point in self.schedule.cross_row:
             if op.output.size != 1:
-                found.setdefault(static_extent(point.columns), []).append(op)
-        return found
+                reductions.setdefault(static_extent(point.columns), []).append(op)
+        return reductions
 
     @property
     def bound_weight(self) -> int:

@@ -88,8 +88,8 @@ def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
 def _retained_bytes(plan: KernelPlan, stage: Stage) -> int:
     """Return the bytes that a stage reads and that all blocks find on chip."""
     kept = plan.retention
-    found = kept is not None and stage in kept.stages[1:]
-    return plan.shared_grid.blocks * kept.tasks * kept.bytes if kept is not None and found else 0
+    is_retained = kept is not None and stage in kept.stages[1:]
+    return plan.shared_grid.blocks * kept.tasks * kept.bytes if kept is not None and is_retained else 0
 
 
 def finished_bytes(plan: KernelPlan, phase: int) -> Size:
@@ -114,11 +114,11 @@ def _totals(plan: KernelPlan, stage: Stage) -> set[Tensor]:
 
 def _points_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]:
     """Return, by tensor, the points at which operators read it, each with the operator's own."""
-    found: dict[Tensor, list[tuple[Point, Point | None]]] = {}
+    points_of: dict[Tensor, list[tuple[Point, Point | None]]] = {}
     for (op, at), points in stage.alignment.reads.items():
         for access, point in zip(op.accesses, points):
-            found.setdefault(access.tensor, []).append((at, point))
-    return found
+            points_of.setdefault(access.tensor, []).append((at, point))
+    return points_of
 
 
 def _elements_read(stage: Stage, tensor: Tensor, points: Iterable[tuple[Point, Point | None]]) -> Size:
@@ -158,8 +158,8 @@ def _points(stage: Stage, tensor: Tensor, point: Point) -> Size:
     rows = size_of(stage.alignment.domain.rows)
     columns = size_of(point.columns) if point.per_column else 1
     both = rows * columns
-    found = {At.FULL: both, At.ROW: rows, At.COLUMN: columns, At.ONE: 1, At.INDEX: both}
-    return _least(found[point.at], size_of(tensor.size))
+    counts = {At.FULL: both, At.ROW: rows, At.COLUMN: columns, At.ONE: 1, At.INDEX: both}
+    return _least(counts[point.at], size_of(tensor.size))
 
 
 def _least(a: Size, b: Size) -> Size:

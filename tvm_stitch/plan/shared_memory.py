@@ -97,10 +97,10 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
         if plan.grid is None:
             return replace(stage, layout=_of_stage(stage, shared.padding))
         unused = shared.padding if plan.retention is None else 0
-        made = StageLayout(
+        layout = StageLayout(
             column_sums=_column_sums(stage, name, unused), matrix=_matrix(stage, plan.device, name, unused)
         )
-        return replace(stage, layout=made)
+        return replace(stage, layout=layout)
 
     new = {
         stage: laid_out(stage, f"{f}_{k}")
@@ -142,7 +142,7 @@ def _own(plan: KernelPlan) -> dict[Tensor, SharedBuffer]:
     buffers: list[SharedBuffer] = []
     busy: list[int] = []  # the last phase that reads a buffer
     position: dict[Tensor, int] = {}
-    for tensor, phase in sorted(plan.crossing.shared.items(), key=lambda made: made[1]):
+    for tensor, phase in sorted(plan.crossing.shared.items(), key=lambda entry: entry[1]):
         elements, dtype = static_extent(tensor.size), own_dtype(tensor)
         k = next((k for k, b in enumerate(buffers) if busy[k] < phase and b.dtype == dtype), len(buffers))
         if k == len(buffers):
@@ -156,15 +156,15 @@ def _own(plan: KernelPlan) -> dict[Tensor, SharedBuffer]:
 
 def own_dtype(tensor: Tensor) -> str:
     """Return the type in which a block keeps a value: a half type if the value is rounded to it, else as computed."""
-    made = tensor.producer
-    rounded = made is not None and not made.is_reduce and compat.kind(made.value) == "Cast"
+    producer = tensor.producer
+    rounded = producer is not None and not producer.is_reduce and compat.kind(producer.value) == "Cast"
     return tensor.dtype if rounded and tensor.dtype in HALF else compute_dtype(tensor.dtype)
 
 
 def _of_stage(stage: Stage, unused: int) -> StageLayout:
     """Return the layout of a stage that is a kernel of its own, with ``unused`` bytes behind its first buffer."""
     m, sched = stage.row_mapping, stage.schedule
-    found = StageLayout(slots=cluster_slots(stage))
+    layout = StageLayout(slots=cluster_slots(stage))
     if m.workers:
         patches = {leaf: _copied_patch(stage, leaf) for leaf in m.transposed}
         columns = {
@@ -173,13 +173,13 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
         }
         patch = patches[m.transposed[0]]
         patches[m.transposed[0]] = replace(patch, buffer=replace(patch.buffer, unused=unused))
-        return replace(found, copied_patches=patches, shared_columns=columns)
+        return replace(layout, copied_patches=patches, shared_columns=columns)
     if m.transposed:  # Each patch uses the memory of the one before, so the largest must have the padding.
         return replace(
-            found, loaded_patches={leaf: _loaded_patch(stage, leaf, unused) for leaf in m.transposed}
+            layout, loaded_patches={leaf: _loaded_patch(stage, leaf, unused) for leaf in m.transposed}
         )
     if not m.shared:
-        return found
+        return layout
     copied = dict(_copies(stage)) if m.async_copies else {}
     staged = dict(_staged(stage, copied))
     if copied:
@@ -188,7 +188,7 @@ def _of_stage(stage: Stage, unused: int) -> StageLayout:
     elif staged:
         key = next(iter(staged))
         staged[key] = replace(staged[key], unused=unused)
-    return replace(found, copies=copied, staged=staged)
+    return replace(layout, copies=copied, staged=staged)
 
 
 def _loaded_patch(stage: Stage, leaf: Leaf, unused: int) -> LoadedPatch:
@@ -260,13 +260,13 @@ def _column_sums(stage: Stage, name: str, unused: int) -> dict[Operator, SharedB
     m = stage.row_mapping
     if m.rows_per_block == 1:
         return {}
-    found: dict[Operator, SharedBuffer] = {}
+    buffers: dict[Operator, SharedBuffer] = {}
     for extent, ops in stage.column_reductions.items():
         elements = m.block * m.of(extent).vector
         for i, op in enumerate(ops):
             dtype = exchanged_dtype(op.output.dtype)
-            found[op] = SharedBuffer(f"slots_{name}_{extent}_{i}", elements, dtype, 0 if i else unused)
-    return found
+            buffers[op] = SharedBuffer(f"slots_{name}_{extent}_{i}", elements, dtype, 0 if i else unused)
+    return buffers
 
 
 def _matrix(stage: Stage, device: DeviceModel, name: str, unused: int) -> SharedBuffer | None:

@@ -64,20 +64,20 @@ class Cut:
 
 def slice_operators(cut: Cut, roots: Iterable[Operator], phase: int) -> list[Operator]:
     """Return all operators that the roots need in a phase, producers first, not looking behind global values."""
-    found: dict[Operator, None] = {}
+    operators: dict[Operator, None] = {}
 
     def visit(op: Operator) -> None:
-        if op in found:
+        if op in operators:
             return
         for tensor in op.inputs:
             producer = cut.producer.get(tensor)
             if producer is not None and cut.ready.get(tensor, phase + 1) > phase:
                 visit(producer)
-        found[op] = None
+        operators[op] = None
 
     for root in roots:
         visit(root)
-    return list(found)
+    return list(operators)
 
 
 def slice_graph(

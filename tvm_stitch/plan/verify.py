@@ -34,9 +34,9 @@ def verified(plan: KernelPlan) -> KernelPlan:
     Raises:
         WrongPlan: when it has problems. The message names the first ones.
     """
-    if found := problems(plan):
-        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-        raise WrongPlan(f"the plan of {plan.graph.name} is wrong: {'; '.join(found[:3])}{more}")
+    if broken := problems(plan):
+        more = f" (and {len(broken) - 3} more)" if len(broken) > 3 else ""
+        raise WrongPlan(f"the plan of {plan.graph.name} is wrong: {'; '.join(broken[:3])}{more}")
     return plan
 
 
@@ -55,21 +55,21 @@ def _stages(plan: KernelPlan) -> list[tuple[int, Stage]]:
 
 def _reads(stage: Stage) -> list[Tensor]:
     """Return the tensors of the whole graph that a stage loads: its operators read them, and none produces them."""
-    made = {op.output for op in stage.slice.copies}
-    return list(dict.fromkeys(t for op in stage.slice.copies for t in op.inputs if t not in made))
+    computed = {op.output for op in stage.slice.copies}
+    return list(dict.fromkeys(t for op in stage.slice.copies for t in op.inputs if t not in computed))
 
 
 def _writes(plan: KernelPlan) -> dict[Tensor, list[int]]:
     """Return the phases in which each value is written to device memory."""
-    found: dict[Tensor, list[int]] = {}
+    writers: dict[Tensor, list[int]] = {}
     for f, stage in _stages(plan):
         for op in [] if stage.slice.replicated else stage.slice.stored:
-            found.setdefault(op.output, []).append(f)
+            writers.setdefault(op.output, []).append(f)
         exchanged = stage.slice.roots if stage.exchange is CrossBlockReduction.GRID else ()
         for op in (*stage.slice.cross_row, *(op for op in exchanged if op.is_reduce)):
             if op in plan.crossing.partials:
-                found.setdefault(plan.crossing.partials[op], []).append(f)
-    return found
+                writers.setdefault(plan.crossing.partials[op], []).append(f)
+    return writers
 
 
 def _ready(plan: KernelPlan) -> dict[Tensor, int]:
@@ -84,13 +84,13 @@ def _ready(plan: KernelPlan) -> dict[Tensor, int]:
 def _order(plan: KernelPlan) -> Iterator[str]:
     """Check that every value that a stage reads is an input, or written in an earlier phase."""
     inputs, ready = set(plan.graph.inputs), _ready(plan)
-    made: set[Tensor] = set()  # by replicated stages so far
+    replicated: set[Tensor] = set()  # by replicated stages so far
     for f, stage in _stages(plan):
         for t in _reads(stage):
-            if t in plan.crossing.shared and t not in made:
+            if t in plan.crossing.shared and t not in replicated:
                 yield f"phase {f} reads {t!r} before every block has evaluated it"
         if stage.slice.replicated:
-            made |= {op.output for op in stage.slice.stored}
+            replicated |= {op.output for op in stage.slice.stored}
         if stage.slice.phase != f:
             yield f"a stage of phase {stage.slice.phase} stands in phase {f}"
         for t in _reads(stage):
@@ -127,14 +127,14 @@ def _loops(plan: KernelPlan) -> Iterator[str]:
     """Check that loops of its stage make every reduction and output, and that reductions are complete when read."""
     for f, stage in _stages(plan):
         sched = stage.schedule
-        made = [
+        computed = [
             op for p in sched.passes for op in (*p.reduces, *(key[0] for key in (*p.outputs, *p.cross_row)))
         ]
-        made += [op for op, _ in sched.final_cross_row]
-        made += [op for op, _ in sched.row_outputs if not op.is_reduce]
-        for op in {op for op, _ in stage.alignment.roots} | set(made):
-            if made.count(op) != 1:
-                yield f"phase {f} makes {op.name} {made.count(op)} times"
+        computed += [op for op, _ in sched.final_cross_row]
+        computed += [op for op, _ in sched.row_outputs if not op.is_reduce]
+        for op in {op for op, _ in stage.alignment.roots} | set(computed):
+            if computed.count(op) != 1:
+                yield f"phase {f} makes {op.name} {computed.count(op)} times"
         if [p.level for p in sched.passes] != sorted(p.level for p in sched.passes):
             yield f"phase {f} has its passes out of order"
         yield from _early(f, stage)
@@ -174,19 +174,19 @@ def _reductions_read(stage: Stage, start: list[Key], known: set[Key]) -> Iterato
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
     """Return the phases from the one that writes a value to the last that reads it."""
-    found = {}
+    lives = {}
     for t, phases in _writes(plan).items():
         last = max([*phases, *(f for f, stage in _stages(plan) if t in _reads(stage))])
-        found[t] = (min(phases), last)
+        lives[t] = (min(phases), last)
     for op, f in plan.crossing.scalars.items():
         partial = plan.crossing.partials[op]
-        if partial not in found:
+        if partial not in lives:
             continue
         readers = [g for g, stage in _stages(plan) if op.output in _reads(stage)]
         # Separate kernels finish totals anew, and resident blocks keep them.
         last = max([f + 1, *readers]) if not plan.cooperative else f + 1
-        found[partial] = (found[partial][0], max(found[partial][1], last))
-    return found
+        lives[partial] = (lives[partial][0], max(lives[partial][1], last))
+    return lives
 
 
 def _scratch(plan: KernelPlan) -> Iterator[str]:

@@ -16,7 +16,7 @@ import tvm
 from ..compat.attributes import carried, carried_value
 from ..plan.kernel import KernelPlan
 from ..report.flow import Flow
-from ..scope.identify import Boundary
+from ..scope.identified import Boundary
 from ..support.resilient import Reasons
 
 ATTRIBUTE = "tvm_stitch.decisions"
@@ -52,18 +52,18 @@ class Decisions:
 
     def refused(self) -> dict[str, str]:
         """Return by name what is left to TVM, with the reasons. Names that are taken get a number."""
-        found: dict[str, str] = {}
+        refusals: dict[str, str] = {}
         for reasons in self.excluded.values():
-            add_all(found, reasons)
-        add_all(found, self.left.items())
-        return found
+            add_all(refusals, reasons)
+        add_all(refusals, self.left.items())
+        return refusals
 
 
 def decisions_of(mod: tvm.IRModule) -> Decisions:
     """Return the decisions about a module."""
     attribute = mod.attrs[ATTRIBUTE] if mod.attrs is not None and ATTRIBUTE in mod.attrs else None
-    found = carried_value(attribute) if attribute is not None else None
-    return found if found is not None else Decisions()
+    decisions = carried_value(attribute) if attribute is not None else None
+    return decisions if decisions is not None else Decisions()
 
 
 def decided(mod: tvm.IRModule, **more: Any) -> tvm.IRModule:
@@ -111,8 +111,8 @@ def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
 
 def fresh(name: str, taken: Any, numbered: str = "{} ({})") -> str:
     """Return the name, with a number in the form of ``numbered`` if it is taken."""
-    number, found = 1, name
-    while found in taken:
+    number, fresh_name = 1, name
+    while fresh_name in taken:
         number += 1
-        found = numbered.format(name, number)
-    return found
+        fresh_name = numbered.format(name, number)
+    return fresh_name

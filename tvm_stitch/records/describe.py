@@ -20,7 +20,7 @@ from ..plan.shared_memory import shared_bytes
 from ..report.kernel import Kernel
 from ..report.report import Report
 from ..report.words import count_of
-from ..scope.identify import Boundary
+from ..scope.identified import Boundary
 
 
 def report_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..plan.kernel import KernelPlan
 from ..report.flow import Flow
 from ..report.report import Report
-from ..scope.identify import Boundary
+from ..scope.identified import Boundary
 from .decisions import Decisions, add_all, fresh
 from .describe import report_of
 

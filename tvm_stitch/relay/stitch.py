@@ -53,13 +53,13 @@ def stitch(
     return without_decisions(stitched)
 
 
-def _with_refused_templates(found: Decisions) -> Decisions:
+def _with_refused_templates(decisions: Decisions) -> Decisions:
     """Return the decisions with the scopes that no template could compute recorded as TVM's, like other matmuls."""
     excluded: dict[str, Reasons] = {}
-    computed = dict(found.computed)
-    for scope, reasons in found.excluded.items():
+    computed = dict(decisions.computed)
+    for scope, reasons in decisions.excluded.items():
         excluded[scope] = tuple((name, reason) for name, reason in reasons if name == scope)
         for name, reason in reasons:
             if name != scope:  # of ComputeTemplates: stitch ops have the names of their scopes
                 computed[fresh(name, computed)] = f"TVM: {reason}"
-    return replace(found, excluded=excluded, computed=computed)
+    return replace(decisions, excluded=excluded, computed=computed)

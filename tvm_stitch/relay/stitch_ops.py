@@ -15,7 +15,7 @@ from ..config import StitchConfig, checked_config
 from ..records.decisions import decided, decisions_of, fresh
 from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
-from ..scope.identify import Identified, Scope
+from ..scope.identified import Identified, Scope
 from ..scope.node import Node, Value
 from ..support.failures import raise_where_strict, reason_of
 from ..support.interrupts import check

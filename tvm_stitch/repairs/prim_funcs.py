@@ -16,9 +16,9 @@ def with_prim_funcs(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tv
     updates = {}
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
-            made = rewrite(gvar.name_hint, func)
-            if made is not None and not made.same_as(func):
-                updates[gvar] = made
+            rewritten = rewrite(gvar.name_hint, func)
+            if rewritten is not None and not rewritten.same_as(func):
+                updates[gvar] = rewritten
     if not updates:
         return mod
     mod = mod.clone()

@@ -14,7 +14,8 @@ from ..plan.iteration.index_space import IndexSpaces
 from ..support.resilient import Reasons, resilient
 from .epilogue import EpilogueRules, no_template
 from .estimate import KernelEstimate, estimate_kernel, in_block
-from .identify import Excluded, Identified, identify, none_excluded
+from .identified import Identified
+from .identify import Excluded, identify, none_excluded
 from .node import Node, NodeKind
 
 if TYPE_CHECKING:

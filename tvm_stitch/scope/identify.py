@@ -8,20 +8,19 @@ Scopes that leave more kernels to TVM than they save are given up. Every refusal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..config import StitchConfig
 from ..cost.choices import Choices
 from ..graph.ir import StitchGraph
-from ..support.errors import StitchError
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
 from .estimate import Estimator, in_block
 from .horizontal import fuse_horizontally
+from .identified import Boundary, Identified, Scope, inputs_of
 from .merging import Merger
-from .node import Node, NodeKind, Value
+from .node import Node, NodeKind
 from .prologue import find_prologues, is_border, is_moved
 from .quotient import Quotient
 from .weigh import MORE_KERNELS, Weigher
@@ -32,72 +31,6 @@ Excluded = Callable[[Sequence[Node], StitchGraph], bool]
 def none_excluded(_nodes: Sequence[Node], _graph: StitchGraph) -> bool:
     """Return False for every scope: none is left to TVM."""
     return False
-
-
-@dataclass
-class Scope:
-    """A stitch op under construction: its nodes, the values that enter and leave it, and its graph."""
-
-    nodes: list[Node]
-    inputs: list[Value]
-    outputs: list[Value]
-    graph: StitchGraph
-
-
-@dataclass
-class Boundary:
-    """An edge outside of all kernels, with the reason. ``edge`` holds the indices of the nodes at its ends."""
-
-    producer: str
-    consumer: str
-    reason: str
-    edge: tuple[int, int] = (-1, -1)
-
-
-@dataclass
-class Identified:
-    """The result: scopes, matmul epilogues left to TVM, every unit in an executable order, and the boundaries.
-
-    ``left`` names the calls that no scope could take, with the reason. Compute-intensive calls are not among them.
-    ``users`` holds the indices of the nodes that read a value. ``views`` are the reshapes that must become views,
-    whatever TVM would fuse them with.
-    """
-
-    scopes: list[Scope]
-    epilogues: list[list[Node]]
-    order: list[list[Node]]
-    boundaries: list[Boundary] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
-
-    users: Mapping[Value, Sequence[int]] = field(default_factory=dict)
-    views: Set[Node] = frozenset()
-
-    def checked_left(self, config: StitchConfig) -> dict[str, str]:
-        """Return the calls left to TVM and the reasons, by name.
-
-        Raises:
-            StitchError: in strict mode, if there are any.
-        """
-        if config.strict and self.left:
-            name, reason = next(iter(self.left.items()))
-            raise StitchError(f"{name} cannot be stitched: {reason}")
-        return self.left
-
-    def interface(self, nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
-        """Return the values that nodes read from outside, and their results that are used outside."""
-        inside = {n.index for n in nodes}
-        leaving = [
-            v
-            for n in nodes
-            for v in n.outputs
-            if v in n.escapes or any(i not in inside for i in self.users.get(v, ()))
-        ]
-        return _inputs(nodes), leaving
-
-
-def _inputs(nodes: Sequence[Node]) -> list[Value]:
-    computed = {v for n in nodes for v in n.outputs}
-    return list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in computed))
 
 
 def identify(
@@ -388,7 +321,7 @@ class _Identifier:
                 continue
             leaving = self.merger.outputs(members)
             outputs = [v for n in nodes for v in n.outputs if v in leaving]
-            scopes.append(Scope(nodes, _inputs(nodes), outputs, compose(nodes, leaving)))
+            scopes.append(Scope(nodes, inputs_of(nodes), outputs, compose(nodes, leaving)))
         left = {self.nodes[i].name: why for i, why in self.declined.items()}
         left |= {n.name: n.reason for n in self.nodes if n.kind is NodeKind.OPAQUE and n.is_call}
         views = {self.nodes[i] for i in self.views}

@@ -126,13 +126,13 @@ def _address_space() -> int:
 
 def _read(file: int, end: float | None) -> bytes:
     """Return all bytes that the child writes until a moment of ``time.monotonic``."""
-    found = b""
+    received = b""
     while end is None or time.monotonic() < end:
         if select.select([file], [], [], None if end is None else max(0, end - time.monotonic()))[0]:
             piece = os.read(file, 1 << 16)
             if not piece:
-                return found
-            found += piece
+                return received
+            received += piece
     raise ChildFailed("it takes too much time")
 
 

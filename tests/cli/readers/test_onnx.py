@@ -67,7 +67,7 @@ def test_shapes_that_do_not_fit(padded: Path, capfd: pytest.CaptureFixture[str])
 
 
 def saved(path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], output: str) -> Path:
-    """A model of one float result."""
+    """Return a model of one float result."""
     sizes = {"y": [1, 1, 2], "d": [1], "z": [2]}[output]
     graph = helper.make_graph(
         nodes, "g", inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, sizes)]
@@ -80,7 +80,7 @@ def saved(path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoPr
 def test_an_operator_that_the_importer_does_not_know(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One line names it and says what to do; shapes, which would not help, are not asked for."""
+    """One line names it and says what to do. The line does not ask for shapes, which would not help."""
     info = helper.make_tensor_value_info
     det = helper.make_node("Det", ["x"], ["d"], name="volume")
     one = saved(tmp_path / "one.onnx", [det], [info("x", TensorProto.FLOAT, ["t", 2, 2])], "d")
@@ -91,7 +91,7 @@ def test_an_operator_that_the_importer_does_not_know(
 
 
 def test_names_that_are_no_identifiers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Nobody is told that TVM's importer renames them."""
+    """No message says that TVM's importer renames them."""
     name = "in put\nfile:0=../x"
     x = helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
     path = saved(tmp_path / "m.onnx", [helper.make_node("Softmax", [name], ["z"])], [x], "z")

@@ -77,7 +77,7 @@ def test_explain_names_modules(program: Path, capfd: pytest.CaptureFixture[str])
 
 
 def test_bench_compares_with_pytorch(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In bfloat16 here; other tests have float32, and float16."""
+    """The test has bfloat16. Other tests have float32, and float16."""
     arguments = ("--shape", "x_0=6,16", "--repeats", 2, "--json", "--precision", "bfloat16")
     code, stdout, _ = run(capfd, "bench", program, *arguments)
     data = json.loads(stdout)

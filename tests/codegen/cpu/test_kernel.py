@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU kernels against float64 NumPy: every kind of tail, dtypes, symbolic extents, and what LLVM gets."""
+"""CPU kernels against float64 NumPy: every kind of tail, dtypes, and symbolic extents."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
@@ -16,99 +15,15 @@ from tvm.relax import op as R
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
-from stitch_testing.reference import relax as reference
-from tvm_stitch import StitchConfig
+from tests.codegen.cpu.compiled import F32, MOVES, TOLERANCE, Compiled, build, check, draw, softmax
 from tvm_stitch.codegen.cpu.half import round_bfloat16
 from tvm_stitch.codegen.cpu.kernel import emit_cpu
 from tvm_stitch.device import device_model
 from tvm_stitch.graph import read
-from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
+from tvm_stitch.plan.cpu.tile import Split
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.relax.pipeline import Recorder, pipeline, planning_passes
-from tvm_stitch.testing.workloads.cases import Case, cases
-
-TOLERANCE = {
-    "float32": (3e-5, 3e-5),
-    "float16": (4e-3, 4e-3),
-    "bfloat16": (3e-2, 3e-2),
-    "float64": (1e-12, 1e-12),
-}
-F32 = "float32"
-Body = Callable[..., Sequence[relax.Expr]]
-
-
-def build(shapes: Sequence[Sequence[Any]], dtypes: Sequence[str], body: Body) -> tvm.IRModule:
-    """A module whose ``main`` takes tensors and returns what ``body(emit, *tensors)`` lists."""
-    builder = relax.BlockBuilder()
-    params = [
-        relax.Var(f"a{i}", relax.TensorType(shape, dtype))
-        for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            outputs = [builder.emit_output(value) for value in body(builder.emit, *params)]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    return builder.get()
-
-
-def draw(shape: Sequence[int], dtype: str) -> np.ndarray:
-    rng = np.random.default_rng(abs(hash((tuple(shape), dtype == "bool"))) % 2**32)
-    if dtype == "bool":
-        return rng.random(shape) < 0.7
-    if dtype.startswith(("int", "uint")):
-        return rng.integers(0 if dtype.startswith("u") else -9, 10, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(F32).astype(np.dtype(dtype))
-
-
-class Compiled:
-    """A module compiled with stitching, and the plans of its kernels."""
-
-    def __init__(self, mod: tvm.IRModule, target: Any = "llvm"):
-        target = tvm.target.Target(target)
-        recorder = Recorder()
-        self.mod = mod
-        self.executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, None, recorder))
-        assert not recorder.declined, recorder.declined
-        self.plans: list[KernelPlan] = list(recorder.plans.values())
-        self.mappings = [cast(CpuMapping, plan.stage.mapping) for plan in self.plans]
-        self.main = relax.VirtualMachine(self.executable, tvm.cpu())["main"]
-
-    def check(self, inputs: Sequence[np.ndarray], tolerance: dict | None = None) -> None:
-        """Compare a run with the reference."""
-        found = self.main(*[tvm.runtime.tensor(a) for a in inputs])
-        outputs = [found.numpy()] if hasattr(found, "numpy") else [t.numpy() for t in found]
-        with np.errstate(all="ignore"):
-            expected = reference.evaluate(self.mod, inputs)
-        assert not reference.mismatches(outputs, expected, tolerance or TOLERANCE)
-
-    @property
-    def source(self) -> str:
-        """The LLVM IR."""
-        found = [self.executable.mod, *self.executable.mod.imports]
-        return "\n".join(m.inspect_source("ll") for m in found if m.kind == "llvm")
-
-
-def check(shapes: Any, dtypes: Sequence[str], body: Body, tolerance: dict | None = None) -> Compiled:
-    """Compile for static shapes, run once, compare."""
-    compiled = Compiled(build(shapes, dtypes, body))
-    compiled.check([draw(s, d) for s, d in zip(shapes, dtypes, strict=True)], tolerance)
-    return compiled
-
-
-def softmax(axis: int) -> Body:
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        shifted = emit(R.subtract(x, emit(R.max(x, axis=axis, keepdims=True))))
-        raised = emit(R.exp(shifted))
-        return [emit(R.divide(raised, emit(R.sum(raised, axis=axis, keepdims=True))))]
-
-    return body
-
-
-def test_vectors_are_no_memory_of_the_runtime() -> None:
-    """What a kernel holds for its lanes lies on the stack, where LLVM makes registers of it."""
-    source = check([(64, 100)], [F32], softmax(1)).source
-    assert "fmul <" in source and not re.search(r"@(__)?TVMBackendAllocWorkspace,", source)
+from tvm_stitch.testing.workloads.case import Case
+from tvm_stitch.testing.workloads.cases import cases
 
 
 @pytest.mark.parametrize("case", [c for c in cases("test") if not c.matmuls], ids=lambda c: c.name)
@@ -236,60 +151,6 @@ def test_integers_and_casts() -> None:
     check([(9, 77)], [F32], lambda e, x: [e(op(x)) for op in (R.round, R.floor, R.ceil, R.trunc, R.sign)])
 
 
-def one() -> relax.Expr:
-    return relax.const(1.0, F32)
-
-
-MOVES: dict[str, tuple[list[tuple[int, ...]], Body]] = {
-    "transpose": ([(9, 77)], lambda e, x: [e(R.exp(e(R.permute_dims(x, [1, 0]))))]),
-    "large transpose": ([(200, 130)], lambda e, x: [e(R.add(e(R.permute_dims(x, [1, 0])), one()))]),
-    "heads": ([(2, 8, 12, 16)], lambda e, x: [e(R.add(e(R.permute_dims(x, [0, 2, 1, 3])), one()))]),
-    "reshape": ([(6, 35)], lambda e, x: [e(R.exp(e(R.reshape(x, (10, 21)))))]),
-    "concat": ([(9, 30), (9, 47)], lambda e, x, y: [e(R.exp(e(R.concat([e(R.tanh(x)), y], axis=1))))]),
-    "concat outer": ([(9, 30), (4, 30)], lambda e, x, y: [e(R.exp(e(R.concat([e(R.tanh(x)), y], axis=0))))]),
-    "concat softmax": (
-        [(9, 30), (9, 47)],
-        lambda e, x, y: softmax(-1)(e, e(R.concat([e(R.tanh(x)), y], axis=1))),
-    ),
-    "concat short": (
-        [(3, 5), (3, 5), (3, 5)],
-        lambda e, x, y, z: [e(R.add(e(R.concat([x, y, z], axis=1)), one()))],
-    ),
-    "concat of one row's parts": (
-        [(1, 5), (1, 5)],
-        lambda e, x, y: [e(R.add(e(R.concat([x, y], axis=1)), one()))],
-    ),
-    # Math below conditions that differ between rows, and between the lanes of a vector.
-    "concat sines": (
-        [(9, 11), (9, 11)],
-        lambda e, x, y: [e(R.concat([e(R.sin(x)), e(R.power(y, x))], axis=0))],
-    ),
-    "many parts": (
-        [(7, 3)] * 12,
-        lambda e, *xs: [e(R.add(e(R.concat([e(R.sin(x)) for x in xs], axis=1)), one()))],
-    ),
-    "pad": ([(9, 30)], lambda e, x: [e(R.exp(e(R.nn.pad(x, (1, 2, 3, 4)))))]),
-    "pad image": ([(2, 3, 40, 41)], lambda e, x: [e(R.add(e(R.nn.pad(x, (0, 0, 0, 0, 1, 1, 1, 1))), one()))]),
-    "halves": (
-        [(9, 86)],
-        lambda e, x: [
-            e(
-                R.multiply(
-                    e(R.strided_slice(x, [1], [0], [43])), e(R.exp(e(R.strided_slice(x, [1], [43], [86]))))
-                )
-            )
-        ],
-    ),
-    "every second": ([(9, 86)], lambda e, x: [e(R.exp(e(R.strided_slice(x, [1], [0], [86], [2]))))]),
-    "broadcasts": (
-        [(4, 1, 9), (1, 5, 9), (4, 5, 1)],
-        lambda e, x, y, z: [e(R.add(e(R.multiply(x, y)), e(R.exp(z))))],
-    ),
-    "channels": ([(3, 5, 7, 7), (5, 1, 1)], lambda e, x, y: [e(R.nn.relu(e(R.add(x, y))))]),
-    "narrow": ([(1000, 3), (3,)], lambda e, x, y: [e(R.nn.relu(e(R.add(x, y))))]),
-}
-
-
 @pytest.mark.parametrize("name", MOVES)
 def test_data_movement(name: str) -> None:
     shapes, body = MOVES[name]
@@ -345,59 +206,6 @@ def test_a_symbolic_row_and_one_behind_it(size: int) -> None:
     for rows in (0, 1, 3, 4, 5, 33, 700):
         for compiled in (plain, computed):
             compiled.check([draw((2, rows, size), F32), draw((2, 1, size), F32)])
-
-
-# What LLVM gets.
-
-VECTOR_STORE = re.compile(r"store <(8|16|32) x float>")
-LIBM = re.compile(r"call [^\n]*@(expf?|tanhf?|erff?|logf?|powf?|exp2f?)\(")
-
-
-@pytest.mark.parametrize("name", ["softmax_add_layer_norm_gelu", "lstm_cell", "swiglu", "log_softmax"])
-def test_inner_loops_are_vector_code(name: str) -> None:
-    case = next(c for c in cases("test") if c.name == name)
-    source = Compiled(case.build()).source
-    assert VECTOR_STORE.search(source)
-    assert not LIBM.search(source)
-
-
-def test_lanes_over_rows_are_vector_code() -> None:
-    compiled = check([(2, 6, 64)], [F32], softmax(1))
-    assert compiled.mappings[0].lanes is Lanes.ROWS
-    assert VECTOR_STORE.search(compiled.source) and not LIBM.search(compiled.source)
-
-
-@pytest.mark.parametrize("channels", [8, 24, 64, 65])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_pooling_with_channels_last_is_vector_code(batch: int, channels: int) -> None:
-    """Whether a tap lies in the padding is asked once a vector; ``unroll`` stands where lanes would branch apart."""
-
-    def body(emit: Callable, x: relax.Expr, scale: relax.Expr) -> list[relax.Expr]:
-        scaled = emit(R.nn.relu(emit(R.multiply(x, scale))))
-        return [emit(R.nn.max_pool2d(scaled, (3, 3), (2, 2), (1, 1), layout="NHWC"))]
-
-    shapes = [(batch, 15, 14, channels), (channels,)]
-    compiled = Compiled(build(shapes, [F32] * 2, body))
-    assert compiled.mappings[0].lanes is Lanes.ROWS
-    x, scale = (draw(shape, F32) for shape in shapes)
-    padded = np.pad(np.maximum(x * scale, 0), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
-    found = compiled.main(tvm.runtime.tensor(x), tvm.runtime.tensor(scale)).numpy()
-    np.testing.assert_array_equal(found, windows.max((-1, -2)))
-    with tvm.target.Target("llvm"):
-        passes = planning_passes(tvm.target.Target("llvm"), StitchConfig())
-        scheduled = tvm.transform.Sequential(passes)(build(shapes, [F32] * 2, body)).script()
-    assert "T.vectorized" in scheduled and "T.unroll" not in scheduled
-
-
-def test_conditions_are_resolved_by_parts() -> None:
-    compiled = check(*_shapes("concat"), MOVES["concat"][1])
-    assert compiled.mappings[0].inner[693].cuts == (0, 30, 77)
-    assert VECTOR_STORE.search(compiled.source) and not LIBM.search(compiled.source)
-
-
-def _shapes(name: str) -> tuple[list[tuple[int, ...]], list[str]]:
-    return MOVES[name][0], [F32] * len(MOVES[name][0])
 
 
 def test_large_rows_share_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tvm_stitch.compat import tir
 
 
 def compiled(rows: Any, columns: Any, side: int, shape: tuple[int, int], params: list[Any]) -> Any:
-    """A function of <rows, stride> and <columns, stride> buffers, flat."""
+    """Return a function of <rows, stride> and <columns, stride> buffers, flat."""
     source, to = (tir.decl_buffer([size], "float32", name) for size, name in zip(shape, "xy"))
     strides = [shape[0] // ROWS, shape[1] // COLUMNS]
     with B.kernel() as body:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of weights against float64: every kind of weight, tails, blocks; and what LLVM gets."""
+"""Rows of weights against float64: every kind of weight, tails, blocks, and the code that LLVM gets."""
 
 from __future__ import annotations
 

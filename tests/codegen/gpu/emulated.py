@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a graph of one kernel in the emulator, on fresh random inputs, beside float64."""
+"""Run a graph of one kernel in the emulator, on fresh random inputs, next to float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2
 
 
 def checked(body: Any, tolerance: dict[str, tuple[float, float]], *specs: Any) -> str:
-    """The code of the one kernel, which is right."""
+    """Return the code of the one kernel, and check its results."""
     mod = build(body, *specs)
     rng = np.random.default_rng()
     inputs = [(rng.standard_normal(shape) * 4).astype(np.dtype(dtype)) for shape, dtype in specs]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers that device functions get by address keep all their elements in TVM's own lowering.
 
-TVM trims a buffer after the last element that it sees read or written. What a device function reads or writes behind
-the address of an element, it does not see. Compilers may do anything with what lies behind a trimmed buffer.
+TVM trims a buffer after the last element that it sees read or written. It does not see elements that a device function
+reads or writes behind the address of an element. Compilers may do anything with what lies behind a trimmed buffer.
 """
 
 from __future__ import annotations

@@ -42,7 +42,10 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 2e-3, "bfloat16": 1e-
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
-    """Every stitch op gets a grid-wide plan for a small device, whatever else would serve it; the plans made."""
+    """Every stitch op gets a grid-wide plan for a small device, even if others would serve it.
+
+    The value has the plans.
+    """
     made: list[KernelPlan] = []
 
     def forced(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
@@ -56,7 +59,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
 
 
 def across_rows(plans: Sequence[KernelPlan]) -> int:
-    """How many reductions across rows the one plan has."""
+    """Count the reductions across rows of the one plan."""
     (plan,) = plans
     return len(plan.crossing.partials)
 
@@ -72,7 +75,7 @@ def values(shape: Sequence[int], dtype: str, combiner: str = "sum", seed: int = 
 
 
 def reference(x: np.ndarray, combiner: str, axis: int | None) -> np.ndarray:
-    """In float64 or int64, then as the dtype of x: integers wrap around."""
+    """Compute in float64 or int64, then convert to the dtype of x: integers wrap around."""
     wide = x.astype("int64" if "int" in str(x.dtype) else "float64")
     with np.errstate(over="ignore"):
         return np.asarray(COMBINERS[combiner][1](wide, axis=axis)).astype(x.dtype)
@@ -88,7 +91,7 @@ def check(found: np.ndarray, expected: np.ndarray, scale: float = 1.0) -> None:
 
 
 def run(mod: tvm.IRModule, inputs: Sequence[np.ndarray], seed: int = 1) -> list[np.ndarray]:
-    """One launch, without findings."""
+    """Check one launch, without findings."""
     target = emulated_target()
     done = run_cuda(
         mod,
@@ -163,7 +166,7 @@ def test_booleans(plans: list[KernelPlan], combiner: str, shape: tuple[int, int]
 
 @pytest.mark.parametrize("shape", [(1, 64), (300, 37), (2003, 5), (140, 1031)], ids=str)
 def test_mean_of_a_row_statistic(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
-    """Every lane of a row holds the row's value; it counts once."""
+    """Every lane of a row holds the row's value. It counts once."""
 
     def body(emit: Any, x: Any) -> Any:
         e = emit(R.exp(emit(R.subtract(x, emit(R.max(x, -1, True))))))
@@ -214,7 +217,7 @@ def test_three_full_reductions_and_a_column_sum_in_a_chain(
 
 @pytest.mark.parametrize("shape", [(1, 64), (300, 40), (53, 3001)], ids=str)
 def test_totals_of_one_element(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
-    """Beside a total of many: it is counted once, by whichever tasks and lanes the part has."""
+    """Next to a total of many it is counted once, by any tasks and lanes of the part."""
 
     def body(emit: Any, x: Any) -> Any:
         mean = emit(R.exp(emit(R.mean(x, None, True))))
@@ -273,7 +276,7 @@ def test_tiles_of_columns(plans: list[KernelPlan]) -> None:
 
 
 def test_nan_and_infinities(plans: list[KernelPlan]) -> None:
-    """What a maximum makes of infinities does not depend on the blocks; sums carry NaN."""
+    """A maximum of infinities does not depend on the blocks. Sums carry NaN."""
     x = values((140, 24), F32)
     x[17, 3], x[139, 5], x[70, 9] = np.inf, -np.inf, np.nan
     total, most = run(build(lambda emit, x: [emit(R.sum(x, 0)), emit(R.max(x, 0))], (x.shape, F32)), [x])

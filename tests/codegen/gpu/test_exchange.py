@@ -32,7 +32,7 @@ F32 = "float32"
 
 
 def force(monkeypatch: pytest.MonkeyPatch, segments: int, exchange: CrossBlockReduction) -> None:
-    """Every row takes so many blocks, whether that pays or not."""
+    """Force every row to take so many blocks, even if that does not pay."""
 
     def mapping(alignment: Any, sched: Any, device: Any, config: StitchConfig) -> RowMapping:
         chosen = exchange if alignment.graph.reduces else CrossBlockReduction.NONE
@@ -314,18 +314,18 @@ def test_group_norm() -> None:
 
 
 def kernel(mod: tvm.IRModule) -> str:
-    """The body of the one kernel of a module."""
+    """Return the body of the one kernel of a module."""
     source = cuda_source(mod)
     return source[source.rindex('extern "C" __global__') :]
 
 
 def waits(source: str) -> int:
-    """How many exchanges of a cluster a kernel waits for."""
+    """Count the exchanges of a cluster that a kernel waits for."""
     return len(re.findall(r"try_wait\w*\(", source))
 
 
 def variance_of(shape: Sequence[int]) -> tvm.IRModule:
-    """A mean and the sum of squares around it: the second sum waits for the first."""
+    """Compute a mean and the sum of squares around it: the second sum waits for the first."""
 
     def body(emit: Emit, x: Any) -> Any:
         apart = emit(R.subtract(x, emit(R.mean(x, -1, True))))
@@ -335,7 +335,7 @@ def variance_of(shape: Sequence[int]) -> tvm.IRModule:
 
 
 def test_a_cluster_meets_once_before_and_waits_once_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is acquired at the cluster's scope but at the start, and no block barrier stands in between."""
+    """Nothing is acquired at the cluster's scope but at the start, and no block barrier is in between."""
     force(monkeypatch, 2, CrossBlockReduction.CLUSTER)
     source = kernel(variance_of((64, 30000)))
     assert source.count("arrive_relaxed_aligned();") == 1 == source.count("wait_acquire_aligned();")

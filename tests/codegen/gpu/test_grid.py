@@ -28,7 +28,7 @@ from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import grid_cases
-from tvm_stitch.testing.workloads.grid_cases import GridCase
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 F32 = "float32"
 APART = StitchConfig(grid_barriers=False)
@@ -62,7 +62,7 @@ def on(monkeypatch: pytest.MonkeyPatch, device: DeviceModel) -> None:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
-    """A grid-wide plan even where one row domain would serve; the plans made."""
+    """Force a grid-wide plan even if one row domain would serve, and yield the plans."""
     made: list[KernelPlan] = []
 
     def forced(graph: Any, device: DeviceModel, config: StitchConfig) -> KernelPlan:
@@ -74,7 +74,7 @@ def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
 
 
 def check_case(case: GridCase, config: StitchConfig | None = None) -> list[Any]:
-    """Right and without findings under two orders; the launches of one call."""
+    """Check results and findings under two orders, and return the launches of one call."""
     mod, target = case.build(), emulated_target()
     artifact = lower(mod, target, tvm_stitch.relax.pipeline(target, config), LOWERING)
     inputs = case.inputs(np.random.default_rng(5))
@@ -110,8 +110,8 @@ def test_devices_without_cooperative_launches(monkeypatch: pytest.MonkeyPatch, c
     on(monkeypatch, ALONE)
     launches = check_case(case)
     assert not any(launch.cooperative or launch.cluster[0] > 1 for launch in launches)
-    found = stitch_graph(case.build())
-    plan, with_barriers = choose_plan(found, ALONE), choose_plan(found, H200)
+    op_graph = stitch_graph(case.build())
+    plan, with_barriers = choose_plan(op_graph, ALONE), choose_plan(op_graph, H200)
     if plan.grid_wide:
         assert len(launches) == len(plan.phases)
     if with_barriers.grid_wide:  # a small stage is evaluated by every block only where blocks stay

@@ -27,7 +27,7 @@ BLOCKS, THREADS = 4, 64
 
 
 def normalized(rows: Any, needed: Any, dtype: str = "float32") -> tvm.IRModule:
-    """x / x.sum() in one cooperative launch; the check asks the device of the input."""
+    """x / x.sum() is one cooperative launch. The check asks the device of the input."""
     size = BLOCKS * THREADS
     x = tir.decl_buffer([rows, B.i64(size)], dtype, "x")
     out = tir.decl_buffer([rows, B.i64(size)], dtype, "out")

@@ -36,7 +36,7 @@ def log_sum(emit: Any, x: Any) -> Any:
 
 
 def checked(body: Any, rows: np.ndarray, *others: np.ndarray) -> str:
-    """The code of the one kernel, which is right."""
+    """Return the code of the one kernel, and check its results."""
     inputs = [rows, *others]
     mod = build(body, *((x.shape, str(x.dtype)) for x in inputs))
     artifact = lower(mod, TARGET, pipeline(TARGET, None), LOWERING)

@@ -25,7 +25,7 @@ def few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def affine(emit: Any, x: Any) -> Any:
-    """A layer norm whose scales and offsets differ, and no two of which are alike in a row."""
+    """Normalise the rows. Scales and offsets differ, and no two of them are alike in a row."""
     y = turned(emit, x)
     columns = int(y.ty.shape[-1])
     gamma = relax.const([1 + i / columns for i in range(columns)], "float32")
@@ -40,7 +40,7 @@ def half_norm(emit: Any, x: Any) -> Any:
 
 
 def one_sum(emit: Any, x: Any) -> Any:
-    """One exchange a turn."""
+    """Subtract the mean, with one exchange a turn."""
     y = turned(emit, x)
     return emit(R.subtract(y, emit(R.mean(y, -1, True))))
 

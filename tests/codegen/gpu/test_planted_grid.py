@@ -20,7 +20,7 @@ from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing.workloads import grid_cases
-from tvm_stitch.testing.workloads.grid_cases import GridCase
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 #: Grid barriers, in sizes of which several blocks have a part in every phase.
 GRID = [
@@ -82,7 +82,7 @@ def resident(case: GridCase) -> tuple[int, int]:
 
 
 def run(case: GridCase, artifact: Lowered, seed: int, **options: object) -> tuple[EmulatedRun, bool]:
-    """A run, and whether its outputs are right."""
+    """Run it, and return whether its outputs are right."""
     this = made(case)
     done = run_lowered(artifact, this.inputs, seed=seed, options=Options(**options))  # type: ignore[arg-type]
     return done, bool(done.outputs) and mismatches(done.outputs, this.expected, case.tolerance) == []
@@ -120,7 +120,7 @@ def test_each_grid_barrier_is_needed(case: GridCase) -> None:
 
 
 def scratch_of(case: GridCase) -> set[str]:
-    """The names of what may cross blocks: scratch, and outputs that later phases read."""
+    """Return the names of buffers that may cross blocks: scratch, and outputs that later phases read."""
     plan = made(case).plan
     return {s.name for s in plan.scratch} | {t.name for t in plan.graph.outputs}
 
@@ -144,8 +144,8 @@ MOST_PAIRS = 8
 def test_scratch_shared_by_two_live_values(case: GridCase) -> None:
     """All buffers of a dtype are in use at once in some phase: else the planner would have made one of them.
 
-    A value that was overwritten behind a barrier, after its first readers and before its last, breaks no rule but
-    the plan's: that shows in the results alone.
+    A value may be overwritten behind a barrier, after its first readers and before its last. That breaks no rule but
+    the plan's, and shows in the results alone.
     """
     sizes = {s.name: math.prod(int(e) for e in s.shape) for s in made(case).plan.scratch}
     pairs = [(a, b) for a in sizes for b in sizes if a != b and sizes[a] >= sizes[b]]
@@ -162,7 +162,7 @@ def test_scratch_shared_by_two_live_values(case: GridCase) -> None:
 
 @pytest.mark.parametrize("case", [GRID[0], GRID[3], GRID[4], GRID[7]], ids=label)
 def test_block_barriers(case: GridCase) -> None:
-    """Without one that is needed there is a race; without one that is not, nothing changes."""
+    """Without a barrier that is needed there is a race. Without a barrier that is not, nothing changes."""
     count = barriers(lowered(case), "block-barrier")
     needed = 0
     for index in range(count):

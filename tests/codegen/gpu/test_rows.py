@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generated CUDA looks like: vectors, values computed once, barriers outside conditions, linear size."""
+"""The generated CUDA has vectors, values computed once, barriers outside conditions and linear size."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.workloads import cases
+from tvm_stitch.testing.workloads.case import Case
 
 Emit = Callable[[relax.Expr], relax.Expr]
 
 
 @pytest.mark.parametrize("case", cases.cases("test"), ids=lambda case: case.name)
-def test_kernels_launched(case: cases.Case) -> None:
-    """Counted from what runs, and from the compiled module; the numbers agree with float64."""
+def test_kernels_launched(case: Case) -> None:
+    """Kernels are counted in a run and in the compiled module. The numbers agree with float64."""
     mod, inputs = case.build(), case.inputs(np.random.default_rng(5))
     target = emulated_target()
     pipeline = tvm_stitch.relax.pipeline(target)
@@ -47,7 +48,7 @@ def test_kernels_launched(case: cases.Case) -> None:
 
 
 def kernel_bodies(source: str) -> list[str]:
-    """The text of every kernel (declarations without a body left out)."""
+    """Return the text of every kernel (declarations without a body left out)."""
     return [k for k in source.split('extern "C" __global__')[1:] if "{" in k]
 
 
@@ -140,7 +141,7 @@ def test_a_tail_of_vectors(columns: int, vector: str) -> None:
 
 
 def in_loops(kernel: str, pattern: str) -> list[int]:
-    """For every match of ``pattern`` in a kernel, how many loops it is in."""
+    """Return the number of loops around every match of ``pattern`` in a kernel."""
     depth: list[bool] = []
     pending = False
     found = []
@@ -221,7 +222,7 @@ def doubling(levels: int, dtype: str = "float32") -> Callable[..., Any]:
 
 
 def tokens(source: str) -> int:
-    """The size of a source, whatever the lengths of its names."""
+    """Return the size of a source, independent of the lengths of its names."""
     return len(re.findall(r"\w+|[^\w\s]", source))
 
 

@@ -30,10 +30,10 @@ CHOSEN = {
 
 @pytest.mark.parametrize("columns", CHOSEN)
 def test_one_variant_is_launched(columns: int) -> None:
-    found = plan(softmax()[0])
-    (space,) = found.stage.schedule.spaces
+    kernel_plan = plan(softmax()[0])
+    (space,) = kernel_plan.stage.schedule.spaces
     (m,) = compat.free_vars(space)
-    times = [compat.substitute(e, {m: tirx.const(columns, "int64")}) for e in launched(found)]
+    times = [compat.substitute(e, {m: tirx.const(columns, "int64")}) for e in launched(kernel_plan)]
     numbers = [int(compat.Analyzer().simplify(e).value) for e in times]
     assert numbers == [int(i == CHOSEN[columns]) for i in range(len(times))]
 

@@ -25,7 +25,7 @@ BFLOAT16 = ("bfloat16", "bfloat16")
 
 
 def code(target: str, dtype: str, body: Any, *shape: int) -> str:
-    """What a model of one input is compiled to, in the machine's language."""
+    """Return the assembly of a model of one input."""
     made = resolve_target(target)
     mod = build(body, (shape, dtype))
     executable = tvm.compile(mod, made, relax_pipeline=pipeline(made))

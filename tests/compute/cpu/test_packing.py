@@ -28,7 +28,7 @@ def test_panels_are_padded_with_zeros() -> None:
 
 
 def convolution(groups: int, inputs: int, outputs: int) -> Convolution:
-    """With windows of 1 x 2, and a weight of the axes f, r0, r1, c."""
+    """Build a convolution with windows of 1 x 2, and a weight of the axes f, r0, r1, c."""
     channels = groups * inputs
     x, w = (
         Tensor("x", (1, 1, 5, channels), "float32"),
@@ -60,7 +60,7 @@ def test_channels_that_do_not_mix_are_neighbours() -> None:
 
 
 def test_groups_of_the_depth_are_neighbours() -> None:
-    """A column has two neighbours of the depth beside each other; the last has a zero."""
+    """A column has two neighbours of the depth next to each other. The last has a zero."""
     w = np.arange(1, 31, dtype="float32").reshape(3, 10)
     panels = packed(product(False), w, 8, 2)
     assert panels.shape == packed_shape(product(False), 8, 2) == (2, 2, 16)

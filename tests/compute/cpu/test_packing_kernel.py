@@ -26,7 +26,7 @@ CHANNELS = {"O": 0, "I": 1, "H": 2, "W": 3}
 
 
 def convolution(weight: tuple[int, ...], order: str, dtype: str, groups: int) -> Convolution:
-    """A convolution of a weight <outputs, inputs of a group, height, width>, which is stored in an order of axes."""
+    """Build a convolution of a weight <outputs, inputs of a group, height, width>, stored in an order of axes."""
     stored = tuple(weight[CHANNELS[axis]] for axis in order)
     mod = build(
         lambda emit, x, w: [relax.op.nn.conv2d(x, w, groups=groups, data_layout="NHWC", kernel_layout=order)],

@@ -19,7 +19,7 @@ from tvm_stitch.support.failures import Refusal
 
 
 def convolution(places: int, kernel: int, stride: int, padding: int, dilation: int = 1, more: int = 0) -> Any:
-    """A transposed convolution of one axis, two channels read and three written."""
+    """Build a transposed convolution of one axis, two channels read and three written."""
     wide = [[tvm.tirx.IntImm("int64", n) for n in shape] for shape in ((1, places, 2), (3, kernel, 2))]
     data, weight = (te.placeholder(shape, "float32", name) for shape, name in zip(wide, "xw"))
     made = over_dilated_input(data, weight, [stride], [padding] * 2, [dilation], 1, [more], "float32")
@@ -72,7 +72,7 @@ def test_residues_are_what_windows_see(
 
 
 def spread(value: float, index: Any, condition: Any) -> Any:
-    """A window over data that is spread out in a way of its own."""
+    """Build a window over data with an input dilation of its own."""
     x = te.placeholder((1, 5, 2), "float32", "x")
     w = te.placeholder((3, 2, 2), "float32", "w")
     wide = te.compute(

@@ -102,7 +102,7 @@ def test_rows_of_tasks_are_alike(rows: int) -> None:
 
 
 def convolution(lines: int, places: int, inputs: int, outputs: int, kernel: tuple[int, int]) -> Convolution:
-    """A convolution of one image, unpadded."""
+    """Build a convolution of one image, unpadded."""
     shape = (1, lines + kernel[0] - 1, places + kernel[1] - 1, inputs)
     x, w = Tensor("x", shape, "float32"), Tensor("w", (), "float32")
     y = Tensor("y", (1, lines, places, outputs), "float32")
@@ -119,7 +119,7 @@ def test_long_lines_are_divided() -> None:
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512"])
 @pytest.mark.parametrize("side", range(4, 60))
 def test_a_core_has_enough_sums_in_flight(side: int, cpu: str) -> None:
-    """Tiles of too few sums wait for each addition; those that overlap compute sums twice."""
+    """Tiles of too few sums wait for each addition. Tiles that overlap compute sums twice."""
     tiles = tiles_for_convolution(target(cpu), CHOICES, convolution(side, side, 64, 128, (3, 3)))
     whole_line = tiles.rows == side and not tiles.across_lines
     assert tiles.rows * (tiles.columns // tiles.lanes) >= (8 if whole_line else CHOICES.sum_vectors_in_flight)
@@ -163,7 +163,7 @@ def test_small_tiles_have_several_sums(rows: int, vectors: int, chains: int) -> 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize(("depth", "columns"), [(1, 40), (3, 17), (7, 16), (255, 40), (257, 8), (1000, 33)])
 def test_sums_in_turn_are_right(rows: int, depth: int, columns: int) -> None:
-    """Depths that the sums of an element divide, and others; blocks of a long depth, too."""
+    """The sums of an element divide some depths, and not others. Blocks of a long depth are tried, too."""
     rng = np.random.default_rng(depth)
     x, w = (rng.standard_normal(shape).astype("float32") for shape in ((rows, depth), (depth, columns)))
     weight = relax.const(w)

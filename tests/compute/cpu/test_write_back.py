@@ -96,7 +96,7 @@ def reduced_behind(
 
 
 def computed_by_template(func: Any, *arrays: np.ndarray) -> tvm.IRModule:
-    """A module that calls the function, which its template computes."""
+    """Return a module that calls the function, which its template computes."""
     outputs = len(func.params) - len(arrays)
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(a.shape, "float32")) for i, a in enumerate(arrays)]
@@ -115,7 +115,7 @@ def computed_by_template(func: Any, *arrays: np.ndarray) -> tvm.IRModule:
 
 
 def results(func: Any, *arrays: np.ndarray) -> list[np.ndarray]:
-    """What the module returns."""
+    """Return the module's results."""
     mod = computed_by_template(func, *arrays)
     vm = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
     return [r.numpy() for r in vm["main"](*map(tvm.runtime.tensor, arrays))]
@@ -149,7 +149,7 @@ def test_a_product_that_is_a_result_too() -> None:
 
 
 def test_what_a_tile_reads_and_writes_is_fetched() -> None:
-    """What is added and both results; no bias, which all rows have in common."""
+    """The added tensor and both results are fetched. The bias is not, since all rows have it in common."""
     x, w, _ = operands()
     mod = computed_by_template(with_a_residual, x, w, np.zeros((9, 21), "float32"), np.zeros(21, "float32"))
     calls: list[Any] = []

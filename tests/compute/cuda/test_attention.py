@@ -50,7 +50,7 @@ CASES = [
 
 
 def with_shared(size: int) -> DeviceModel:
-    """A GPU whose blocks have so many bytes of shared memory."""
+    """Return a GPU whose blocks have so many bytes of shared memory."""
     return replace(GPUS["h200"], shared_per_block=size)
 
 

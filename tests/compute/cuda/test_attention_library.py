@@ -20,7 +20,7 @@ PLAIN = Case(2, 8, 512, 1024, 64)
 
 
 def grouped(group_stride: int = 4 * 64) -> Attention:
-    """Two heads of keys for eight of queries: leading axes of batches, groups, and heads of a group."""
+    """Return two heads of keys for eight of queries: leading axes of batches, groups, and heads of a group."""
     a, row = described(PLAIN), 8 * 64
     keys = Operand((2, 1024, 2, 64), "float16", 0, (1024 * 128, 64, 0, 128))
     rows = (512 * row, group_stride, 64, row)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a convolution is divided: a small batch fills the device, a large one is not divided in vain."""
+"""The division of a convolution: a small batch fills the device, a large one is not divided in vain."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_splits_run_at_once(images: int, channels: int, size: int, name: str) ->
     [(26, 4, True), (28, 4, True), (49, 2, True), (16, 8, False), (32, 4, False), (8, 16, False)],
 )
 def test_clusters(tiles: int, splits: int, clusters: bool) -> None:
-    """Where each block finds a multiprocessor, as single ones would: 15 clusters of eight do, 30 of four."""
+    """Each block has to find a multiprocessor, as single ones would: 15 clusters of eight do, 30 of four."""
     assert are_clusters(tiles, splits, H100) == clusters
     assert not are_clusters(tiles, splits, GPUS["a100"])
 
 
 def test_clusters_beside_each_other() -> None:
-    """Where single blocks would share multiprocessors too."""
+    """Clusters share multiprocessors if single blocks would, too."""
     assert are_clusters(40, 4, H100) and not are_clusters(90, 4, H100)
 
 
@@ -86,7 +86,7 @@ def test_blocks_fit_the_device(name: str) -> None:
 
 
 def test_the_system_has_its_share_of_shared_memory() -> None:
-    """Blocks fit beside what the system reserves for each, however little the device has left."""
+    """Blocks fit next to what the system reserves for each, however little the device has left."""
     c, needed = resnet(32, 256, 14), convolution_plan(resnet(32, 256, 14), H100).tile.shared_bytes(False)
     for blocks in (1, 2, 3):
         exact = blocks * (needed + H100.shared_reserved)

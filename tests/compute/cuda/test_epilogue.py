@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which graphs are epilogues of a convolution, and along which axes they read."""
+"""Some graphs are epilogues of a convolution, and read along some of its axes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPE = (2, 6, 5, 4)
 
 
 def epilogue_graph(body: Callable[..., Any], *others: Sequence[int], dtype: str = "float32") -> StitchGraph:
-    """What a stitch op computes of a module's parameters."""
+    """Return the graph of the stitch op of a module's parameters."""
     mod = build(body, (SHAPE, "float32"), *((shape, dtype) for shape in others))
     with tvm.target.Target({"kind": "cuda", "arch": "sm_90"}):
         mod = MergeStitchOps()(StitchOps()(relax.transform.LegalizeOps()(mod)))
@@ -33,7 +33,7 @@ def epilogue_graph(body: Callable[..., Any], *others: Sequence[int], dtype: str 
 
 
 def epilogue(body: Callable[..., Any], *others: Sequence[int], dtype: str = "float32") -> Epilogue:
-    """What a stitch op is behind a convolution whose result is the module's first parameter."""
+    """Return the stitch op as an epilogue of a convolution whose result is the module's first parameter."""
     graph = epilogue_graph(body, *others, dtype=dtype)
     (product,) = [tensor for tensor in graph.inputs if tensor.name == "x0"]
     return epilogue_of(graph, product)
@@ -92,7 +92,7 @@ def test_lines_of_places_and_other_types() -> None:
 
 
 def summed(body: Callable[..., Any]) -> StitchGraph:
-    """A stitch op of two convolutions' splits, three of each, and of another tensor."""
+    """Build a stitch op of two convolutions' splits, three of each, and of another tensor."""
     parts, whole = ((3, *SHAPE), "float32"), (SHAPE, "float32")
 
     def all_of_it(emit: Any, x: Any, y: Any, z: Any) -> Any:
@@ -136,7 +136,7 @@ def test_splits_that_are_read_otherwise() -> None:
 
 
 def test_components() -> None:
-    """Results that have an operator or a product in common are of one part; a common bias does not join them."""
+    """Results that have an operator or a product in common are of one part. A common bias does not join them."""
 
     def body(emit: Any, x: Any, y: Any, z: Any) -> list[Any]:
         a = emit(R.add(x, z))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cuBLASLt is found where it may lie, the calls of it compile without it, and what is missing is told."""
+"""cuBLASLt is found in each of its folders, the calls of it compile without it, and an error names missing parts."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Times:
-    """Milliseconds of each algorithm; a first call of each takes longer, and each call some time to launch."""
+    """Milliseconds of each algorithm. A first call of each takes longer, and each call some time to launch."""
 
     def __init__(self, *each: float) -> None:
         self.each = each

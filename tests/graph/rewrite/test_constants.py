@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalar constants in blocks of their own go into what reads them; what is no such constant stays."""
+"""Scalar constants in blocks of their own go into their readers. Other values stay."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def divided(value: float) -> Any:
     return func
 
 
-def check(found: StitchGraph, *inputs: np.ndarray) -> list[np.ndarray]:
-    validate(found)
-    return evaluate_graph(found, list(inputs))
+def check(op_graph: StitchGraph, *inputs: np.ndarray) -> list[np.ndarray]:
+    validate(op_graph)
+    return evaluate_graph(op_graph, list(inputs))
 
 
 def test_a_constant_is_part_of_what_reads_it() -> None:
     for value in (3.0, 1e-12):
-        found = read(divided(value))
-        (op,) = found.operators
+        op_graph = read(divided(value))
+        (op,) = op_graph.operators
         assert op.op_class is OpClass.LIGHT and [a.span for a in op.accesses] == [Span.ALL]
         assert compat.kind(op.value.b) == "FloatImm" and compat.dtype_of(op.value.b) == F32
         assert np.float32(op.value.b.value) == np.float32(value)
         x = np.random.default_rng(0).standard_normal((4, 8)).astype(F32)
-        np.testing.assert_allclose(check(found, x)[0], x / np.float64(np.float32(value)))
+        np.testing.assert_allclose(check(op_graph, x)[0], x / np.float64(np.float32(value)))
 
 
 def test_the_kernel_needs_no_such_block() -> None:
@@ -87,10 +87,10 @@ def test_chains_of_constants_keep_their_casts() -> None:
                 vi = T.axis.spatial(T.int64(6), i)
                 b[vi] = a[vi] + wide[T.int64(0), T.int64(0)]
 
-    found = read(func)
-    assert [op.name for op in found.operators] == ["b"]
+    op_graph = read(func)
+    assert [op.name for op in op_graph.operators] == ["b"]
     x = np.arange(6, dtype=F32)
-    np.testing.assert_array_equal(check(found, x)[0], x + np.float64(np.float16(0.1)))
+    np.testing.assert_array_equal(check(op_graph, x)[0], x + np.float64(np.float16(0.1)))
 
 
 def test_a_constant_index_is_no_gather() -> None:
@@ -105,12 +105,12 @@ def test_a_constant_index_is_no_gather() -> None:
                 vj = T.axis.spatial(T.int64(8), j)
                 b[vj] = a[c[()], vj]
 
-    found = read(func)
-    (op,) = found.operators
+    op_graph = read(func)
+    (op,) = op_graph.operators
     (access,) = op.accesses
     assert compat.int_value(access.indices[0]) == 3 and not access.guarded
     x = np.arange(40, dtype=F32).reshape(5, 8)
-    np.testing.assert_array_equal(check(found, x)[0], x[3])
+    np.testing.assert_array_equal(check(op_graph, x)[0], x[3])
 
 
 def test_an_output_stays_an_operator() -> None:
@@ -124,11 +124,11 @@ def test_an_output_stays_an_operator() -> None:
                 vi = T.axis.spatial(T.int64(6), i)
                 b[vi] = a[vi] * c[()]
 
-    found = read(func)
-    assert [op.name for op in found.operators] == ["c", "b"]
-    assert not found.operators[0].output.consumers and found.operators[1].inputs == found.inputs
+    op_graph = read(func)
+    assert [op.name for op in op_graph.operators] == ["c", "b"]
+    assert not op_graph.operators[0].output.consumers and op_graph.operators[1].inputs == op_graph.inputs
     x = np.arange(6, dtype=F32)
-    c, b = check(found, x)
+    c, b = check(op_graph, x)
     assert c == 4
     np.testing.assert_array_equal(b, 4 * x)
 
@@ -161,20 +161,20 @@ def test_what_is_no_scalar_constant_stays() -> None:
                 vi = T.axis.spatial(T.int64(6), i)
                 b[vi] = a[vi] * root[()] + ones[vi] - total[()] * first[()]
 
-    found = read(func)
-    assert [op.name for op in found.operators] == ["root_of_two", "ones", "total", "first", "b"]
-    assert inline_constants(found) is found
+    op_graph = read(func)
+    assert [op.name for op in op_graph.operators] == ["root_of_two", "ones", "total", "first", "b"]
+    assert inline_constants(op_graph) is op_graph
 
 
 def test_a_graph_without_constants_is_itself() -> None:
     from tvm.relax import op as R
 
-    found = single(lambda emit, x: R.exp(x), ((4,), F32))
-    assert inline_constants(found) is found
+    op_graph = single(lambda emit, x: R.exp(x), ((4,), F32))
+    assert inline_constants(op_graph) is op_graph
 
 
 def test_numbers_take_the_place_of_inputs() -> None:
-    """What becomes a constant by them goes into its readers as well; inputs that others read stay."""
+    """A value that they make constant goes into its readers as well. Inputs that others read stay."""
 
     @T.prim_func(private=True, s_tir=True)
     def func(
@@ -192,11 +192,11 @@ def test_numbers_take_the_place_of_inputs() -> None:
                 v = T.axis.spatial(T.int64(6), i)
                 b[v] = T.Select(a[v] < half[()], k[0], a[v])
 
-    found = read(func)
-    a, c, k = found.inputs
-    made = with_numbers(found, {c: compat.const(3.0, F32), k: compat.const(float("-inf"), F32)})
+    op_graph = read(func)
+    a, c, k = op_graph.inputs
+    made = with_numbers(op_graph, {c: compat.const(3.0, F32), k: compat.const(float("-inf"), F32)})
     assert [t.name for t in made.inputs] == ["a"] and len(made.operators) == 1
-    assert [t.name for t in with_numbers(found, {k: compat.const(0.0, F32)}).inputs] == ["a", "c"]
+    assert [t.name for t in with_numbers(op_graph, {k: compat.const(0.0, F32)}).inputs] == ["a", "c"]
     x = np.arange(6, dtype=F32)
     np.testing.assert_array_equal(check(made, x)[0], np.where(x < 1.5, -np.inf, x))
-    assert [a, c, k] == found.inputs and len(found.operators) == 2
+    assert [a, c, k] == op_graph.inputs and len(op_graph.operators) == 2

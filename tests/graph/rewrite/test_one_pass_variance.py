@@ -69,7 +69,7 @@ def of_an_expression(emit: Any, x: Any, y: Any) -> Any:
 
 
 def across(emit: Any, x: Any) -> Any:
-    """The result of the first reduction is transposed before it is subtracted."""
+    """Transpose the result of the first reduction before it is subtracted."""
     t = emit(R.permute_dims(emit(R.mean(x, [1], True)), [0, 1, 2]))
     return [R.sum(emit(R.square(emit(R.subtract(x, t)))), [1])]
 
@@ -110,7 +110,7 @@ def made(name: str) -> tuple[StitchGraph, Sequence[Spec]]:
 
 
 def below(op: Operator) -> set[Operator]:
-    """The operators whose results an operator depends on."""
+    """Return the operators whose results an operator depends on."""
     found: set[Operator] = set()
     pending = [op]
     while pending:
@@ -190,17 +190,17 @@ DECLINED: dict[str, Body] = {
 def test_other_chains_are_left_alone(name: str) -> None:
     from tests.plan.iteration.test_alignment import composed
 
-    found = composed(lambda emit, *xs: [DECLINED[name](emit, *xs)], *PAIR)
-    assert len(found.reduces) == 2
-    assert candidates(found) == [] and with_one_pass_variance(found) is found
+    op_graph = composed(lambda emit, *xs: [DECLINED[name](emit, *xs)], *PAIR)
+    assert len(op_graph.reduces) == 2
+    assert candidates(op_graph) == [] and with_one_pass_variance(op_graph) is op_graph
 
 
 def test_rows_may_be_symbolic_reduced_axes_not() -> None:
     n = symbol()
-    found = graph(build(lambda emit, x: R.variance(x, [-1]), ((n, 40), F32)))
-    merged = with_one_pass_variance(found)
+    op_graph = graph(build(lambda emit, x: R.variance(x, [-1]), ((n, 40), F32)))
+    merged = with_one_pass_variance(op_graph)
     validate(merged)
-    assert merged is not found and len(merged.reduces) == 3
+    assert merged is not op_graph and len(merged.reduces) == 3
     columns = single(lambda emit, x: R.variance(x, [0]), ((n, 40), F32))
     assert candidates(columns) == []
 
@@ -211,11 +211,11 @@ def test_the_sum_itself_remains_for_who_needs_it() -> None:
         d = emit(R.subtract(x, emit(R.divide(total, c(40.0)))))
         return [R.squeeze(total, -1), R.sum(emit(R.multiply(d, d)), -1)]
 
-    found = graph(build(body, ((6, 40), F32)))
-    merged = with_one_pass_variance(found)
+    op_graph = graph(build(body, ((6, 40), F32)))
+    merged = with_one_pass_variance(op_graph)
     validate(merged)
     (x,) = draw([((6, 40), F32)], low=1.0)
-    for a, b in zip(evaluate_graph(merged, [x]), evaluate_graph(found, [x]), strict=True):
+    for a, b in zip(evaluate_graph(merged, [x]), evaluate_graph(op_graph, [x]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
@@ -229,17 +229,17 @@ def test_chosen_pairs_only() -> None:
             x = emit(R.multiply(d, emit(R.rsqrt(emit(R.add(v, c(1e-3)))))))
         return [R.exp(x)]
 
-    found = graph(build(body, ((6, 40), F32)))
-    pairs = candidates(found)
+    op_graph = graph(build(body, ((6, 40), F32)))
+    pairs = candidates(op_graph)
     assert len(pairs) == 2
     arrays = draw([((6, 40), F32)], low=0.5)
-    (expected,) = evaluate_graph(found, arrays)
+    (expected,) = evaluate_graph(op_graph, arrays)
     for chosen in ([pairs[0]], [pairs[1]], pairs):
-        merged = with_one_pass_variance(found, chosen)
+        merged = with_one_pass_variance(op_graph, chosen)
         validate(merged)
         assert len(merged.reduces) == 4 + 2 * len(chosen)
         np.testing.assert_allclose(evaluate_graph(merged, arrays)[0], expected, rtol=1e-10, atol=1e-12)
-    assert with_one_pass_variance(found, []) is found
+    assert with_one_pass_variance(op_graph, []) is op_graph
 
 
 # -- error ------------------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def moments_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def worst(x: np.ndarray) -> float:
-    """The greatest relative error of a row's variance."""
+    """Return the greatest relative error of a row's variance."""
     exact = x.astype("float64").var(-1)
     return float(np.max(np.abs(moments_of(x)[1] - exact) / exact))
 

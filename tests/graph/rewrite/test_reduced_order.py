@@ -18,8 +18,8 @@ from tvm_stitch.graph.rewrite.reduced_order import in_memory_order
 F32 = "float32"
 
 
-def orders(found: StitchGraph) -> list[list[Any]]:
-    return [[a.extent for a in op.reduce] for op in found.reduces]
+def orders(op_graph: StitchGraph) -> list[list[Any]]:
+    return [[a.extent for a in op.reduce] for op in op_graph.reduces]
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ def test_axes_follow_memory_through_transpositions(axes: list[int] | None, order
         moved = x if axes is None else emit(R.permute_dims(emit(R.exp(x)), axes))
         return R.sum(moved, [0, 1, 2, 3])
 
-    found = graph(build(body, ((2, 3, 4, 5), F32)))
-    assert orders(found) == [[2, 3, 4, 5]]
-    validate(found)
+    op_graph = graph(build(body, ((2, 3, 4, 5), F32)))
+    assert orders(op_graph) == [[2, 3, 4, 5]]
+    validate(op_graph)
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5))
     expected = (x if axes is None else np.exp(x)).sum()
-    np.testing.assert_allclose(evaluate_graph(found, [x.astype(F32)])[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(evaluate_graph(op_graph, [x.astype(F32)])[0], expected, rtol=1e-5)
     assert [x.shape[i] for i in axes or range(4)] == order  # what the sum itself names
 
 
 def group_norm(shape: tuple[int, ...], groups: int, dtype: str = F32) -> Any:
-    """A group norm over channels that lie last, in the words of one whose channels are second."""
+    """Build a group norm over channels that lie last, in the words of one whose channels are second."""
     n, h, w, c = shape
 
     def body(emit: Any, x: Any) -> Any:
@@ -70,11 +70,11 @@ def reference(x: np.ndarray, groups: int) -> np.ndarray:
 @pytest.mark.parametrize("shape, groups", [((1, 8, 8, 320), 32), ((3, 5, 7, 12), 4), ((2, 4, 4, 15), 3)])
 def test_a_group_norm_with_channels_last_is_one_kernel_of_rows(shape: tuple[int, ...], groups: int) -> None:
     mod = group_norm(shape, groups)
-    found = graph(mod)
+    op_graph = graph(mod)
     n, h, w, c = shape
-    assert orders(found) == [[h, w, c // groups]] * 2
-    made = plan(mod)
-    assert not made.grid_wide and made.stage.alignment.domain.rows == n * groups
+    assert orders(op_graph) == [[h, w, c // groups]] * 2
+    kernel_plan = plan(mod)
+    assert not kernel_plan.grid_wide and kernel_plan.stage.alignment.domain.rows == n * groups
     x = np.random.default_rng(1).standard_normal(shape).astype(F32)
     (result,) = check_emulated(mod, [x]).outputs
     np.testing.assert_allclose(result, reference(x, groups), rtol=1e-4, atol=1e-5)
@@ -87,7 +87,7 @@ def test_vectors_are_as_long_as_a_group() -> None:
 
 def test_what_cannot_be_ordered_stays() -> None:
     n = symbol()
-    found = graph(build(lambda emit, x: R.sum(emit(R.permute_dims(x, [1, 0])), [0, 1]), ((4, n), F32)))
-    assert in_memory_order(found) is found
+    op_graph = graph(build(lambda emit, x: R.sum(emit(R.permute_dims(x, [1, 0])), [0, 1]), ((4, n), F32)))
+    assert in_memory_order(op_graph) is op_graph
     once = graph(build(lambda emit, x: R.sum(emit(R.permute_dims(x, [0, 2, 1])), [1]), ((4, 5, 6), F32)))
     assert in_memory_order(once) is once and orders(once) == [[6]]

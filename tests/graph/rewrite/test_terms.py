@@ -47,12 +47,12 @@ def test_a_product_of_values_of_different_tensors_is_no_square() -> None:
             R.sum(emit(R.multiply(wide, y)), 1)
         )
 
-    found = graph(build(body, ((4, 8), "float16"), ((4, 8), "float32")))
-    leaves = Leaves(found)
-    _, squares, products = found.reduces
+    op_graph = graph(build(body, ((4, 8), "float16"), ((4, 8), "float32")))
+    leaves = Leaves(op_graph)
+    _, squares, products = op_graph.reduces
     assert leaves.may_be_square(squares)
     assert not leaves.may_be_square(products)
     assert {t.name for t in leaves.of(squares, squares.value)} == {
-        found.inputs[0].name,
-        found.reduces[0].output.name,
+        op_graph.inputs[0].name,
+        op_graph.reduces[0].output.name,
     }

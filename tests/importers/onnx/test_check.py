@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is checked of an ONNX model before TVM's importer sees it."""
+"""An ONNX model is checked before TVM's importer sees it."""
 
 from __future__ import annotations
 

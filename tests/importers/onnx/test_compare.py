@@ -26,7 +26,7 @@ CPU = Target("llvm")
 
 @pytest.fixture
 def model() -> onnx.ModelProto:
-    """y = exp(x) + bias, s = the sum of y's rows; x is (batch, 4)."""
+    """y = exp(x) + bias, s = the sum of y's rows, and x is (batch, 4)."""
     bias = helper.make_tensor("bias", TensorProto.FLOAT, [4], [0.5, -1.0, 2.0, 0.0])
     graph = helper.make_graph(
         [

@@ -16,7 +16,7 @@ from tvm_stitch.importers.onnx.shapes import folded, with_symbolic_dims
 
 
 def flattened(dims: list[int | str]) -> onnx.ModelProto:
-    """All but the first axis in one, as some exporters write it: the shape is gathered from that of a sum."""
+    """Flatten all but the first axis, as some exporters write it: the shape is gathered from that of a sum."""
     info = helper.make_tensor_value_info
     nodes = [
         helper.make_node("Add", ["x", "x"], ["s"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training graphs read of norms and convolutions, imported, against PyTorch in float64."""
+"""Operators of norms and convolutions in training graphs, imported, against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def imported(program: Any) -> tvm.IRModule:
 
 
 def check(function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
-    """A function of tensors of some shapes gives what PyTorch gives."""
+    """Check that a function of tensors of some shapes gives what PyTorch gives."""
     generator = torch.Generator().manual_seed(len(shapes))
     tensors = [torch.rand(shape, generator=generator) + 0.25 for shape in shapes]
     program = torch.export.export(Calls(function), tuple(tensors))
@@ -126,7 +126,7 @@ def check_gradient(
     groups: int,
     mask: Any,
 ) -> None:
-    """The gradients of a convolution of stride, padding, dilation and output padding."""
+    """Compute the gradients of a convolution of stride, padding, dilation and output padding."""
     *moved, more = options
     forward = aten.convolution(torch.zeros(size), torch.zeros(kernel), None, *moved, transposed, more, groups)
     channels = forward.shape[1]

@@ -91,7 +91,7 @@ def test_group_norms(shape: tuple[int, ...], groups: int, affine: bool) -> None:
 
 
 class OfIntegers(nn.Module):
-    """What gives floats of integers: frequencies of positions, buckets of distances."""
+    """Operators that give floats of integers: frequencies of positions, buckets of distances."""
 
     def forward(self, x: Any) -> Any:
         n = torch.arange(1, 7)
@@ -179,7 +179,7 @@ def test_concatenations(symbolic: bool) -> None:
 
 
 class CountingDown(nn.Module):
-    """Relative positions, as Funnel has them; the number of elements depends on the input's where that is symbolic."""
+    """Positions are relative, as in Funnel. The number of elements depends on the input's if that is symbolic."""
 
     def forward(self, x: Any) -> Any:
         n = x.shape[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of PyTorch's core set that TVM's importer lacks; reductions and ranges are in test_torch_converters.py."""
+"""Operators of PyTorch's core set that TVM's importer lacks. Reductions and ranges are in test_torch_converters.py."""
 
 from __future__ import annotations
 

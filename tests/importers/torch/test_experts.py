@@ -18,7 +18,7 @@ import tvm  # noqa: E402
 
 @torch.library.custom_op("tvm_stitch_tests::grouped_mm_fallback", mutates_args=())
 def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """As transformers has it: row after row by its expert's weight, the rest 0."""
+    """Multiply each expert's rows by its weight, and leave the rest 0, like transformers."""
     out, start = rows.new_zeros(rows.shape[0], weights.shape[2]), 0
     for expert, end in enumerate(ends.tolist()):
         out[start:end] = rows[start:end] @ weights[expert]
@@ -84,7 +84,7 @@ def test_counts(shape: tuple[int, ...], bins: int, low: float, high: float) -> N
 
 
 def test_counts_of_the_bounds_themselves() -> None:
-    """The greatest number is in the last part; infinities are in none."""
+    """The greatest number is in the last part. Infinities are in none."""
     x = torch.tensor([0.0, 1.0, 1.0, 0.999, -0.001, 1.001, float("inf"), float("-inf")])
     check(lambda x: [torch.histc(x, bins=4, min=0, max=1)], x)
 

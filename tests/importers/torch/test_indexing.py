@@ -48,7 +48,7 @@ def run(function: Callable[..., Any], *args: Any, **how: Any) -> list[np.ndarray
 
 
 def check(function: Callable[..., Any], *args: Any) -> None:
-    """A function that gives a list of tensors."""
+    """Check a function that gives a list of tensors."""
     found = run(function, *args, custom_convert_map=torch_converters())
     wanted = function(*(x.double() if x.is_floating_point() else x for x in args))
     for got, want in zip(found, wanted, strict=True):
@@ -87,7 +87,7 @@ def test_tvm_still_takes_all_pairs() -> None:
 
 @pytest.mark.parametrize("sums", [False, True])
 def test_writes(sums: bool) -> None:
-    """Each place once, or what is written to it would depend on the order; sums have one twice."""
+    """Each position is written once, or the result would depend on the order. Sums have one twice."""
 
     put = torch.ops.aten.index_put.default
 

@@ -19,7 +19,7 @@ from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}
 FLOAT32_AT_BEST = ("convolutions", "batch norms")
-"""What TVM's importer computes in float32 whatever it is given."""
+"""Operators that TVM's importer computes in float32, with inputs of any type."""
 
 
 def _weights(*shape: int, like: Any) -> Any:

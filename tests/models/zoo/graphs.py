@@ -17,7 +17,7 @@ from .spec import Arrays, Made, normal
 
 
 def _wide(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model in float64."""
+    """Compute the same model in float64."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     for value in [*wide.graph.input, *wide.graph.output, *wide.graph.value_info]:

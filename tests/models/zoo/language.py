@@ -43,7 +43,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Post-norm encoder; a mask of padding is made additive."""
+    """Post-norm encoder. A mask of padding is made additive."""
 
     def __init__(self, positions_of_mask: bool = False) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Bert(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """A decoder: positions from the mask, a causal mask of infinities, the greedy next token beside the logits."""
+    """A decoder: positions from the mask, a causal mask of infinities, the greedy next token next to the logits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,10 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, turn: Tensor, keys: Tensor | None, values: Tensor | None, mask: Tensor | None
     ) -> Three:
-        """``turn`` <length, 2, half of a head>: cosines and sines by place; the caches are <1, heads, length, size>."""
+        """``turn`` <length, 2, half of a head>: cosines and sines by position.
+
+        The caches are <1, heads, length, size>.
+        """
         _, length, _ = x.shape
         parts = op.permute_dims(op.reshape(self.qkv(x), (1, length, 3, HEADS, SIZE)), [2, 0, 3, 1, 4])
         query, key, value = (op.squeeze(each, 0) for each in op.split(parts, 3, 0))
@@ -108,7 +111,7 @@ def _rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _reference(weights: dict[str, np.ndarray], arrays: Sequence[np.ndarray]) -> Arrays:
-    """The layer in NumPy; arrays are words, turn, and the mask or the two caches."""
+    """Compute the layer in NumPy. The arrays are words, turn, and the mask or the two caches."""
     w = {name: value.astype("float64") for name, value in weights.items()}
     words, turn, *rest = (x.astype("float64") if x.dtype.kind == "f" else x for x in arrays)
     x = w["words.weight"][words]

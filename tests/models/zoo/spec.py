@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model of the zoo is, and how a PyTorch one becomes a Relax module with a float64 reference."""
+"""The description of a model of the zoo, and a PyTorch one as a Relax module with a float64 reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Made:
     packed: int = 0
 
     def arguments(self, inputs: Arrays, device: Any = None) -> list[Any]:
-        """What the compiled function takes: tensors on a device (the CPU by default), and the tuple."""
+        """Return the arguments of the compiled function: tensors on a device (the CPU by default), and the tuple."""
         tensors = [tvm.runtime.tensor(x, device) for x in inputs]
         if not self.packed:
             return tensors
@@ -45,7 +45,7 @@ class Made:
 def from_torch(
     model: nn.Module, draw: Draw, dynamic: Any = None, sizes: tuple[tuple[int, ...], ...] = ((),)
 ) -> Made:
-    """A PyTorch model through torch.export; ``dynamic`` are its ``dynamic_shapes``, exported at the first sizes."""
+    """Import a PyTorch model by torch.export. ``dynamic`` are its ``dynamic_shapes``, exported at the first sizes."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
@@ -69,7 +69,7 @@ def from_torch(
 
 
 def spread(*extents: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """All combinations of extents."""
+    """Return all combinations of extents."""
     return tuple(itertools.product(*extents))
 
 

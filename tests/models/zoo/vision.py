@@ -138,7 +138,7 @@ class ConvNext(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """Group norm, SiLU and convolutions with a time embedding; attention over the pixels."""
+    """Group norm, SiLU and convolutions with a time embedding, and attention over the pixels."""
 
     def __init__(self) -> None:
         super().__init__()

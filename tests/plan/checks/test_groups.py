@@ -23,7 +23,7 @@ def figure7() -> KernelPlan:
 
 
 def with_groups(plan: KernelPlan, *groups: Group) -> KernelPlan:
-    """The plan with other groups in its first stage."""
+    """Return the plan with other groups in its first stage."""
     first, *rest = plan.phases
     stage: Stage = replace(first[0], groups=groups)
     return replace(plan, phases=((stage, *first[1:]), *rest))
@@ -40,7 +40,7 @@ def doubled(plan: KernelPlan) -> KernelPlan:
 
 
 def light(plan: KernelPlan) -> KernelPlan:
-    """An operator of columns dominates, which no stage stores."""
+    """Let an operator of columns dominate that no stage stores."""
     (group,) = plan.phases[0][0].groups
     add = next(op for op in group.members if op.name == "T_add")
     return with_groups(plan, replace(group, sub_dominants=(*group.sub_dominants, add)))
@@ -52,7 +52,7 @@ def demoted(plan: KernelPlan) -> KernelPlan:
 
 
 def divided(plan: KernelPlan) -> KernelPlan:
-    """Two groups that meet at an operator that is no candidate."""
+    """Make two groups that meet at an operator that is no candidate."""
     (group,) = plan.phases[0][0].groups
     i = group.members.index(group.dominant)
     behind = Group(group.sub_dominants[0], (), group.members[i:])

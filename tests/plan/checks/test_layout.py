@@ -67,7 +67,7 @@ def overlapping(plan: KernelPlan) -> KernelPlan:
 
 
 def of_one_slot(plan: KernelPlan) -> KernelPlan:
-    """All reductions in the first one's slots."""
+    """Put all reductions into the first one's slots."""
     slots = plan.stage.layout.slots
     assert slots is not None
     return with_layout(plan, slots=replace(slots, position=dict.fromkeys(slots.position, 0)))

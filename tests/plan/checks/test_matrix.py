@@ -17,8 +17,8 @@ from tvm_stitch.plan.kernel import KernelPlan, Stage
 
 @pytest.fixture(scope="module")
 def good() -> KernelPlan:
-    (found,) = graphs(sums(legalize(product(FORMS["4 bits of 32"], 2, 64, 1024, 32, "float16"))))
-    return grid_plan(found)
+    (op_graph,) = graphs(sums(legalize(product(FORMS["4 bits of 32"], 2, 64, 1024, 32, "float16"))))
+    return grid_plan(op_graph)
 
 
 def changed(plan: KernelPlan, **fields: Any) -> KernelPlan:

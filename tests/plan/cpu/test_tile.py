@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lanes, segments and tasks a CPU plan chooses."""
+"""The lanes, segments and tasks that a CPU plan chooses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = DeviceModel("cpu", "cpu", 4, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 80
 
 
 def mapping(inputs: list[Any], output: Any) -> CpuMapping:
-    """The mapping of a function made of tensor expressions."""
+    """Return the mapping of a function made of tensor expressions."""
     return cast(CpuMapping, plan_in_block(read(te.create_prim_func([*inputs, output])), CPU).stage.mapping)
 
 

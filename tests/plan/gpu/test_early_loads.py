@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which inputs are loaded before the reductions that their readers wait for."""
+"""Early loads: inputs that are loaded before the reductions that their readers wait for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F32 = "float32"
 
 
 def norm(rows: Any, columns: int = 768, dtype: str = F32) -> tvm.IRModule:
-    """A layer norm of a sum, with a residual that is added behind it."""
+    """Return a layer norm of a sum, with a residual that is added behind it."""
 
     def body(emit: Any, x: Any, bias: Any, scale: Any, offset: Any, residual: Any) -> list[Any]:
         y = emit(R.nn.layer_norm(emit(R.add(x, bias)), scale, offset, axes=[-1]))
@@ -33,9 +33,9 @@ def norm(rows: Any, columns: int = 768, dtype: str = F32) -> tvm.IRModule:
 
 
 def early(mod: tvm.IRModule, device: Any = H200) -> list[str]:
-    made = plan(mod, device)
-    assert problems(made) == []
-    return [tensor.name for tensor, _ in made.stage.early]
+    kernel_plan = plan(mod, device)
+    assert problems(kernel_plan) == []
+    return [tensor.name for tensor, _ in kernel_plan.stage.early]
 
 
 def test_what_follows_a_reduction_is_loaded_before_it() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grid-wide plans: resident blocks, tasks, scratch; every check of verify, over cases and random graphs."""
+"""Grid-wide plans: resident blocks, tasks, scratch, and every check of verify, over cases and random graphs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
 from tvm_stitch.records.describe import describe
 from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 CASES = [case for scale in ("test", "gpu") for case in grid_cases.grid_cases(scale)]
 
 
-def planned(case: grid_cases.GridCase) -> KernelPlan:
+def planned(case: GridCase) -> KernelPlan:
     return grid_plan(stitch_graph(case.build()), H200)
 
 
 @pytest.mark.parametrize("device", ["h200", "a100", "v100", "t4"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
-def test_plans_of_the_cases_hold(case: grid_cases.GridCase, device: str) -> None:
-    for found in stitch_graphs(case.build()):
+def test_plans_of_the_cases_hold(case: GridCase, device: str) -> None:
+    for op_graph in stitch_graphs(case.build()):
         try:
-            plan = grid_plan(found, GPUS[device])
+            plan = grid_plan(op_graph, GPUS[device])
         except Misaligned:
-            assert not choose_plan(found, GPUS[device]).grid_wide
+            assert not choose_plan(op_graph, GPUS[device]).grid_wide
             continue
         assert problems(plan) == []
 
@@ -43,18 +44,18 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
     """And they can be told: phases, bytes, scratch."""
     grids = 0
     for seed in range(30):
-        for found in stitch_graphs(random_graph(seed, size).mod):
+        for op_graph in stitch_graphs(random_graph(seed, size).mod):
             try:
-                plan = choose_plan(found, H200)
+                plan = choose_plan(op_graph, H200)
             except Misaligned:
                 continue
-            told = describe(found.name, plan)
+            told = describe(op_graph.name, plan)
             assert json.loads(json.dumps(vars(told))) == vars(told)
             if plan.grid_wide:
                 grids += 1
-                assert problems(plan) == [], f"seed {seed}, {found.name}"
+                assert problems(plan) == [], f"seed {seed}, {op_graph.name}"
                 assert len(told.phases) == len(plan.phases) and told.bytes_written >= sum(
-                    int(t.size) for t in found.outputs
+                    int(t.size) for t in op_graph.outputs
                 )
     assert grids >= 10  # of about 24
 
@@ -83,8 +84,8 @@ def test_scratch_is_used_again_after_a_barrier() -> None:
 
 
 def test_without_barriers_there_are_kernels_instead() -> None:
-    found = stitch_graph(grid_cases.layer_norm_backward(37, 96).build())
-    plan = grid_plan(found, H200, barriers=False)
+    op_graph = stitch_graph(grid_cases.layer_norm_backward(37, 96).build())
+    plan = grid_plan(op_graph, H200, barriers=False)
     assert len(plan.phases) == 2 and not plan.cooperative
     assert problems(plan) == []
     told = describe("k", plan)
@@ -92,13 +93,13 @@ def test_without_barriers_there_are_kernels_instead() -> None:
 
 
 def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
-    found = stitch_graph(grid_cases.standardize_by_max(64, 512).build())
-    assert problems(grid_plan(found, H200, barriers=False)) == []
+    op_graph = stitch_graph(grid_cases.standardize_by_max(64, 512).build())
+    assert problems(grid_plan(op_graph, H200, barriers=False)) == []
 
 
 def test_every_fold_is_in_one_part() -> None:
     """Totals of one part that move to another move together, or not at all."""
-    for found in stitch_graphs(random_graph(1005, 3000).mod):
-        plan = choose_plan(found, H200)
+    for op_graph in stitch_graphs(random_graph(1005, 3000).mod):
+        plan = choose_plan(op_graph, H200)
         if plan.grid_wide:
             assert problems(plan) == []

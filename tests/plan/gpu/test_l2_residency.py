@@ -21,8 +21,8 @@ def norm(emit: Any, x: Any, w: Any) -> list[Any]:
 
 
 def l2_resident(rows: Any, columns: int, device: Any = H200) -> list[str]:
-    made = plan(build(norm, ((rows, columns), F32), ((columns,), F32)), device)
-    return [tensor.name for tensor, _ in made.stage.l2_resident]
+    kernel_plan = plan(build(norm, ((rows, columns), F32), ((columns,), F32)), device)
+    return [tensor.name for tensor, _ in kernel_plan.stage.l2_resident]
 
 
 def test_what_overflows_the_cache_lasts_but_not_what_rows_share() -> None:
@@ -69,5 +69,5 @@ def test_devices_without_policies() -> None:
 
 
 def test_the_report_names_them() -> None:
-    made = plan(build(norm, ((16_384, 4096), F32), ((4096,), F32)), H200)
-    assert describe("kernel", made).mapping["evicted last from the second-level cache"] == ["x0"]
+    kernel_plan = plan(build(norm, ((16_384, 4096), F32), ((4096,), F32)), H200)
+    assert describe("kernel", kernel_plan).mapping["evicted last from the second-level cache"] == ["x0"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How reductions lie in memory, and where their sums are made block by block."""
+"""The direction of reductions in memory, and the place where their sums are computed block by block."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ F32 = "float32"
     ],
 )
 def test_orientations(shape: tuple[int, ...], axis: Any, lies: Orientation) -> None:
-    found = graph(build(lambda emit, x: R.sum(x, axis), (shape, F32)))
-    assert orientation(found.reduces[0]) == lies
+    op_graph = graph(build(lambda emit, x: R.sum(x, axis), (shape, F32)))
+    assert orientation(op_graph.reduces[0]) == lies
 
 
 def test_only_sums_of_columns_in_blocks_want_a_partition() -> None:

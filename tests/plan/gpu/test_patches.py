@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pieces of a patch lie: each has a place of its own, and a warp's threads find theirs in different banks."""
+"""Each piece of a patch has a position of its own, and a warp's threads find their pieces in different banks."""
 
 from __future__ import annotations
 

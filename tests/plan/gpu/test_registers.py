@@ -13,7 +13,9 @@ from tvm_stitch.testing.workloads import grid_cases
 
 
 def normalizing(rows: int = 131072) -> Stage:
-    """The part of batch norm that applies the statistics: four values a column, one load and one store an element."""
+    """Return the part of batch norm that applies the statistics: four values a column, one load and one store an
+    element.
+    """
     graph = stitch_graph(grid_cases.batch_norm_training(rows, 256).build())
     (part,) = grid_plan(graph, H200).phases[-1]
     return part

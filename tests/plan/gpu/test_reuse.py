@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a grid-wide plan keeps on chip for later phases: as much as fits, and only where threads find their own."""
+"""A grid-wide plan keeps as much on chip for later phases as fits, and only if threads find their own values."""
 
 from __future__ import annotations
 

@@ -86,16 +86,16 @@ def test_vectors(dtype: str, columns: int, vector: int) -> None:
 @pytest.mark.parametrize("device, lanes", [("v100", 4), ("t4", 4), ("a100", 8), ("h200", 8)])
 def test_vectors_of_bfloat16_are_short_where_the_device_has_none(device: str, lanes: int) -> None:
     for dtype, expected in (("bfloat16", lanes), ("float16", 8)):
-        made = plan(build(lambda emit, x: [R.exp(x)], ((1024, 1024), dtype)), GPUS[device])
-        assert [mapped.vector for mapped in made.stage.mapping.columns.values()] == [expected]
+        kernel_plan = plan(build(lambda emit, x: [R.exp(x)], ((1024, 1024), dtype)), GPUS[device])
+        assert [mapped.vector for mapped in kernel_plan.stage.mapping.columns.values()] == [expected]
 
 
 def test_element_wise_splits_columns_over_blocks() -> None:
-    made = plan(build(lambda emit, x: R.exp(x), ((1000, 1000), F32)))
+    kernel_plan = plan(build(lambda emit, x: R.exp(x), ((1000, 1000), F32)))
     assert (
-        made.stage.mapping.split
-        and made.stage.mapping.rows_per_block == 1
-        and made.stage.mapping.of(10**6).vector == 4
+        kernel_plan.stage.mapping.split
+        and kernel_plan.stage.mapping.rows_per_block == 1
+        and kernel_plan.stage.mapping.of(10**6).vector == 4
     )
 
 
@@ -107,14 +107,14 @@ def test_storage_of_long_rows() -> None:
 
 
 def test_a_device_with_less_shared_memory_keeps_less() -> None:
-    found = graph(cases.softmax(64, 50000).build())
-    assert plan_in_block(found, GPUS["h200"], ONE_BLOCK).stage.mapping.shared
+    op_graph = graph(cases.softmax(64, 50000).build())
+    assert plan_in_block(op_graph, GPUS["h200"], ONE_BLOCK).stage.mapping.shared
     for name in ("t4", "v100"):
-        assert plan_in_block(found, GPUS[name], ONE_BLOCK).stage.mapping.storage is Storage.NOWHERE
+        assert plan_in_block(op_graph, GPUS[name], ONE_BLOCK).stage.mapping.storage is Storage.NOWHERE
 
 
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever makes so few threads take so long a row: here they are told to."""
+    """No known graph makes so few threads take so long a row. Here they are forced to."""
     monkeypatch.setattr(tile, "_threads_for", lambda *_: 64)
     alignment = align(graph(cases.softmax(65536, 16384).build()), CHOICES)
     made = tile.map_rows(alignment, schedule(alignment), H200)
@@ -148,14 +148,14 @@ def test_item_bytes(dtype: str, size: int) -> None:
     assert item_bytes(dtype) == size
 
 
-def check(made: KernelPlan) -> None:
-    """A bijection onto the columns, within the device's limits."""
-    mapping, device = made.stage.mapping, made.device
+def check(kernel_plan: KernelPlan) -> None:
+    """Check a bijection onto the columns, within the device's limits."""
+    mapping, device = kernel_plan.stage.mapping, kernel_plan.device
     assert 1 <= mapping.block <= device.max_threads_per_block
     assert mapping.threads & (mapping.threads - 1) == 0, "shuffles fold powers of two"
     assert mapping.block % 32 == 0, "shuffles name all lanes of a warp"
-    assert shared_bytes(made) <= device.shared_per_block
-    rows = made.stage.alignment.domain.rows
+    assert shared_bytes(kernel_plan) <= device.shared_per_block
+    rows = kernel_plan.stage.alignment.domain.rows
     if isinstance(rows, int) and not mapping.split:
         assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.row_splits <= MOST_BLOCKS
     if mapping.row_splits > 1:
@@ -163,13 +163,15 @@ def check(made: KernelPlan) -> None:
         assert mapping.row_splits <= device.max_cluster or mapping.exchange is not CrossBlockReduction.CLUSTER
     if mapping.exchange is CrossBlockReduction.GRID:
         registers = device.registers_per_sm // (mapping.block * mapping.blocks_per_sm)
-        held = blocks_per_sm(device, mapping.block, min(255, registers), shared_bytes(made))
+        held = blocks_per_sm(device, mapping.block, min(255, registers), shared_bytes(kernel_plan))
         assert held >= mapping.blocks_per_sm
         assert isinstance(rows, int) and rows * mapping.row_splits <= device.sms * held
     if mapping.shared:
         assert mapping.rows_per_block == 1, "what is staged has the place of one row"
-        assert mapping.keep and 0 < stage_bytes(made.stage.schedule, mapping) <= device.shared_per_block
-    for p in made.stage.schedule.passes:
+        assert (
+            mapping.keep and 0 < stage_bytes(kernel_plan.stage.schedule, mapping) <= device.shared_per_block
+        )
+    for p in kernel_plan.stage.schedule.passes:
         cm = mapping.of(p.columns)
         assert cm.vector in (1, 2, 4, 8)
         if isinstance(p.columns, int):
@@ -180,7 +182,12 @@ def check(made: KernelPlan) -> None:
                 assert mapping.split or waste < max(p.columns, mapping.threads * cm.vector * cm.chunks)
             else:  # at most one round of vectors too much a block
                 assert waste < mapping.row_splits * mapping.threads * cm.vector * cm.chunks
-        if mapping.keep and not mapping.shared and not mapping.split and made.stage.schedule.kept_values:
+        if (
+            mapping.keep
+            and not mapping.shared
+            and not mapping.split
+            and kernel_plan.stage.schedule.kept_values
+        ):
             assert cm.steps == 1, "what is kept in registers is covered in one step"
 
 
@@ -209,17 +216,17 @@ def test_element_wise_of_any_shape_is_within_limits(shape: list[int], dtype: str
 
 @pytest.mark.parametrize("columns", [1, 33, 128, 4096, 50000])
 def test_symbolic_rows_are_within_limits(columns: int) -> None:
-    made = plan(cases.softmax(4, columns, symbolic=True).build())
-    check(made)
+    kernel_plan = plan(cases.softmax(4, columns, symbolic=True).build())
+    check(kernel_plan)
     # Nothing is known of the number of rows: they are taken for many.
-    assert made.stage.mapping == softmax(10**6, columns, config=ONE_BLOCK).stage.mapping
+    assert kernel_plan.stage.mapping == softmax(10**6, columns, config=ONE_BLOCK).stage.mapping
 
 
 def test_symbolic_element_wise() -> None:
-    made = plan(build(lambda emit, x: R.exp(x), ((symbol(), 24), F32)))
-    check(made)
-    (p,) = made.stage.schedule.passes
-    assert made.stage.mapping.of(p.columns).vector == 4, "24 n is divisible by 4"
+    kernel_plan = plan(build(lambda emit, x: R.exp(x), ((symbol(), 24), F32)))
+    check(kernel_plan)
+    (p,) = kernel_plan.stage.schedule.passes
+    assert kernel_plan.stage.mapping.of(p.columns).vector == 4, "24 n is divisible by 4"
 
 
 def test_grids_have_an_end() -> None:
@@ -261,5 +268,5 @@ def test_threads_grow_step_by_step_with_live_inputs(columns: int) -> None:
 )
 def test_small_kernels_spread_over_the_device(rows: int, dtype: str, vector: int) -> None:
     """Shorter vectors, until there is a block for each multiprocessor."""
-    made = plan(build(lambda emit, x: [R.exp(x)], ((rows, 512), dtype)), GPUS["h200"])
-    assert [mapped.vector for mapped in made.stage.mapping.columns.values()] == [vector]
+    kernel_plan = plan(build(lambda emit, x: [R.exp(x)], ((rows, 512), dtype)), GPUS["h200"])
+    assert [mapped.vector for mapped in kernel_plan.stage.mapping.columns.values()] == [vector]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies across memory counts by the sectors that it takes."""
+"""Uncoalesced accesses count by the sectors that they take."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tvm_stitch.plan.iteration.domain import Domain
 
 
 def scattered(body: Callable[..., Any], *shapes: Any, dtype: str = "float32", rows: Any = None) -> int:
-    made = graph(build(body, *((shape, dtype) for shape in shapes)))
-    return uncoalesced_bytes(align(made, CHOICES, Domain(rows) if rows else None))
+    op_graph = graph(build(body, *((shape, dtype) for shape in shapes)))
+    return uncoalesced_bytes(align(op_graph, CHOICES, Domain(rows) if rows else None))
 
 
 def turned_sum(emit: Any, x: Any, y: Any) -> Any:
@@ -63,5 +63,5 @@ def test_nothing_else_counts(body: Callable[..., Any], shapes: Any) -> None:
 
 
 def test_rows_shorter_than_a_warp_lie_together() -> None:
-    """Threads beside each other have rows beside each other."""
+    """Neighbouring threads have neighbouring rows."""
     assert scattered(lambda emit, x: R.permute_dims(x, [1, 0]), (8, 65536)) < 7 * 8 * 65536 * 4

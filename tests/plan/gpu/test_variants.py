@@ -28,11 +28,11 @@ def softmax(columns: Any, dtype: str = "float32", rows: Any = None) -> Any:
 
 
 def test_short_rows_stay_in_registers_with_vectors_and_without() -> None:
-    found = plan(softmax(symbol("m")))
-    bounds = [(v.longest, [(s.name, number) for s, number in v.multiples]) for v in found.variants]
+    kernel_plan = plan(softmax(symbol("m")))
+    bounds = [(v.longest, [(s.name, number) for s, number in v.multiples]) for v in kernel_plan.variants]
     longer = [(longest, chosen) for longest in (1024, 8192, 32768) for chosen in ([("m", 4)], [])]
     assert bounds == [(128, []), *longer]
-    for variant in found.variants:
+    for variant in kernel_plan.variants:
         m = variant.stage.row_mapping
         ((columns, mapping),) = m.columns.items()
         assert m.storage is Storage.REGISTERS and mapping.steps == 1
@@ -41,29 +41,29 @@ def test_short_rows_stay_in_registers_with_vectors_and_without() -> None:
 
 
 def test_rows_of_any_length_are_stepped_through() -> None:
-    found = plan(softmax(symbol("m")))
-    m = found.stage.row_mapping
+    kernel_plan = plan(softmax(symbol("m")))
+    m = kernel_plan.stage.row_mapping
     ((_, mapping),) = m.columns.items()
     assert m.storage is Storage.NOWHERE and not isinstance(mapping.steps, int)
-    assert not found.stage.schedule.kept_values and not found.stage.schedule.kept_loads
+    assert not kernel_plan.stage.schedule.kept_values and not kernel_plan.stage.schedule.kept_loads
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_rows_have_vectors_of_eight(dtype: str) -> None:
-    found = plan(softmax(symbol("m"), dtype))
-    assert {number for v in found.variants for _, number in v.multiples} == {8}
+    kernel_plan = plan(softmax(symbol("m"), dtype))
+    assert {number for v in kernel_plan.variants for _, number in v.multiples} == {8}
 
 
 def test_extents_that_are_multiples_need_no_condition() -> None:
-    found = plan(softmax(symbol("m") * 8))
-    assert [v.multiples for v in found.variants] == [()] * len(CHOICES.symbolic_lengths)
-    assert found.stage.row_mapping.columns[found.stage.schedule.spaces[0]].vector == 4
+    kernel_plan = plan(softmax(symbol("m") * 8))
+    assert [v.multiples for v in kernel_plan.variants] == [()] * len(CHOICES.symbolic_lengths)
+    assert kernel_plan.stage.row_mapping.columns[kernel_plan.stage.schedule.spaces[0]].vector == 4
 
 
 def test_no_symbol_of_a_sum_is_taken_for_a_multiple() -> None:
-    found = plan(softmax(symbol("m") + 1))
-    assert [v.longest for v in found.variants] == list(CHOICES.symbolic_lengths)
-    assert not any(v.multiples for v in found.variants)
+    kernel_plan = plan(softmax(symbol("m") + 1))
+    assert [v.longest for v in kernel_plan.variants] == list(CHOICES.symbolic_lengths)
+    assert not any(v.multiples for v in kernel_plan.variants)
 
 
 def test_static_rows_have_no_variants() -> None:
@@ -73,16 +73,16 @@ def test_static_rows_have_no_variants() -> None:
 def test_elementwise_rows_of_symbolic_length_are_flat() -> None:
     n, m = symbol("n"), symbol("m")
     mod = build(lambda emit, x, y: R.multiply(x, emit(R.exp(y))), ((n, m), "float32"), ((n, 1), "float32"))
-    found = plan(mod)
-    assert found.stage.alignment.domain.flat and found.variants == ()
+    kernel_plan = plan(mod)
+    assert kernel_plan.stage.alignment.domain.flat and kernel_plan.variants == ()
 
 
 @pytest.mark.parametrize("device", [H200, GPUS["h100"]])
 def test_no_variant_exceeds_the_device(device: Any) -> None:
-    found = plan(softmax(symbol("m")), device)
-    for stage in [found.stage, *(v.stage for v in found.variants)]:
+    kernel_plan = plan(softmax(symbol("m")), device)
+    for stage in [kernel_plan.stage, *(v.stage for v in kernel_plan.variants)]:
         assert stage.row_mapping.block <= device.max_threads_per_block
-    assert shared_bytes(found) <= device.shared_per_block
+    assert shared_bytes(kernel_plan) <= device.shared_per_block
 
 
 def test_what_a_variant_keeps_is_read_once() -> None:
@@ -92,7 +92,7 @@ def test_what_a_variant_keeps_is_read_once() -> None:
 
 
 def test_few_rows_do_not_hold_up_what_needs_no_reduction() -> None:
-    """A sum of everything has one block, and exp(x) all of them; what reads the sum stays with it."""
+    """A sum of everything has one block, and exp(x) all of them. Operators that read the sum stay with it."""
     n, m = symbol("n"), symbol("m")
 
     def body(emit: Any, x: relax.Expr) -> Any:
@@ -101,9 +101,9 @@ def test_few_rows_do_not_hold_up_what_needs_no_reduction() -> None:
 
     target = emulated_target()
     mod = build(body, ((n, m), "float32"))
-    made = tvm_stitch.explain(mod, target)
-    assert [len(k.operators) for k in made.kernels] == [1, 2]
-    assert any("would leave the device idle" in b["reason"] for b in made.boundaries)
+    report = tvm_stitch.explain(mod, target)
+    assert [len(k.operators) for k in report.kernels] == [1, 2]
+    assert any("would leave the device idle" in b["reason"] for b in report.boundaries)
     assert count_kernels(mod, target, pipeline(target)).total <= count_kernels(mod, target).total
 
 
@@ -120,8 +120,8 @@ def three_of_a_row() -> Any:
 
 
 def test_what_no_register_holds_is_in_shared_memory() -> None:
-    found = plan(three_of_a_row())
-    storage = {v.longest: v.stage.row_mapping.storage for v in found.variants}
+    kernel_plan = plan(three_of_a_row())
+    storage = {v.longest: v.stage.row_mapping.storage for v in kernel_plan.variants}
     assert storage[8192] is Storage.REGISTERS and storage[32768] is Storage.SHARED
 
 
@@ -149,5 +149,5 @@ def test_many_inputs_leave_long_rows_to_the_kernel_of_all() -> None:
             total = emit(R.subtract(total, emit(R.multiply(x, peak))))
         return total
 
-    found = plan(build(body, *[((n, m), "float32")] * 11))
-    assert found.variants and max(v.longest for v in found.variants) < 32768
+    kernel_plan = plan(build(body, *[((n, m), "float32")] * 11))
+    assert kernel_plan.variants and max(v.longest for v in kernel_plan.variants) < 32768

@@ -18,7 +18,7 @@ from tvm_stitch.plan.iteration.domain import Domain
 
 
 def truth(domain: Domain, indices: Sequence[Any], shape: Sequence[int], columns: int, vector: int) -> bool:
-    """Every aligned group of columns of every row: consecutive elements from an aligned one on."""
+    """Yield every aligned group of columns of every row: consecutive elements from an aligned one on."""
     flat = flatten(indices, shape)
     analyzer = compat.Analyzer()
     for row in range(domain.rows):

@@ -31,8 +31,8 @@ def test_points_compare_by_place() -> None:
 
 
 def test_classify_finds_canonical_places() -> None:
-    found = graph(build(lambda emit, x: R.exp(x), ((6, 20), F32)))
-    tensor, domain = found.inputs[0], Domain(6)
+    op_graph = graph(build(lambda emit, x: R.exp(x), ((6, 20), F32)))
+    tensor, domain = op_graph.inputs[0], Domain(6)
     row, column, zero = domain.row, domain.column, compat.const(0, "int64")
     full = domain.full(20)
     assert domain.classify(tensor, [row, column], full) == full
@@ -72,7 +72,7 @@ def check_moves(alignment: Alignment, samples: int = 5) -> None:
         spatial = domain.axis_values(op, point)
 
         def inside(r: int, c: int, op: Any = op, spatial: Any = spatial) -> bool:
-            """Is there such a point? Below a guard an operator's point may lie outside of it."""
+            """Return whether there is such a point. Below a guard an operator's point may lie outside of it."""
             return all(0 <= value_of(spatial[a.var], alignment, r, c) < a.extent for a in op.axes)
 
         for access, child in zip(op.accesses, reads):
@@ -80,7 +80,7 @@ def check_moves(alignment: Alignment, samples: int = 5) -> None:
                 continue
             direct = [compat.substitute(i, spatial) for i in access.indices]
             if access.tensor.producer is not None and access.tensor.producer.is_reduce:
-                continue  # known once a row; its place is checked by alignment itself
+                continue  # known once a row, and alignment itself checks its position
             named = input_indices(alignment, access.tensor, child)
             for r, c in places:
                 shape = access.tensor.shape
@@ -108,15 +108,15 @@ BODIES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_moves_name_the_right_elements(name: str) -> None:
-    for found in graphs(build(lambda emit, x: emit(BODIES[name](emit, x)), ((3, 4, 8), F32))):
-        check_moves(align(found, CHOICES))
+    for op_graph in graphs(build(lambda emit, x: emit(BODIES[name](emit, x)), ((3, 4, 8), F32))):
+        check_moves(align(op_graph, CHOICES))
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_moves_of_random_graphs_name_the_right_elements(first: int) -> None:
     for seed in range(first, first + 10):
-        for found in graphs(random_graph(seed, max_elements=600).mod):
-            check_moves(align(found, CHOICES), samples=2)
+        for op_graph in graphs(random_graph(seed, max_elements=600).mod):
+            check_moves(align(op_graph, CHOICES), samples=2)
 
 
 def test_points_with_symbols_of_one_name_differ() -> None:

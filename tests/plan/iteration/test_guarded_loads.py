@@ -16,7 +16,7 @@ from tvm_stitch.plan.iteration.loops import schedule
 
 
 def loads_of(body: Any, *specs: Any, vector: int = 8, **choices: Any) -> GuardedLoads:
-    """The guarded loads of a module's only pass."""
+    """Return the guarded loads of a module's only pass."""
     aligned = align(graph(build(body, *specs)), CHOICES)
     (p,) = schedule(aligned).passes
     return guarded_loads(aligned, p, vector, p.values)
@@ -27,7 +27,7 @@ def sums(emit: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def parts(found: GuardedLoads) -> list[tuple[int, list[str]]]:
-    """Each slot's columns and inputs."""
+    """Return each slot's columns and inputs."""
     return sorted((slot.columns, sorted(load.leaf[0].name for load in slot.loads)) for slot in found.slots)
 
 

@@ -20,12 +20,12 @@ F32 = "float32"
 
 
 def told(graph: StitchGraph, spaces: IndexSpaces | None) -> list[str]:
-    """All points of a graph, as text: the variables of two domains have the same names."""
+    """Return all points of a graph, as text: the variables of two domains have the same names."""
     try:
-        found = align(graph, CHOICES, spaces=spaces)
+        aligned = align(graph, CHOICES, spaces=spaces)
     except Misaligned as err:
         return [str(err)]
-    points = [(op.name, at, reads) for (op, at), reads in found.reads.items()]
+    points = [(op.name, at, reads) for (op, at), reads in aligned.reads.items()]
     return [
         f"{name} {at} {at.columns}: {[(str(p), p and str(p.columns)) for p in r]}" for name, at, r in points
     ]

@@ -24,8 +24,8 @@ def names(keys: Any) -> list[str]:
 
 
 def test_softmax_sweeps_three_times() -> None:
-    found = graph(softmax(6, 20).build())
-    sched = schedule(align(found, CHOICES))
+    op_graph = graph(softmax(6, 20).build())
+    sched = schedule(align(op_graph, CHOICES))
     assert [len(p.reduces) for p in sched.passes] == [1, 1, 0]
     assert [p.level for p in sched.passes] == [0, 1, 2] and all(p.columns == 20 for p in sched.passes)
     first, second, third = sched.passes
@@ -38,7 +38,7 @@ def test_softmax_sweeps_three_times() -> None:
 
 
 def test_a_light_value_of_one_source_is_computed_again() -> None:
-    """x - max twice: cheaper again from the kept x than kept beside it."""
+    """x - max twice: cheaper again from the kept x than kept next to it."""
 
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.subtract(x, emit(R.max(x, -1, True))))
@@ -99,7 +99,7 @@ def test_inputs_that_rows_share_are_not_streamed() -> None:
 
 
 def check(alignment: Alignment, sched: LoopNest) -> None:
-    """Whatever a pass reads was made before: in it, or kept by an earlier one; every root is made once."""
+    """Check that every value that a pass reads was made before, in it or by an earlier one. Every root is made once."""
     own = set(alignment.graph.operators)
     kept: set[Any] = set()
     rows: set[Any] = set()
@@ -141,15 +141,15 @@ def check(alignment: Alignment, sched: LoopNest) -> None:
 @pytest.mark.parametrize("keep", Keep)
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: case.name)
 def test_passes_of_the_cases(case: Any, keep: Keep) -> None:
-    for found in graphs(case.build()):
-        alignment = align(found, CHOICES)
+    for op_graph in graphs(case.build()):
+        alignment = align(op_graph, CHOICES)
         check(alignment, schedule(alignment, keep))
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_passes_of_random_graphs(first: int) -> None:
     for seed in range(first, first + 10):
-        for found in graphs(random_graph(seed, max_elements=600).mod):
-            alignment = align(found, CHOICES)
+        for op_graph in graphs(random_graph(seed, max_elements=600).mod):
+            alignment = align(op_graph, CHOICES)
             for keep in Keep:
                 check(alignment, schedule(alignment, keep))

@@ -15,10 +15,10 @@ from tvm_stitch.plan.iteration.alignment import align
 from tvm_stitch.plan.iteration.pieces import Choice, choice_of
 
 
-def choice(found: StitchGraph, vector: int = 8) -> Choice | None:
-    """The choice of the only operator, over all columns of a flat domain or of its rows."""
-    aligned = align(found, CHOICES)
-    (key,) = [key for key in aligned.reads if key[0] is found.operators[-1]]
+def choice(op_graph: StitchGraph, vector: int = 8) -> Choice | None:
+    """Return the choice of the only operator, over all columns of a flat domain or of its rows."""
+    aligned = align(op_graph, CHOICES)
+    (key,) = [key for key in aligned.reads if key[0] is op_graph.operators[-1]]
     return choice_of(aligned, key, key[1].columns, vector)
 
 
@@ -63,8 +63,8 @@ def test_a_border_inside_a_vector_divides_it() -> None:
 
 
 def test_a_border_beside_channels_is_chosen_element_by_element() -> None:
-    found = single(lambda emit, x: R.nn.pad(x, [0, 0, 1, 1]), ((2, 6), "float16"))
-    assert choice(found) is None
+    op_graph = single(lambda emit, x: R.nn.pad(x, [0, 0, 1, 1]), ((2, 6), "float16"))
+    assert choice(op_graph) is None
 
 
 def test_an_operator_that_computes_is_no_choice() -> None:

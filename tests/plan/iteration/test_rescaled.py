@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sums may be taken beside their warp's maximum."""
+"""Some sums may be taken relative to their warp's maximum."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def either(emit: Any, x: Any, mask: Any) -> Any:
 
 
 def scores(emit: Any, x: Any) -> Any:
-    """The maximum of a value that the kernel computes."""
+    """Subtract the maximum of a value that the kernel computes."""
     return softmax(emit, emit(R.multiply(x, relax.const(0.125, "float32"))))
 
 
@@ -99,7 +99,7 @@ def minimum(emit: Any, x: Any) -> Any:
 
 
 def of_another_operand(emit: Any, x: Any) -> Any:
-    """Beside a warp's own maximum of |x| it might overflow where beside the row's it does not."""
+    """Relative to a warp's own maximum of |x| it might overflow where relative to the row's it does not."""
     m = emit(R.max(emit(R.abs(x)), -1, True))
     return [total(emit, emit(R.exp(emit(R.subtract(emit(R.multiply(x, x)), m)))))]
 
@@ -124,13 +124,13 @@ def chosen_by_it(emit: Any, x: Any) -> Any:
 
 
 def rounded(emit: Any, x: Any) -> Any:
-    """An explicit rounding of the difference is not that of another difference."""
+    """Round the difference explicitly: that is not the rounding of another difference."""
     d = emit(R.astype(emit(R.subtract(x, emit(R.max(x, -1, True)))), "float16"))
     return [total(emit, emit(R.exp(emit(R.astype(d, "float32")))))]
 
 
 def written(emit: Any, x: Any) -> Any:
-    """The exponential is an output: what is stored must be the row's."""
+    """Return the exponential too: the stored values must be the row's."""
     e = shifted(emit, x)
     return [e, total(emit, e)]
 
@@ -166,7 +166,7 @@ def test_sums_that_wait(body: Body) -> None:
 
 
 def test_a_kept_exponential_is_the_rows() -> None:
-    """It is read again behind the sum; where a row is exchanged, it is computed again instead."""
+    """It is read again behind the sum. If a row is exchanged, it is computed again instead."""
     alignment = align(graph(build(softmax, X)), CHOICES)
     kept = schedule(alignment)
     assert kept.kept_values and not rescaled_sums(alignment, kept)

@@ -68,7 +68,7 @@ def test_concatenations_below_reshapes(body: Callable[..., Any]) -> None:
 
 
 def test_what_was_merged_in_one_column_space_is_not_split_in_another() -> None:
-    """The first six columns of <4, 6> are the column; so are the 24 columns of another tensor."""
+    """The first six columns of <4, 6> are the column, and so are the 24 columns of another tensor."""
     zero, column = compat.const(0, "int64"), tirx.Var("col", "int64")
     reshaper = IndexReshaper(Analyzer())
     (merged,) = reshaper.reshape([zero, column], [4, 6], [24], 6)

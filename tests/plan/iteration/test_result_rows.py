@@ -40,9 +40,9 @@ def sums(width: int, product: bool) -> StitchGraph:
 
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_an_output_behind_sums_has_a_row_for_each_of_their_results(width: int) -> None:
-    found = align(sums(width, True), Choices())
-    assert found.domain.rows == 24 // width
-    (point,) = [at for op, at in found.roots if not op.is_reduce]
+    aligned = align(sums(width, True), Choices())
+    assert aligned.domain.rows == 24 // width
+    (point,) = [at for op, at in aligned.roots if not op.is_reduce]
     assert point.at is At.INDEX
     assert point.columns == 2 * width
 

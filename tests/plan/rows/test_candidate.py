@@ -63,10 +63,12 @@ def test_the_measured_strategy_has_the_least_time(
 
 
 def test_a_factor_of_choices_decides() -> None:
-    found = graph(build(log_sum, ((512, 131072), "bfloat16")))
-    assert in_block.plan_in_block(found, H200).stage.row_mapping.blocks_per_sm == CHOICES.online_resident
-    slow = in_block.plan_in_block(found, H200.with_choices(online_time=100.0))
-    assert slow.stage.row_mapping.storage is not in_block.plan_in_block(found, H200).stage.row_mapping.storage
+    op_graph = graph(build(log_sum, ((512, 131072), "bfloat16")))
+    assert in_block.plan_in_block(op_graph, H200).stage.row_mapping.blocks_per_sm == CHOICES.online_resident
+    slow = in_block.plan_in_block(op_graph, H200.with_choices(online_time=100.0))
+    assert (
+        slow.stage.row_mapping.storage is not in_block.plan_in_block(op_graph, H200).stage.row_mapping.storage
+    )
 
 
 def test_the_least_is_taken_and_of_equals_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +82,10 @@ def test_the_least_is_taken_and_of_equals_the_first(monkeypatch: pytest.MonkeyPa
     def nothing(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
         raise Misaligned("no place for it")
 
-    found = graph(build(softmax, ((64, 64), "float32")))
+    op_graph = graph(build(softmax, ((64, 64), "float32")))
     strategies = (nothing, proposing(2.0, 2), proposing(1.0, 4), proposing(1.0, 8))
     monkeypatch.setattr(in_block, "STRATEGIES", strategies)
-    assert in_block.plan_in_block(found, H200).stage.row_mapping.threads == 4
+    assert in_block.plan_in_block(op_graph, H200).stage.row_mapping.threads == 4
     monkeypatch.setattr(in_block, "STRATEGIES", (nothing,))
     with pytest.raises(Misaligned, match="no place for it"):
-        in_block.plan_in_block(found, H200)
+        in_block.plan_in_block(op_graph, H200)

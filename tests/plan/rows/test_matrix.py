@@ -51,6 +51,6 @@ def test_warps_share_the_warps_of_a_block() -> None:
 
 def test_blocks_have_the_threads_that_were_faster() -> None:
     """Weights of 16 bits wait for memory, those of 4 bits for conversions."""
-    (found,) = graphs(sums(legalize(product(FORMS["4 bits of 32"], 4, 4096, 2048, 32, "float16"))))
-    assert grid_plan(found).shared_grid.threads == 512
+    (op_graph,) = graphs(sums(legalize(product(FORMS["4 bits of 32"], 4, 4096, 2048, 32, "float16"))))
+    assert grid_plan(op_graph).shared_grid.threads == 512
     assert chain(4, added=False).shared_grid.threads == 256

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows are copied into shared memory in the background, and over how many blocks."""
+"""Some rows are staged in shared memory by cp.async, split over some number of blocks."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_without_clusters_a_row_has_one_block() -> None:
 
 
 def test_few_rows_are_split_over_the_device() -> None:
-    """Blocks that have no others beside them hide nothing."""
+    """Blocks that share a multiprocessor with no others hide nothing."""
     assert not mapping(softmax, 32768, rows=H200.sms).async_copies
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows one sweep takes all reductions of."""
+"""One sweep takes all reductions of some rows."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def log_sum(rows: Any, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
 
 
 def storage(mod: tvm.IRModule) -> Storage:
-    made = plan(mod, H200)
-    assert problems(made) == []
-    return made.stage.row_mapping.storage
+    kernel_plan = plan(mod, H200)
+    assert problems(kernel_plan) == []
+    return kernel_plan.stage.row_mapping.storage
 
 
 @pytest.mark.parametrize(
     ("columns", "dtype"), [(65_536, "bfloat16"), (40_000, "float16"), (16_386, "float32")]
 )
 def test_long_rows_are_swept_once(columns: int, dtype: str) -> None:
-    made = plan(log_sum(1024, columns, dtype), H200)
-    assert problems(made) == []
-    m = made.stage.row_mapping
+    kernel_plan = plan(log_sum(1024, columns, dtype), H200)
+    assert problems(kernel_plan) == []
+    m = kernel_plan.stage.row_mapping
     assert m.storage is Storage.STEPS and m.row_splits == 1 and m.exchange is CrossBlockReduction.NONE
-    assert traffic(made).moved == traffic(made).least
+    assert traffic(kernel_plan).moved == traffic(kernel_plan).least
 
 
 def test_shorter_rows_stay_in_shared_memory() -> None:

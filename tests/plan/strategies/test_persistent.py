@@ -37,13 +37,13 @@ def planned(shape: tuple[int, int, int], dtype: str = "float32", body: Any = nor
     ],
 )
 def test_workers(shape: tuple[int, int, int], rows: int, splits: int, workers: int, turns: int) -> None:
-    made = planned(shape)
-    m = made.stage.row_mapping
+    kernel_plan = planned(shape)
+    m = kernel_plan.stage.row_mapping
     assert (m.rows_per_block, m.row_splits, m.workers, m.tasks) == (rows, splits, workers, turns)
     assert m.exchange is CrossBlockReduction.CLUSTER and m.blocks_per_sm == 2
-    assert 2 * (shared_bytes(made) + H200.shared_reserved) <= H200.shared_per_sm
-    assert shared_parts(made)[0] + CHOICES.shared_slack_bytes <= OPT_IN_BYTES
-    assert problems(made) == []
+    assert 2 * (shared_bytes(kernel_plan) + H200.shared_reserved) <= H200.shared_per_sm
+    assert shared_parts(kernel_plan)[0] + CHOICES.shared_slack_bytes <= OPT_IN_BYTES
+    assert problems(kernel_plan) == []
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,21 @@ def test_workers(shape: tuple[int, int, int], rows: int, splits: int, workers: i
     ],
 )
 def test_blocks_that_end(shape: tuple[int, int, int]) -> None:
-    made = planned(shape)
-    assert made.stage.row_mapping.workers == 0
-    assert problems(made) == []
+    kernel_plan = planned(shape)
+    assert kernel_plan.stage.row_mapping.workers == 0
+    assert problems(kernel_plan) == []
 
 
 def test_something_else_is_read() -> None:
-    """What rows read besides would not be on its way in the background."""
+    """Other tensors that the rows read would not be on their way in the background."""
 
     def with_residual(emit: Any, x: Any, y: Any) -> Any:
         return normalized(emit, emit(R.add(x, emit(R.permute_dims(y, [0, 2, 1])))))
 
-    made = plan_in_block(
+    kernel_plan = plan_in_block(
         graph(build(with_residual, ((1, 4096, 4096), "float32"), ((1, 4096, 4096), "float32"))), H200
     )
-    assert made.stage.row_mapping.workers == 0
+    assert kernel_plan.stage.row_mapping.workers == 0
 
 
 def test_half_types_are_converted_early() -> None:
@@ -84,16 +84,16 @@ def test_half_types_are_converted_early() -> None:
 
 
 def test_workers_have_all_rows() -> None:
-    made = planned((1, 4096, 4096))
-    m = made.stage.row_mapping
+    kernel_plan = planned((1, 4096, 4096))
+    m = kernel_plan.stage.row_mapping
     for wrong in (replace(m, tasks=4), replace(m, workers=129), replace(m, workers=25)):
-        assert [p for p in problems(with_mapping(made, wrong)) if "workers" in p]
+        assert [p for p in problems(with_mapping(kernel_plan, wrong)) if "workers" in p]
 
 
 def test_static_memory_is_no_more_than_every_kernel_has() -> None:
-    made = planned((1, 4096, 65536))
-    wrong = replace(made.stage.row_mapping, workers=87, tasks=24)
-    assert [p for p in problems(with_mapping(made, wrong)) if "static" in p]
+    kernel_plan = planned((1, 4096, 65536))
+    wrong = replace(kernel_plan.stage.row_mapping, workers=87, tasks=24)
+    assert [p for p in problems(with_mapping(kernel_plan, wrong)) if "static" in p]
 
 
 def test_weights_stay_on_chip() -> None:

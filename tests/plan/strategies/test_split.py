@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows are split over blocks, how many blocks share one, and that no grid with a barrier exceeds a wave."""
+"""Some rows are split over blocks. No grid with a barrier exceeds a wave."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def softmax(
     return plan_in_block(graph(cases.softmax(rows, columns).build()), device, config)
 
 
-def working_sms(made: KernelPlan) -> int:
+def working_sms(kernel_plan: KernelPlan) -> int:
     """Multiprocessors that have at least one block with columns of its own."""
-    m, rows = made.stage.mapping, made.stage.alignment.domain.rows
+    m, rows = kernel_plan.stage.mapping, kernel_plan.stage.alignment.domain.rows
     assert isinstance(rows, int)
-    lengths = [p.columns for p in made.stage.schedule.passes if isinstance(p.columns, int)]
+    lengths = [p.columns for p in kernel_plan.stage.schedule.passes if isinstance(p.columns, int)]
     busy = max(-(-e // m.block_columns(e)) for e in lengths)
-    return min(made.device.sms, -(-rows // m.rows_per_block) * min(busy, m.row_splits))
+    return min(kernel_plan.device.sms, -(-rows // m.rows_per_block) * min(busy, m.row_splits))
 
 
 def test_64_rows_of_30000_take_two_blocks_each() -> None:
@@ -99,7 +99,7 @@ def test_rows_beyond_the_registers_of_a_block_live_in_a_cluster(columns: int) ->
 
 
 def test_rows_that_a_cluster_shares_move_no_byte_twice() -> None:
-    """Wherever its blocks find them again."""
+    """No byte moves twice if the cluster's blocks find the values again."""
     made = softmax(2048, 70_000)
     assert made.stage.mapping.exchange is CrossBlockReduction.CLUSTER
     moved = traffic(made)
@@ -118,9 +118,9 @@ def test_rows_that_a_cluster_shares_move_no_byte_twice() -> None:
 def test_long_rows_of_half_types_are_read_again_from_the_cache(device: str, columns: int) -> None:
     """As few blocks a row as leave the rows at work, read and written, in it."""
     rows, model = (1 << 27) // columns, replace(GPUS[device], background_copies=False)
-    made = plan_in_block(graph(cases.softmax(rows, columns, "bfloat16").build()), model)
-    m = made.stage.mapping
-    assert m.storage is Storage.CACHE and not made.stage.schedule.kept_loads
+    kernel_plan = plan_in_block(graph(cases.softmax(rows, columns, "bfloat16").build()), model)
+    m = kernel_plan.stage.mapping
+    assert m.storage is Storage.CACHE and not kernel_plan.stage.schedule.kept_loads
     assert m.threads * m.blocks_per_sm == 1024 <= model.threads_per_sm
     at_work = model.sms * m.blocks_per_sm / m.row_splits * columns * 2 * 2
     assert at_work <= CHOICES.cache_fill * model.l2_bytes
@@ -130,7 +130,7 @@ def test_long_rows_of_half_types_are_read_again_from_the_cache(device: str, colu
         or smaller
         and (m.row_splits == 2 or 2 * at_work > CHOICES.cache_fill * model.l2_bytes)
     )
-    moved = traffic(made)
+    moved = traffic(kernel_plan)
     assert moved.read + moved.written == moved.least
 
 
@@ -146,8 +146,11 @@ def test_rows_that_no_cache_holds_are_not_said_to_come_from_one(device: str) -> 
 
 def test_rows_of_48_kib_stay_in_registers() -> None:
     for dtype, columns in (("bfloat16", 24_576), ("float32", 12_288)):
-        made = plan_in_block(graph(cases.softmax(5000, columns, dtype).build()), WITHOUT_COPIES)
-        assert made.stage.mapping.storage is Storage.REGISTERS and made.stage.mapping.row_splits == 1
+        kernel_plan = plan_in_block(graph(cases.softmax(5000, columns, dtype).build()), WITHOUT_COPIES)
+        assert (
+            kernel_plan.stage.mapping.storage is Storage.REGISTERS
+            and kernel_plan.stage.mapping.row_splits == 1
+        )
 
 
 def test_one_row_takes_the_whole_device() -> None:
@@ -164,11 +167,11 @@ def test_one_row_that_a_cluster_serves_needs_no_grid_barrier() -> None:
     assert made.stage.mapping.exchange is CrossBlockReduction.CLUSTER and not made.scratch
 
 
-def check_wave(made: KernelPlan) -> None:
-    m, device, rows = made.stage.mapping, made.device, made.stage.alignment.domain.rows
+def check_wave(kernel_plan: KernelPlan) -> None:
+    m, device, rows = kernel_plan.stage.mapping, kernel_plan.device, kernel_plan.stage.alignment.domain.rows
     assert isinstance(rows, int)
     registers = min(255, device.registers_per_sm // (m.block * m.blocks_per_sm))
-    held = blocks_per_sm(device, m.block, registers, shared_bytes(made))
+    held = blocks_per_sm(device, m.block, registers, shared_bytes(kernel_plan))
     assert held >= m.blocks_per_sm >= 1 and rows * m.row_splits <= m.blocks_per_sm * device.sms
 
 
@@ -213,12 +216,12 @@ def test_switches(rows: int) -> None:
 
 
 def test_symbolic_rows_are_not_split() -> None:
-    made = plan_in_block(graph(cases.softmax(4, 50_000, symbolic=True).build()), H200)
-    assert made.stage.mapping.row_splits == 1
+    kernel_plan = plan_in_block(graph(cases.softmax(4, 50_000, symbolic=True).build()), H200)
+    assert kernel_plan.stage.mapping.row_splits == 1
 
 
 def batch_norm(emit: Any, x: Any) -> Any:
-    """Each channel of <N,C,H,W> normalised over the batch and the image."""
+    """Normalise each channel of <N,C,H,W> over the batch and the image."""
     centred = emit(R.subtract(x, emit(R.mean(x, [0, 2, 3], True))))
     variance = emit(R.mean(emit(R.multiply(centred, centred)), [0, 2, 3], True))
     return R.divide(centred, emit(R.sqrt(variance)))
@@ -226,18 +229,24 @@ def batch_norm(emit: Any, x: Any) -> Any:
 
 def test_channels_are_split() -> None:
     """Training's batch normalisation <32,64,56,56>: 64 rows whose columns are strided."""
-    made = plan_in_block(graph(build(batch_norm, ((32, 64, 56, 56), F32))), H200)
-    assert (made.stage.mapping.row_splits, made.stage.mapping.exchange) == (2, CrossBlockReduction.CLUSTER)
-    assert working_sms(made) >= 120
+    kernel_plan = plan_in_block(graph(build(batch_norm, ((32, 64, 56, 56), F32))), H200)
+    assert (kernel_plan.stage.mapping.row_splits, kernel_plan.stage.mapping.exchange) == (
+        2,
+        CrossBlockReduction.CLUSTER,
+    )
+    assert working_sms(kernel_plan) >= 120
 
 
 def test_heavy_rows_without_reductions_need_no_exchange() -> None:
     def body(emit: Any, x: Any, y: Any) -> Any:
         return R.add(emit(R.tanh(x)), y)
 
-    made = plan_in_block(graph(build(body, ((8, 1), F32), ((8, 1_000_000), F32))), H200)
-    assert made.stage.mapping.row_splits > 1 and made.stage.mapping.exchange is CrossBlockReduction.NONE
-    assert working_sms(made) >= 120
+    kernel_plan = plan_in_block(graph(build(body, ((8, 1), F32), ((8, 1_000_000), F32))), H200)
+    assert (
+        kernel_plan.stage.mapping.row_splits > 1
+        and kernel_plan.stage.mapping.exchange is CrossBlockReduction.NONE
+    )
+    assert working_sms(kernel_plan) >= 120
 
 
 def test_segments_cover_the_row() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows a block turns in shared memory: lines of memory, shared out evenly."""
+"""A block transposes rows in shared memory. Their number gives whole lines of memory, shared out evenly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvm_stitch.plan.verify import problems
 
 
 def normalized(emit: Any, x: Any) -> Any:
-    """The rows of a transposed tensor less their mean, over their root mean square."""
+    """Divide the rows of a transposed tensor, less their mean, by their root mean square."""
     x = emit(R.permute_dims(x, [0, 2, 1]))
     centred = emit(R.subtract(x, emit(R.mean(x, -1, True))))
     square = emit(R.mean(emit(R.multiply(centred, centred)), -1, True))
@@ -38,13 +38,13 @@ def normalized(emit: Any, x: Any) -> Any:
     ],
 )
 def test_rows_of_a_block(shape: tuple[int, int, int], rows: int, splits: int) -> None:
-    made = plan_in_block(graph(build(normalized, (shape, "float32"))), H200)
-    m = made.stage.row_mapping
+    kernel_plan = plan_in_block(graph(build(normalized, (shape, "float32"))), H200)
+    m = kernel_plan.stage.row_mapping
     assert m.transposed and (m.rows_per_block, m.row_splits) == (rows, splits)
     assert (m.exchange is CrossBlockReduction.CLUSTER) == (splits > 1)
-    held = m.blocks_per_sm * (shared_bytes(made) + H200.shared_reserved)
+    held = m.blocks_per_sm * (shared_bytes(kernel_plan) + H200.shared_reserved)
     assert m.blocks_per_sm >= 2 and held <= H200.shared_per_sm
-    assert problems(made) == []
+    assert problems(kernel_plan) == []
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,17 @@ def test_without_clusters_rows_are_whole(plan: Callable[[Any], Any]) -> None:
     ],
 )
 def test_which_axes_are_rows(shape: tuple[int, ...], axes: list[int], rows: int, chunks: int) -> None:
-    made = plan_in_block(graph(build(lambda _emit, x: R.permute_dims(x, axes), (shape, "float32"))), H200)
-    domain, m = made.stage.alignment.domain, made.stage.row_mapping
+    kernel_plan = plan_in_block(
+        graph(build(lambda _emit, x: R.permute_dims(x, axes), (shape, "float32"))), H200
+    )
+    domain, m = kernel_plan.stage.alignment.domain, kernel_plan.stage.row_mapping
     assert m.transposed and domain.rows == rows
     assert [mapped.chunks for mapped in m.columns.values()] == [chunks]
 
 
 def test_axes_that_keep_the_last_one_are_no_matter() -> None:
     shape = (8, 128, 12, 64)
-    made = plan_in_block(
+    kernel_plan = plan_in_block(
         graph(build(lambda _emit, x: R.permute_dims(x, [0, 2, 1, 3]), (shape, "float32"))), H200
     )
-    assert not made.stage.row_mapping.transposed
+    assert not kernel_plan.stage.row_mapping.transposed

@@ -64,7 +64,7 @@ def test_symbolic_extents(causal: str | None) -> None:
 
 
 def test_templates_compute_the_products() -> None:
-    """Those of attention that no kernel of ours takes, or is asked for."""
+    """Templates take the products of attention that no kernel of this package takes, or is asked for."""
     apart = tvm_stitch.StitchConfig(compute="auto, attention=tvm")
     report = tvm_stitch.explain(attend(Case(2, 3, 32, 32, 16, "float32"), None), TARGET, apart)
     found = [how for name, how in report.computed.items() if not name.startswith("attention ")]

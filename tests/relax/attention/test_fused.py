@@ -38,7 +38,7 @@ def core(emit: Any, q: Any, k: Any, v: Any, between: Body | None = None) -> Any:
 
 
 def projected(emit: Any, qkv: Any) -> Any:
-    """One projection of all three, taken apart as timm does."""
+    """Build one projection of all three, taken apart as timm does."""
     apart = emit(R.permute_dims(emit(R.reshape(qkv, [B, S, 3, H, D])), [2, 0, 3, 1, 4]))
     parts = [emit(R.strided_slice(apart, [0], [i], [i + 1])) for i in range(3)]
     q, k, v = (emit(R.squeeze(part, [0])) for part in parts)
@@ -57,12 +57,12 @@ def grouped(emit: Any, q: Any, k: Any, v: Any) -> Any:
 
 
 def shared(emit: Any, q: Any, k: Any, v: Any) -> Any:
-    """One head of keys for all of queries."""
+    """Build one head of keys for all of queries."""
     return core(emit, heads(emit, q), heads(emit, k), heads(emit, v))
 
 
 def split(emit: Any, qkv: Any) -> Any:
-    """One projection, split as GPT-2 does, and an operator whose operands were permuted before and are again."""
+    """Split one projection as GPT-2 does, with an operator whose operands were permuted before and are again."""
     parts = emit(R.split(qkv, [H * D, 2 * H * D], -1))
     q, k, v = (emit(R.reshape(emit(relax.TupleGetItem(parts, i)), [B, S, H, D])) for i in range(3))
     q, k, v = (heads(emit, heads(emit, x)) for x in (q, k, v))
@@ -84,7 +84,7 @@ def scaled(emit: Any, q: Any, k: Any, v: Any) -> Any:
 
 
 def windows(emit: Any, q: Any, k: Any, v: Any, bias: Any, mask: Any) -> Any:
-    """Two masks that are added to scores with other leading axes."""
+    """Add two masks to scores with other leading axes."""
 
     def between(emit: Any, scores: Any) -> Any:
         scores = emit(R.reshape(emit(R.add(scores, bias)), [B // 2, 2, H, S, T]))
@@ -133,7 +133,7 @@ SPELLINGS: list[tuple[Body, list[Any], Callable[..., np.ndarray], list[str]]] = 
 
 @pytest.mark.parametrize(("body", "specs", "wanted", "rest"), SPELLINGS)
 def test_spellings(body: Body, specs: list[Any], wanted: Callable[..., np.ndarray], rest: list[str]) -> None:
-    """One kernel that reads what came in; nothing else is computed but what is named."""
+    """Check one kernel that reads the arguments themselves. Nothing else is computed but what is named."""
     mod = build(body, *specs)
     made, told = fused(mod)
     assert len(told) == 1 and all(how.startswith("our kernel") for how in told.values()), told
@@ -316,7 +316,7 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def wide_heads(emit: Any, q: Any, k: Any, v: Any) -> Any:
-    """Every head of q with every head of k, whose heads were apart before."""
+    """Combine every head of q with every head of k, whose heads were apart before."""
     return core(emit, q, emit(R.reshape(k, [1, 8, T, D])), emit(R.reshape(v, [1, 8, T, D])))
 
 
@@ -326,7 +326,7 @@ def regrouped(emit: Any, q: Any, k: Any, v: Any) -> Any:
 
 
 def flat_keys(emit: Any, q: Any, k: Any, v: Any) -> Any:
-    """A transposition that counts its axes from the end."""
+    """Use a transposition that counts its axes from the end."""
     turned = emit(R.permute_dims(emit(R.reshape(k, [6, T, D])), [0, -1, -2]))
     scores = emit(R.matmul(emit(R.reshape(q, [6, S, D])), turned))
     return emit(R.matmul(emit(R.nn.softmax(scores, -1)), emit(R.reshape(v, [6, T, D]))))

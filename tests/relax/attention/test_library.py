@@ -30,7 +30,7 @@ WAY = "our kernel or cuDNN, the faster one when it runs"
 
 
 def rows(tensor: Any, told: list[int], shape: tuple[int, ...]) -> np.ndarray:
-    """The operand <batch, head, row, element> that an offset and three distances describe."""
+    """Return the operand <batch, head, row, element> that an offset and three distances describe."""
     flat = tensor.numpy().reshape(-1).astype("float64")
     steps = [*told[1:], 1]
     at = told[0] + sum(np.arange(n)[(...,) + (None,) * (3 - i)] * steps[i] for i, n in enumerate(shape))
@@ -180,7 +180,9 @@ def test_the_kernel_alone(case: Case, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_wide_heads_need_the_library(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our kernel of few queries stands in where cuDNN is missing when the model runs, not when it is compiled."""
+    """The package's kernel of few queries replaces cuDNN if that is missing when the model runs, not when it is
+    compiled.
+    """
     monkeypatch.setattr(library.CUDNN_ATTENTION, "opened", arch == "sm_80")
     monkeypatch.setattr(library.CUDNN_ATTENTION, "missing", lambda: "cuDNN is not here")
     target = resolve_target({"kind": "cuda", "arch": arch})

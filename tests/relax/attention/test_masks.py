@@ -36,7 +36,7 @@ def test_masks_of_the_least_number(dtype: str, least: float) -> None:
 
 
 def hiding(rows: int, columns: int, seen: int, hides: float = -np.inf) -> np.ndarray:
-    """A mask by which the first query sees ``seen`` keys, and each other one more than the query before."""
+    """Return a mask by which the first query sees ``seen`` keys, and each other one more than the query before."""
     return np.where(np.tri(rows, columns, seen - 1, dtype=bool), 0, hides).astype("float32")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norms at inference become a multiplication and an addition; those of training stay."""
+"""Batch norms at inference become a multiplication and an addition. Batch norms of training stay."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def computed(mod: tvm.IRModule, choices: Choices = CHOICES) -> tvm.IRModule:
 
 
 def weights_of(mod: tvm.IRModule) -> list[np.ndarray]:
-    """The constants that products read."""
+    """Return the constants that products read."""
     values = relax.analysis.get_var2val(computed(mod)["main"]).values()
     read = [arg for call in values if operator_name(call) in PRODUCTS for arg in call.args]
     return [arg.value.numpy() for arg in read if isinstance(arg, tvm.ir.GenericConst)]
@@ -55,7 +55,7 @@ def test_a_normalized_weight() -> None:
 
 
 def test_only_the_weight_is_left() -> None:
-    """What computed it is gone, and so are its functions."""
+    """The operators that computed it are gone, and so are their functions."""
     mod = computed(build(lambda emit, x: R.matmul(x, normalized(emit, W, [0])), SPEC))
     assert list(map(operator_name, relax.analysis.get_var2val(mod["main"]).values())) == ["relax.matmul"]
     assert [gvar.name_hint for gvar in mod.get_global_vars()] == ["main"]
@@ -119,7 +119,7 @@ def test_a_weight_that_is_too_large_stays() -> None:
 
 
 def causal(emit: Any, size: int) -> Any:
-    """A causal mask as PyTorch's importer has it."""
+    """Build a causal mask like PyTorch's importer."""
     rows, columns = (emit(R.reshape(emit(R.arange(0, size, 1, "int64")), s)) for s in ([size, 1], [1, size]))
     seen = emit(
         R.logical_and(

@@ -28,13 +28,13 @@ def legalized(body: Any) -> tvm.IRModule:
 
 
 def called(mod: tvm.IRModule) -> list[str]:
-    """The functions that the module calls, in order."""
+    """Return the functions that the module calls, in order."""
     values = relax.analysis.get_var2val(mod["main"]).values()
     return [v.args[0].name_hint for v in values if operator_name(v) == "relax.call_tir"]
 
 
 def constants_of(mod: tvm.IRModule) -> list[np.ndarray]:
-    """The constants that the remaining calls read."""
+    """Return the constants that the remaining calls read."""
     values = relax.analysis.get_var2val(mod["main"]).values()
     calls = [v for v in values if operator_name(v) == "relax.call_tir"]
     return [a.value.numpy() for c in calls for a in c.args[1].fields if isinstance(a, tvm.ir.GenericConst)]

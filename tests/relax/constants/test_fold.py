@@ -15,7 +15,7 @@ from tvm_stitch.relax.constants.fold import FoldConstants
 
 
 def folded(made: Any) -> tuple[np.ndarray, tvm.IRModule, tvm.IRModule]:
-    """What becomes of an expression of constants, and the module before and after."""
+    """Return the result of folding an expression of constants, and the module before and after."""
     mod = build(lambda emit, x: [R.exp(x), made(emit)], ((3,), "float32"))
     mod = relax.transform.LegalizeOps()(mod)
     after = FoldConstants()(mod)

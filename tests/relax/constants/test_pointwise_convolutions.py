@@ -32,7 +32,7 @@ def numbers(*shape: int, low: float = -1.0, dtype: str = F16) -> np.ndarray:
 
 
 def pointwise(emit: Emit, x: Any, results: int, **attrs: Any) -> Any:
-    """A convolution of one position, channels last."""
+    """Build a convolution of one position, channels last."""
     channels = int(x.ty.shape.values[-1])
     rank = len(x.ty.shape.values)
     weight = relax.const(numbers(results, *[1] * (rank - 2), channels))
@@ -44,7 +44,7 @@ def pointwise(emit: Emit, x: Any, results: int, **attrs: Any) -> Any:
 
 
 def normed(emit: Emit, x: Any, low: float = 0.5) -> Any:
-    """A batch norm of constants, in float32. Its scale is transposed, as the passes before leave it."""
+    """Build a batch norm of constants, in float32. Its scale is transposed, as the passes before leave it."""
     channels, rank = int(x.ty.shape.values[-1]), len(x.ty.shape.values)
     first = (1, channels, *[1] * (rank - 2))
     last = [0, *range(2, rank), 1]
@@ -55,7 +55,7 @@ def normed(emit: Emit, x: Any, low: float = 0.5) -> Any:
 
 
 def block(emit: Emit, x: Any, window: int = 3) -> Any:
-    """A bottleneck: a convolution of one position on each side, with a shortcut of another width."""
+    """Build a bottleneck: a convolution of one position on each side, with a shortcut of another width."""
     y = emit(R.astype(emit(R.nn.relu(normed(emit, pointwise(emit, x, 8)))), F16))
     weight = relax.const(numbers(16, window, window, 8))
     y = emit(R.nn.conv2d(y, weight, padding=1, data_layout="NHWC", kernel_layout="OHWI", out_dtype=F16))

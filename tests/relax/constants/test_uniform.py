@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What constant folding makes of one value is given as one element; a model's own constants stay what they are."""
+"""Constant folding gives one value as one element. A model's own constants stay what they are."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_others_stay(mod: tvm.IRModule) -> None:
 
 
 def test_what_is_computed_of_a_models_own_tensors_stays() -> None:
-    """A norm that was never trained multiplies with ones; of scalars alone is what the others are."""
+    """A norm that was never trained multiplies with ones. The others consist of scalars alone."""
     ones, two = relax.const(np.ones(48, "float32")), relax.const(np.float32(2))
 
     def body(emit: Any, x: Any) -> list[Any]:

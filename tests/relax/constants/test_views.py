@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of constants are folded as NumPy has them, each once; views of what is computed stay."""
+"""Views of constants are folded as in NumPy, each once. Views of computed values stay."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_view(view: Any, meaning: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize(("cuts", "axis"), [(2, 0), (2, -1), ([1], 2), ([1, 3], 3), (3, 3)])
 def test_parts(cuts: Any, axis: int) -> None:
-    """As of the joined weight of an attention's inputs; 3 sections of 4 elements are of 2, 2 and 0."""
+    """The joined weight of an attention's inputs is split like this. Of 4 elements, 3 sections have 2, 2 and 0."""
 
     def body(emit: Any, x: Any) -> Any:
         parts = emit(R.split(emit(R.permute_dims(relax.const(W), [0, 1, 2, 3])), cuts, axis))
@@ -123,7 +123,7 @@ def test_a_constant_of_another_float(source: str, dtype: str) -> None:
 
 
 def test_casts_to_integers_stay() -> None:
-    """What they give out of range is the machine's business."""
+    """The machine decides what they give out of range."""
     w = relax.const(np.array([1.5, 3e9], np.float32))
     mod = build(lambda emit, x: [emit(R.astype(w, "int32"))], ((1,), "float32"))
     tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)
@@ -132,7 +132,7 @@ def test_casts_to_integers_stay() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(), (6,)])
 def test_a_constant_of_another_integer(shape: tuple[int, ...], dtype: str) -> None:
-    """What does not fit wraps around, as in a kernel: TVM's legalization of such a scalar raises."""
+    """A value out of range wraps around, as in a kernel: TVM's legalization of such a scalar raises."""
     w = np.array([300, -1, 0, 2**31 - 1, -(2**31), 127], np.int32)
     w = w[0] if shape == () else w
     made = ConstantViews()(

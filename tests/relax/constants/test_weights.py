@@ -83,7 +83,7 @@ def test_a_weight_that_is_too_large_stays() -> None:
 
 
 def test_onnx_weights_made_by_constant_of_shape() -> None:
-    """The convolution and the product have kernels of ours, and the numbers are right."""
+    """The convolution and the product have kernels of this package, and the numbers are right."""
     rng = np.random.default_rng()
     x = rng.standard_normal((1, 16, 9, 9)).astype("float32")
 

@@ -16,7 +16,7 @@ from tvm_stitch.relax.rewriting.operators import operator_name
 
 
 def propagated(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module behind the pass, without second names."""
+    """Return the module behind the pass, without second names."""
     passes = [PropagatePermutations(CHOICES), relax.transform.CanonicalizeBindings()]
     return tvm.transform.Sequential([*passes, relax.transform.DeadCodeElimination()])(mod)
 

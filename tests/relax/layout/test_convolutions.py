@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions that a template takes get channels that are innermost; the rest of the module stays."""
+"""Convolutions that a template takes get channels that are innermost. The rest of the module stays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that give their operand, and broadcasts that a product does anyway, are dropped; others stay."""
+"""Operators that give their operand, and broadcasts that a product does anyway, are dropped. Others stay."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_left_side_that_is_copied_for_each_batch(shapes: tuple[tuple[int, ...]
 
 @pytest.mark.parametrize("shape", [(4, 40, 8), (1, 4, 40, 8), (2, 1, 40, 8)])
 def test_some_batches_that_others_share_stay_copies(shape: tuple[int, ...]) -> None:
-    """No template reads them so; the product keeps the template that it has."""
+    """No template reads them so. The product keeps the template that it has."""
 
     def body(emit: object, x: object, w: object) -> list[object]:
         return [R.matmul(x, emit(R.broadcast_to(w, (2, 4, 40, 8))))]  # type: ignore[operator]

@@ -30,7 +30,7 @@ def convolution(
 
 
 def windows(mod: tvm.IRModule) -> list[tuple[int, ...]]:
-    """The windows of all convolutions of a module."""
+    """Return the windows of all convolutions of a module."""
     found = []
     for value in relax.analysis.get_var2val(mod["main"]).values():
         if isinstance(value, relax.Call) and "conv" in str(getattr(value.op, "name", "")):

@@ -156,7 +156,7 @@ def test_results_keep_their_order() -> None:
 
 
 def test_several_blocks() -> None:
-    """What one block has transposed is not seen in another."""
+    """A value that one block has transposed is not seen in another."""
 
     @I.ir_module
     class Before:
@@ -295,7 +295,7 @@ def test_a_value_and_its_transposition_of_equal_extents() -> None:
 
 
 def test_extents_that_are_not_known() -> None:
-    """Transpositions of tensors of which nothing but the rank is known stay; others beside them go."""
+    """Transpositions of tensors of which nothing but the rank is known stay. Others next to them go."""
 
     @I.ir_module
     class Before:
@@ -367,7 +367,7 @@ def test_a_transposition_of_a_transposed_constant() -> None:
 
 
 def test_transpositions_in_a_row_without_operators() -> None:
-    """Two that undo each other are none, and others are one, also where nothing element-wise is beside them."""
+    """Two that undo each other are none, and others are one, also if nothing element-wise is next to them."""
 
     @I.ir_module
     class Before:

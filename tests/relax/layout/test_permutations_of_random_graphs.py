@@ -45,7 +45,7 @@ class Graph:
         return recent[int(self.rng.integers(len(recent)))]
 
     def _like(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, np.ndarray]:
-        """An operand for one of some shape: a constant, a scalar, or a value that is transposed until it fits."""
+        """Return an operand for one of some shape: a constant, a scalar, or a value transposed until it fits."""
         for value, array in (self._pick() for _ in range(8)):
             if array.dtype != dtype or array.size < 2:
                 continue

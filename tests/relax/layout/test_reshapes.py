@@ -113,7 +113,7 @@ def test_operands_of_other_shapes_stay() -> None:
 
 
 def linear(emit: Any, x: Any, w: Any, b: Any) -> Any:
-    """As PyTorch's linear layer of three axes is imported, with GELU behind it."""
+    """Build PyTorch's linear layer of three axes as it is imported, with GELU behind it."""
     batch, length, depth = x.ty.shape
     flat = emit(R.reshape(x, (batch * length, depth)))
     biased = emit(R.add(b, emit(R.matmul(flat, w))))

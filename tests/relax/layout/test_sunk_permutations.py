@@ -22,12 +22,12 @@ LAST, SECOND = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 def transposed(mod: tvm.IRModule) -> list[tuple[int, ...]]:
-    """The shapes of all transpositions, in order."""
+    """Return the shapes of all transpositions, in order."""
     return [tuple(shape_of(call)) for call in contents_of(mod["main"]).get("relax.permute_dims", ())]
 
 
 def split_attention(emit: Emit, x: Any, scale: Any) -> Any:
-    """Two groups of channels, of which each is scaled, are added up."""
+    """Add up two groups of channels, of which each is scaled."""
     y = emit(R.nn.relu(x))
     y = emit(R.reshape(emit(R.permute_dims(y, SECOND)), [2, 2, 8, 5, 7]))
     wide = emit(R.astype(y, "float64"))
@@ -41,7 +41,7 @@ def centred(emit: Emit, y: Any) -> Any:
 
 
 def checked(body: Callable[..., Any], *specs: Any) -> tvm.IRModule:
-    """The module after the pass, which computes the same."""
+    """Return the module after the pass, and check that it computes the same."""
     before = build(body, *specs)
     after = SinkPermutations(CHOICES)(before)
     inputs = draw(specs)

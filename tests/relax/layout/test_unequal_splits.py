@@ -136,7 +136,7 @@ def test_on_a_cpu_no_kernel_is_left_to_tvm() -> None:
 
 
 def test_parts_that_another_block_reads_stay() -> None:
-    """What is split is not seen there."""
+    """The split tensor is not seen there."""
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(*X))
     with builder.function("main", [x]):
         with builder.dataflow():

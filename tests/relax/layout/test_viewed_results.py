@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are reshapes of what a kernel makes are views of it; those of arguments are copies."""
+"""Results that are reshapes of a kernel's results are views of them. Reshapes of arguments are copies."""
 
 from __future__ import annotations
 

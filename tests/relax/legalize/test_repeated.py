@@ -21,7 +21,7 @@ N = symbol("n")
 
 
 def counted(name: str) -> tuple[list[int], Callable[[Any, Any], Any]]:
-    """A list that gets an entry for each call that is legalized, and TVM's legalization of an operator."""
+    """Return a list that gets an entry for each call that is legalized, and TVM's legalization of an operator."""
     seen: list[int] = []
 
     def legalize(builder: Any, call: Any) -> Any:

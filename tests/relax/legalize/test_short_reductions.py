@@ -64,7 +64,7 @@ def test_sums_that_stay(shape: tuple[int, ...], axis: int, dtype: str) -> None:
 
 
 def windows(x: np.ndarray, outside: float, options: dict[str, Any]) -> np.ndarray:
-    """The elements of each window, last. Elements outside the image have one value."""
+    """Return the elements of each window, last. Elements outside the image have one value."""
     (rows, columns), dilation = options["pool_size"], options.get("dilation", (1, 1))
     strides, (top, left, below, right) = options["strides"], options.get("padding", (0, 0, 0, 0))
     wide = np.pad(x, ((0, 0), (top, below + 1), (left, right + 1), (0, 0)), constant_values=outside)

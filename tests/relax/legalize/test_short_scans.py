@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running sums and products of short rows are stitched and right; those of long or symbolic rows are TVM's."""
+"""Running sums and products of short rows are stitched and right. Those of long or symbolic rows are TVM's."""
 
 from __future__ import annotations
 

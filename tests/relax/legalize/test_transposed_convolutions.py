@@ -46,7 +46,7 @@ def run(
 
 
 def expected(x: np.ndarray, w: np.ndarray, **attrs: Any) -> tuple[np.ndarray, np.ndarray]:
-    """In float64, and that of the absolute values, which bounds errors."""
+    """Compute it in float64, and that of the absolute values, which bounds errors."""
     names = ("strides", 1), ("padding", 0), ("output_padding", 0), ("groups", 1), ("dilation", 1)
     more = [attrs.get(name, default) for name, default in names]
     wide = [torch.tensor(a.astype("float64")) for a in (x, w)]

@@ -47,7 +47,7 @@ def calls(mod: tvm.IRModule) -> list[Any]:
 
 
 def reads(mod: tvm.IRModule) -> list[tuple[str, ...]]:
-    """Which function each call calls, and what made its operands."""
+    """Return the function that each call calls, and the makers of its operands."""
     made = {b.var: b.value.args[0].name_hint for b in calls(mod)}
     return [
         (b.value.args[0].name_hint, *(made.get(arg, arg.name) for arg in b.value.args[1].fields))
@@ -56,7 +56,7 @@ def reads(mod: tvm.IRModule) -> list[tuple[str, ...]]:
 
 
 def residual(emit: Emit, x: Any, w: Any) -> list[Any]:
-    """A residual of half type that is read on either side of a product."""
+    """Build a residual of half type that is read on either side of a product."""
     wide = emit(R.astype(emit(R.astype(emit(R.exp(x)), "float16")), "float32"))
     first = emit(R.astype(emit(R.tanh(wide)), "float16"))
     return [R.add(wide, emit(R.matmul(first, w, out_dtype="float32")))]
@@ -66,7 +66,7 @@ RESIDUAL = (SHAPE, "float32"), ((16, 16), "float16")
 
 
 def test_before_and_after() -> None:
-    """The first reader keeps the cast, which sums read, too; every other element-wise one has its own."""
+    """The first reader keeps the cast, which sums read, too. Every other element-wise one has its own."""
 
     def body(emit: Emit, x: Any, own: bool) -> list[Any]:
         wide = emit(R.astype(x, "float32"))
@@ -130,7 +130,7 @@ def test_a_cast_that_is_a_result_is_computed_once() -> None:
 
 
 def test_several_blocks() -> None:
-    """A cast that another block reads stays one; in each block, readers have their own."""
+    """A cast that another block reads stays one. In each block, readers have their own."""
 
     @I.ir_module
     class Module:
@@ -167,7 +167,7 @@ def run(mod: tvm.IRModule, relax_pipeline: Any, *arrays: np.ndarray) -> list[np.
 
 # -- what scopes make of it ------------------------------------------------------------------------------------------
 def without_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = importlib.import_module("tvm_stitch.relax.pipeline")
+    passes = importlib.import_module("tvm_stitch.relax.pass_table")
     monkeypatch.setattr(passes, "WideningCasts", lambda: tvm.transform.Sequential([]))
 
 

@@ -48,7 +48,7 @@ def calls(mod: tvm.IRModule) -> list[Any]:
 
 
 def operators(mod: tvm.IRModule) -> list[str]:
-    """The Relax operators that are left, in order."""
+    """Return the Relax operators that are left, in order."""
     return [
         b.value.op.name.removeprefix("relax.")
         for block in mod["main"].body.blocks

@@ -44,7 +44,7 @@ def constant(*shape: int) -> Any:
 
 
 def convolved(x: Any) -> Any:
-    """A convolution whose sums are not divided: each is of few products."""
+    """Build a convolution whose sums are not divided: each is of few products."""
     return R.nn.conv2d(x, constant(CHANNELS, CHANNELS, 1, 1))
 
 
@@ -82,7 +82,7 @@ def narrowed(emit: Any, y: Any, _x: Any) -> Any:
 @pytest.mark.parametrize("extents", [(6, 6), (7, 5)], ids=str)
 @pytest.mark.parametrize("behind", [bias, hard_swish, two_results, narrowed, gated_residual])
 def test_one_kernel_with_a_convolution(behind: Callable[..., Any], extents: tuple[int, int]) -> None:
-    """Places of an image that are a multiple of a vector, and others; tiles are not filled."""
+    """Positions of an image are a multiple of a vector, and others. Tiles are not filled."""
 
     def body(emit: Any, x: Any) -> Any:
         return behind(emit, emit(convolved(x)), x)
@@ -153,7 +153,7 @@ def test_others_stay_stitched(body: Callable[..., Any]) -> None:
 
 
 def divided(x: Any, padding: int = 1) -> Any:
-    """A convolution whose sums are divided: it has few results."""
+    """Build a convolution whose sums are divided: it has few results."""
     return R.nn.conv2d(x, constant(CHANNELS, CHANNELS, 3, 3), padding=padding)
 
 
@@ -183,7 +183,7 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
 
 @pytest.mark.parametrize("splits", [9, 16, 17, 18])
 def test_every_split_is_added_once(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many as are loaded together, and of others; none of them is empty."""
+    """There are as many as are loaded together, and others. None of them is empty."""
     change_choices(monkeypatch, convolution_splits=(splits,))
     weight = constant(CHANNELS, 128 * splits, 1, 1)
     shape = (1, 128 * splits, 6, 6)
@@ -324,7 +324,7 @@ def widened(emit: Any, y: Any) -> Any:
 @pytest.mark.parametrize("window", [1, 3], ids=["whole sums", "divided sums"])
 @pytest.mark.parametrize("behind", [lines, masked, compared, quantized, widened])
 def test_other_types_and_lines_of_places(behind: Callable[..., Any], window: int) -> None:
-    """All that TVM fuses with a convolution; numbers that float32 holds exactly."""
+    """TVM fuses all of that with a convolution. float32 holds the numbers exactly."""
     weight = relax.const(whole_numbers(CHANNELS, CHANNELS, window, window))
 
     def body(emit: Any, x: Any) -> Any:
@@ -342,13 +342,13 @@ def test_other_types_and_lines_of_places(behind: Callable[..., Any], window: int
 
 
 def three_added(emit: Any, x: Any) -> Any:
-    """Two of divided sums and one of whole ones: the last one adds the others' results."""
+    """Build two of divided sums and one of whole ones: the last one adds the others' results."""
     first, second, third = emit(divided(x)), emit(convolved(x)), emit(divided(x))
     return emit(R.nn.relu(emit(R.add(emit(R.add(third, first)), second))))
 
 
 def side_by_side(emit: Any, x: Any) -> list[Any]:
-    """What would share a launch, of three sizes."""
+    """Build convolutions of three sizes that would share a launch."""
     made = emit(divided(x)), emit(divided(x, 2)), emit(convolved(x))
     return [emit(R.nn.relu(emit(R.add(y, constant(1, CHANNELS, 1, 1))))) for y in made]
 
@@ -362,7 +362,7 @@ def test_several_convolutions_with_nothing_beside_them(body: Callable[..., Any])
 
 
 def one_beside_a_reduction(emit: Any, x: Any) -> list[Any]:
-    """One of the two is read by what no convolution's kernel computes."""
+    """Let an operator that no convolution's kernel computes read one of the two."""
     return [emit(R.nn.relu(emit(divided(x)))), emit(R.mean(emit(divided(x)), axis=[2, 3]))]
 
 

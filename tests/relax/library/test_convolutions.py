@@ -103,7 +103,7 @@ def conv(*shapes: tuple[Any, ...], dtype: str = "float32", **attrs: Any) -> tvm.
     [(3, "float16", 4), (1, "float16", 4), (5, "float16", 5), (3, "float32", 3)],
 )
 def test_images_of_few_channels_get_some(channels: int, dtype: str, wanted: int, constant: bool) -> None:
-    """Of half types, with channels last; the result stays, and the weight is widened when it is compiled."""
+    """Images of half types have channels last. The result stays, and the weight is widened when it is compiled."""
     x, w = draw(2, 9, 7, channels).astype(dtype), draw(6, 3, 3, channels).astype(dtype)
 
     def body(emit: Any, x: Any, *weights: Any) -> Any:

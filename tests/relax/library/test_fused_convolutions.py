@@ -53,14 +53,14 @@ def narrow(emit: Any, x: Any) -> Any:
 
 
 def normed(emit: Any, x: Any, z: Any) -> Any:
-    """A bias, a residual and ReLU in float32."""
+    """Add a bias, a residual and ReLU in float32."""
     y = emit(R.add(wide(emit, conv(emit, x)), relax.const(BIAS)))
     y = emit(R.add(y, wide(emit, z)))
     return emit(R.exp(narrow(emit, emit(R.nn.relu(y)))))
 
 
 def plain(emit: Any, x: Any, z: Any) -> Any:
-    """All in float16, the residual first in the sum."""
+    """Do all in float16, the residual first in the sum."""
     y = emit(R.add(half(BIAS), conv(emit, x)))
     return emit(R.exp(emit(R.nn.relu(emit(R.add(z, y))))))
 
@@ -70,7 +70,7 @@ def without_residual(emit: Any, x: Any, z: Any) -> Any:
 
 
 def two(emit: Any, x: Any, z: Any) -> Any:
-    """The sum of two convolutions with biases: one is the other's residual."""
+    """Sum two convolutions with biases: one is the other's residual."""
     y, shortcut = (emit(R.add(conv(emit, x), half(BIAS * sign))) for sign in (1, -1))
     return emit(R.add(z, emit(R.nn.relu(emit(R.add(y, shortcut))))))
 
@@ -122,7 +122,7 @@ def test_what_follows_is_part_of_the_call(
 
 
 def scaled(emit: Any, x: Any, z: Any) -> Any:
-    """The weight is half already: it would be rounded again."""
+    """Use a weight that is half already: it would be rounded again."""
     y = emit(R.multiply(wide(emit, conv(emit, x)), relax.const(np.abs(BIAS) + 0.5)))
     return emit(R.exp(narrow(emit, emit(R.nn.relu(emit(R.add(y, relax.const(BIAS))))))))
 
@@ -133,7 +133,7 @@ def read_twice(emit: Any, x: Any, z: Any) -> Any:
 
 
 def bias_alone(emit: Any, x: Any, z: Any) -> Any:
-    """The kernel of what follows computes the bias as well."""
+    """Let the kernel of the operators that follow compute the bias as well."""
     return emit(R.exp(emit(R.add(conv(emit, x), half(BIAS)))))
 
 

@@ -59,7 +59,7 @@ def read_twice(emit: Any, x: Any, k: Any) -> Any:
 
 
 def matrices_only(emit: Any, _x: Any, k: Any) -> Any:
-    """The product reads what lies there, transposed."""
+    """Let the product read the stored tensor, transposed."""
     return emit(R.matmul(k, emit(R.permute_dims(k, [0, 1, 3, 2]))))
 
 
@@ -69,7 +69,7 @@ def innermost_kept(emit: Any, x: Any, k: Any) -> Any:
 
 
 def innermost_outside(emit: Any, x: Any, k: Any) -> Any:
-    """It becomes a batch: no side of a matrix."""
+    """Turn the axis into a batch: no side of a matrix."""
     return emit(R.matmul(emit(R.permute_dims(k, [3, 0, 2, 1])), emit(R.permute_dims(k, [3, 0, 1, 2]))))
 
 
@@ -89,7 +89,7 @@ def test_views_that_change_the_matrices() -> None:
 
 
 def test_an_operand_of_match_cast() -> None:
-    """What it is cast from is not seen."""
+    """The tensor that it is cast from is not seen."""
     builder = relax.BlockBuilder()
     x, y = (
         relax.Var(name, relax.TensorType(shape, F32)) for name, shape in (("x", (2, 4, 8)), ("y", (2, 8, 5)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of one operand are one product; what is shared, computed or apart stays."""
+"""Products of one operand are one product. Weights that are shared, computed or apart stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def constant(*shape: int, dtype: str = "float32") -> Any:
 
 
 def products(mod: tvm.IRModule) -> list[tuple[int, ...]]:
-    """The shapes of the products' weights."""
+    """Return the shapes of the products' weights."""
     values = relax.analysis.get_var2val(mod["main"]).values()
     calls = [v for v in values if isinstance(v, relax.Call) and v.op.name == "relax.matmul"]
     return [tuple(int(e) for e in call.args[1].ty.shape.values) for call in calls]
@@ -139,7 +139,7 @@ def test_what_is_added_to_a_product_that_others_read_is_no_bias() -> None:
 
 
 def test_attention_reads_the_parts_as_they_lie() -> None:
-    """One kernel of attention beside the product: no copies of queries, keys and values."""
+    """One kernel of attention follows the product: no copies of queries, keys and values."""
 
     def body(emit: Any, x: Any) -> Any:
         heads = []

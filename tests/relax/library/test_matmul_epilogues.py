@@ -61,7 +61,7 @@ def test_epilogues(name: str, rows: tuple[Any, ...]) -> None:
 
 
 def linear(emit: Any, x: Any, w: Any, b: Any) -> Any:
-    """As PyTorch's importer writes a linear layer of three axes."""
+    """Build a linear layer of three axes like PyTorch's importer."""
     (*leading, inputs), outputs = (int(e) for e in x.ty.shape), int(w.ty.shape[1])
     flat = emit(R.reshape(x, (int(np.prod(leading)), inputs)))
     return emit(R.reshape(emit(R.add(b, emit(R.matmul(flat, w)))), (*leading, outputs)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which convolutions our CUDA kernel takes, what comes out, and that models with them are right in the emulator."""
+"""The convolutions that the package's CUDA kernel takes, their results, and models with them in the emulator."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_transposed_ones_that_stay(attrs: dict[str, Any]) -> None:
 
 # -- gradients of weights -----------------------------------------------------------------------------------------
 def weights_gradient(x: Any, outputs: int, kernel: int, stride: int, padding: int) -> tuple[Any, Any, Any]:
-    """A module as importers write it, its inputs, and the gradient in float64."""
+    """Return a module as importers write it, its inputs, and the gradient in float64."""
     from tests.relax.library.test_weight_gradients import module
 
     data, spatial = draw(*x), len(x) - 2

@@ -24,7 +24,7 @@ PLANS = [PLAIN, ConvolutionPlan(Tile(128, 128, 1), 2, 3, True)]
 def evaluated(
     c: ImageConvolution, weight: np.ndarray, inputs_first: bool, turned: bool, plan: Any
 ) -> np.ndarray:
-    """What the operators give."""
+    """Return the results of the operators."""
     builder = relax.BlockBuilder()
     with builder.function("main", [w := relax.Var("w", relax.TensorType(weight.shape, "float32"))]):
         with builder.dataflow():

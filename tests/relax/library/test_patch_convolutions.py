@@ -218,7 +218,7 @@ def planned(mod: tvm.IRModule, config: StitchConfig | None = None) -> tvm.IRModu
 
 
 def downsampled(emit: Any, x: Any) -> list[Any]:
-    """A ConvNeXt's layer between two stages: a norm over channels, and a convolution, both channels second."""
+    """Build a ConvNeXt's layer between two stages: a norm over channels, and a convolution, both channels second."""
     channels = 32
     ones, weight = relax.const(np.ones(channels, F32)), relax.const(draw(16, channels, 2, 2))
     y = emit(R.nn.layer_norm(last(emit, x), ones, ones, axes=[-1]))
@@ -243,7 +243,7 @@ def test_others_may_be_asked(compute: str) -> None:
 
 
 def test_data_of_another_block_is_taken_as_it_is() -> None:
-    """What it is a transposition of is not seen there."""
+    """The tensor that it is a transposition of is not seen there."""
     w, builder = draw(MANY, 3, 4, 4), relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((5, 8, 8, 3), F32))
     with builder.function("main", [x]):
@@ -260,7 +260,10 @@ def test_data_of_another_block_is_taken_as_it_is() -> None:
 
 @pytest.mark.usefixtures("_libraries")
 def test_names_that_passes_give_are_not_those_of_the_model() -> None:
-    """A call's own variable may be called as a value of the model is: that is told of what computes it alone."""
+    """A call's own variable may have the name of a value of the model.
+
+    Decisions of that name are about the value's own kernel.
+    """
     w, k = draw(MANY, 3, 4, 4), draw(MANY, 1, 3, 3)
 
     def body(emit: Any, x: Any) -> list[Any]:

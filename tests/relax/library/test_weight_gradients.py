@@ -22,7 +22,7 @@ OPERATORS = {3: R.nn.conv1d, 4: R.nn.conv2d, 5: R.nn.conv3d}
 
 
 def module(x: Shape, g: Shape, kernel: Shape, stride: int, padding: int, dilation: int) -> tvm.IRModule:
-    """As importers write it: images and channels exchanged, strides and dilations too, and cut."""
+    """Build the gradient as importers write it: images and channels exchanged, strides and dilations too, and cut."""
     spatial = range(2, len(x))
 
     def body(emit: Any, x: Any, g: Any) -> Any:

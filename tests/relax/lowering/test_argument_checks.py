@@ -46,12 +46,12 @@ def built(pipeline: str) -> Any:
 
 
 def given(x: torch.Tensor) -> Any:
-    """A tensor as it lies, compact or not."""
+    """Return a tensor with its own strides, compact or not."""
     return tvm_ffi.from_dlpack(x, require_contiguous=False)
 
 
 def at_offset(x: np.ndarray, offset: int) -> Any:
-    """A tensor that begins some bytes behind its data."""
+    """Return a tensor that begins some bytes behind its data."""
     return tvm.runtime.tensor(x)._create_view((4, 6), "float32", offset)
 
 
@@ -134,7 +134,7 @@ def test_an_error_has_the_call_and_what_is_expected(name: str) -> None:
 
 
 def lowered(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module as TVM's own lowering leaves it."""
+    """Return a module as TVM's own lowering leaves it."""
     default, _, _ = tirx.get_tir_pipeline("default")
     return default(tirx.transform.BindTarget(LLVM.with_host(LLVM))(mod))
 

@@ -26,7 +26,7 @@ NAMES = ["x y", "float4", "fooIdx.x", "?", INJECTED]
 
 
 def _module(name: str, dim: str, function: str = "add_one") -> tvm.IRModule:
-    """A softmax of a function by hand, whose input, symbolic rows and function have the given names."""
+    """Build a softmax of a function by hand, whose input, symbolic rows and function have the given names."""
     rows = tirx.Var(dim, "int64")
     x = relax.Var(name, relax.TensorType([rows, 8], "float32"))
     builder = relax.BlockBuilder()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of ours lowered without passes that change nothing in them; TVM's own functions as TVM lowers them."""
+"""Kernels of this package lowered without passes that change nothing in them. TVM lowers its own functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tvm_stitch.relax.lowering import argument_checks
 from tvm_stitch.relax.lowering.argument_checks import with_shared_checks
 from tvm_stitch.relax.lowering.kernels import HOST_LEVEL, NAME, with_quick_host
 from tvm_stitch.relax.pipeline import default_schedules, planning_passes
-from tvm_stitch.testing.workloads.cases import Case, cases
+from tvm_stitch.testing.workloads.case import Case
+from tvm_stitch.testing.workloads.cases import cases
 
 F32 = "float32"
 LLVM = tvm.target.Target("llvm")
@@ -57,7 +58,7 @@ class Names:
 
 
 def lowered(mod: tvm.IRModule, name: str, target: Any = HOSTED) -> tvm.IRModule:
-    """What a pipeline of TVM's or ours makes of the functions of a stitched module, before they are split."""
+    """Lower the functions of a stitched module by TVM's pipeline or this package's, up to their split."""
     with target:
         passes = [*planning_passes(target, StitchConfig()), *default_schedules(target)]
         kernels = tvm.transform.Sequential(passes)(mod)
@@ -96,7 +97,7 @@ def product_norm() -> tvm.IRModule:
 
 
 def instructions(mod: tvm.IRModule) -> list[str]:
-    """What LLVM makes of a lowered module for a CPU, without remarks and places in sources."""
+    """Return LLVM's code of a lowered module for a CPU, without remarks and positions in sources."""
     _, host, _ = tirx.get_tir_pipeline("default")
     made = tvm.get_global_func("target.build.llvm")(host()(mod), LLVM).inspect_source("s")
     lines = (line.split("#")[0].strip() for line in str(made).splitlines())
@@ -187,7 +188,7 @@ def test_products_are_the_same_and_only_they_are_spared() -> None:
 
 
 def copied(shape: list[int], dtype: str) -> Any:
-    """A kernel like those of products, which copies a buffer."""
+    """Build a kernel like those of products, which copies a buffer."""
     source, to = (tirx.decl_buffer(shape, dtype, name) for name in ("source", "to"))
     with B.kernel() as body, B.loop("serial", shape[0]) as i:
         place = [i] * len(shape)
@@ -232,7 +233,7 @@ def test_another_pipeline_may_be_given() -> None:
 
 
 def test_a_function_without_a_target_is_lowered_for_any() -> None:
-    """What is built around it says nothing of it. TVM's own build binds targets before it lowers."""
+    """The calls around the build say nothing of it. TVM's own build binds targets before it lowers."""
     with CUDA:
         passes = [*planning_passes(CUDA, StitchConfig()), *default_schedules(CUDA)]
         kernels = tvm.transform.Sequential(passes)(

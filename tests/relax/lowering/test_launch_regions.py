@@ -57,7 +57,7 @@ def launched(mod: tvm.IRModule = Loops, **options: Any) -> tvm.IRModule:
 
 
 def announced(func: Any) -> list[int]:
-    """The extents that a function announces, in order."""
+    """Return the extents that a function announces, in order."""
     found: list[int] = []
 
     def visit(call: Any) -> None:

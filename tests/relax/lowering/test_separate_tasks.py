@@ -29,7 +29,7 @@ def silu_of_any_rows() -> tvm.IRModule:
 
 
 def kernels() -> tvm.IRModule:
-    """What is lowered of it: the kernel, and the function of its tasks."""
+    """Return the lowered functions: the kernel, and the function of its tasks."""
     made = pipeline(LLVM)(silu_of_any_rows())
     return tvm.IRModule(
         {gvar: func for gvar, func in made.functions_items() if isinstance(func, compat.tir.PrimFunc)}

@@ -39,7 +39,7 @@ class Marked:
 
 
 def kinds(func: Any) -> list[Any]:
-    """The kinds of the loops of a function."""
+    """Return the kinds of the loops of a function."""
     found: list[Any] = []
     tvm_ffi.structural_walk(func.body, (tirx.For, lambda loop: found.append(loop.kind)), order="pre")
     return found

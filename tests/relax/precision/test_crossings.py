@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read again behind a product is rounded where it is computed; everything else stays float32."""
+"""Values that are read again behind a product are rounded where they are computed. Everything else stays float32."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bindings(mod: tvm.IRModule) -> list[Any]:
 
 
 def rounded(body: Callable[..., Any], *specs: Any, dtype: str = "float16") -> list[str]:
-    """The operators whose results are rounded."""
+    """Return the operators whose results are rounded."""
     mod = crossed(build(body, *specs), dtype)
     relax.analysis.well_formed(mod)
     values = {b.var: b.value for b in bindings(mod)}
@@ -78,7 +78,7 @@ def residuals(emit: Emit, x: Any, w: Any) -> list[Any]:
 
 
 def squeezed(emit: Emit, x: Any, w: Any) -> list[Any]:
-    """As in a squeeze-and-excitation block: means of what is scaled go through products of their own."""
+    """Scale as a squeeze-and-excitation block: means of the scaled value go through products of their own."""
     y = emit(R.nn.relu(emit(R.nn.conv2d(x, w))))
     means = emit(R.mean(y, [2, 3], True))
     scales = emit(R.sigmoid(emit(R.nn.conv2d(emit(R.tanh(emit(R.nn.conv2d(means, w)))), w))))
@@ -92,7 +92,7 @@ def test_what_is_read_behind_a_product(dtype: str) -> None:
 
 
 def attention(emit: Emit, x: Any, w: Any, mask: Any) -> list[Any]:
-    """Scores and the sums of their rows are read before the next product; the mask comes of none."""
+    """Scores and the sums of their rows are read before the next product. The mask comes of none."""
     scores = emit(R.add(emit(R.matmul(emit(R.matmul(x, w)), w)), mask))
     spread = emit(R.exp(emit(R.subtract(scores, emit(R.max(scores, 1, True))))))
     shares = emit(R.divide(spread, emit(R.sum(spread, 1, True))))
@@ -171,7 +171,7 @@ def test_a_tuple_of_values_is_no_result() -> None:
 
 
 def test_several_blocks_and_other_names() -> None:
-    """A value that another block reads is rounded for it, too; what a value is said to be hides no product."""
+    """A value that another block reads is rounded for it, too. An annotation of a value's type hides no product."""
 
     @I.ir_module
     class Before:
@@ -211,7 +211,10 @@ def test_several_blocks_and_other_names() -> None:
 
 
 def test_branches() -> None:
-    """What both branches read behind a product is rounded before them; what a branch gives may be a result."""
+    """Values that both branches read behind a product are rounded before them.
+
+    The value of a branch may be a result.
+    """
 
     @I.ir_module
     class Module:

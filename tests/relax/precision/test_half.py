@@ -184,18 +184,21 @@ SQUARE = ((4, 4), "float32")
 
 
 def values(mod: tvm.IRModule) -> list[Any]:
-    """What is bound in a module's ``main``, in order."""
+    """Return the values bound in a module's ``main``, in order."""
     return [b.value for block in mod["main"].body.blocks for b in block.bindings]
 
 
 def types(mod: tvm.IRModule, name: str) -> list[str]:
-    """Of which types the results of an operator are."""
+    """Return the types of the results of an operator."""
     made = [v.ty for v in values(mod) if operator_name(v) == f"relax.{name}"]
     return [str(ty.dtype) for each in made for ty in getattr(each, "fields", [each])]
 
 
 def run(mod: tvm.IRModule, *arrays: np.ndarray, planned: bool = True) -> list[np.ndarray]:
-    """The results; ``planned=False`` without TVM's memory plan, which takes what one branch allocates for others."""
+    """Return the results.
+
+    ``planned=False`` omits TVM's memory plan, which takes what one branch allocates for others.
+    """
     relax.analysis.well_formed(mod)
     if planned:
         executable = tvm_stitch.compile(mod, TARGET)
@@ -218,7 +221,7 @@ LEAST = float(np.finfo("float32").min)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("products", ["float32", "half"])
 def test_masks_stay_finite(dtype: str, products: str) -> None:
-    """A row that a mask hides wholly is evenly spread; with infinities it would be no numbers."""
+    """A row that a mask hides wholly is evenly spread. With infinities it would be no numbers."""
     mask = np.triu(np.full((4, 4), LEAST, np.float32), 1)
     mask[2] = LEAST
 
@@ -249,7 +252,7 @@ SCALARS = {  # and whether float16 and bfloat16 hold them
 @pytest.mark.parametrize("number", SCALARS)
 @pytest.mark.parametrize("dtype", HALF)
 def test_numbers_that_a_half_type_holds(number: float, dtype: str) -> None:
-    """Beside others, an operator is computed of float32."""
+    """An operator next to others is computed of float32."""
     mod = build(lambda emit, x: [R.multiply(emit(R.nn.relu(x)), relax.const(number))], SQUARE)
     held = SCALARS[number][dtype == "bfloat16"]
     found = in_half_precision(mod, dtype)
@@ -389,80 +392,6 @@ def test_several_blocks() -> None:
     for products in ("float32", "half"):
         (found,) = run(in_half_precision(Module, "float16", products), x, w)
         np.testing.assert_allclose(found, z @ (z @ wide_w) + y, atol=16 * EPSILON["float16"])
-
-
-# -- random networks ---------------------------------------------------------------------------------------------------
-WIDTH = 8
-
-
-class Network:
-    """Random layers of values of 6 x 8, built and computed in float64 by NumPy at once."""
-
-    def __init__(self, seed: int, dtype: str) -> None:
-        self.rng, self.dtype = np.random.default_rng(seed), HALF[dtype]
-        self.array = self.rng.standard_normal((6, WIDTH)).astype(self.dtype)
-        self.values: list[tuple[Any, np.ndarray]] = []
-
-    def _weight(self) -> tuple[Any, np.ndarray]:
-        array = self.rng.uniform(-0.4, 0.4, (WIDTH, WIDTH)).astype(self.dtype)
-        return relax.const(array.astype("float32")), array.astype("float64")
-
-    def _pick(self) -> tuple[Any, np.ndarray]:
-        return self.values[int(self.rng.integers(max(0, len(self.values) - 4), len(self.values)))]
-
-    def body(self, emit: Emit, x: Any) -> list[Any]:
-        self.values = [(x, self.array.astype("float64"))]
-        for _ in range(12):
-            value, array = self._pick()
-            kind = str(
-                self.rng.choice(
-                    ["matmul", "add", "relu", "softmax", "norm", "views", "parts", "clip", "scale"]
-                )
-            )
-            if kind == "matmul" or len(self.values) == 1:
-                weight, numbers = self._weight()
-                made, result = emit(R.matmul(value, weight)), array @ numbers
-            elif kind == "add":
-                other, there = self._pick()
-                made, result = emit(R.add(value, other)), array + there
-            elif kind == "relu":
-                made, result = emit(R.nn.relu(value)), np.maximum(array, 0)
-            elif kind == "softmax":
-                spread = np.exp(array - array.max(-1, keepdims=True))
-                made, result = emit(R.nn.softmax(value)), spread / spread.sum(-1, keepdims=True)
-            elif kind == "norm":
-                ones, zeros = (relax.const(f((WIDTH,), "float32")) for f in (np.ones, np.zeros))
-                made = emit(R.nn.layer_norm(value, ones, zeros, axes=-1, epsilon=0.5))
-                centred = array - array.mean(-1, keepdims=True)
-                result = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 0.5)
-            elif kind == "views":
-                made = emit(R.permute_dims(emit(R.reshape(value, (3, 2, WIDTH))), [1, 0, 2]))
-                made = emit(R.reshape(made, (6, WIDTH)))
-                result = array.reshape(3, 2, WIDTH).transpose(1, 0, 2).reshape(6, WIDTH)
-            elif kind == "parts":
-                parts = emit(R.split(value, 2, axis=1))
-                fields = [emit(relax.TupleGetItem(parts, i)) for i in (1, 0)]
-                made, result = emit(R.concat(fields, axis=1)), np.roll(array, WIDTH // 2, 1)
-            elif kind == "clip":
-                made, result = emit(R.clip(value, -0.7, 1.25)), np.clip(array, -0.7, 1.25)
-            else:
-                number = float(self.rng.choice([0.5, 0.3, 2.0]))
-                made, result = emit(R.multiply(value, relax.const(number))), array * number
-            self.values.append((made, result))
-        return [made for made, _ in self.values[-2:]]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_random_networks(seed: int) -> None:
-    """Results are those of float64 to a few roundings of the half type."""
-    dtype, products = list(HALF)[seed % 2], ["float32", "half"][seed // 2 % 2]
-    network = Network(seed, dtype)
-    mod = build(network.body, (network.array.shape, "float32"))
-    found = run(in_half_precision(mod, dtype, products), network.array)
-    largest = max(np.abs(array).max() for _, array in network.values)
-    for each, (_, expected) in zip(found, network.values[-2:], strict=True):
-        assert each.dtype == "float32"
-        np.testing.assert_allclose(each, expected, rtol=0, atol=32 * EPSILON[dtype] * max(largest, 1.0))
 
 
 def test_a_half_value_that_was_truncated_to_integers_stays_so() -> None:

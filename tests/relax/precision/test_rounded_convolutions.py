@@ -29,7 +29,7 @@ Emit = Callable[[relax.Expr], relax.Expr]
 
 
 def made(write: Callable[[Emit, relax.Expr, relax.Expr], list[relax.Expr]], dtype: str = F16) -> tvm.IRModule:
-    """A module of a function of an image and a weight that returns what ``write`` emits."""
+    """Return a module of a function of an image and a weight that returns what ``write`` emits."""
     builder = relax.BlockBuilder()
     x, w = (relax.Var(n, relax.TensorType(s, dtype)) for n, s in (("x", (2, 3, 8, 8)), ("w", (4, 3, 3, 3))))
     with builder.function("main", [x, w]):

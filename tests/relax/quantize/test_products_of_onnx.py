@@ -63,7 +63,7 @@ def reference(model: Any, x: np.ndarray, optimized: bool) -> np.ndarray:
 
 
 def residual_block(shape: list[Any]) -> Any:
-    """Two quantized convolutions, the second with a residual, as ``onnxruntime.quantization`` writes them."""
+    """Build two quantized convolutions, the second with a residual, as ``onnxruntime.quantization`` writes them."""
     rng = np.random.default_rng(3)
     constants = {
         "s": np.float32(0.03),

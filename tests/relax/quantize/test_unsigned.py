@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is quantized to int8 and only dequantized is quantized to uint8."""
+"""Tensors that are quantized to int8 and only dequantized are quantized to uint8."""
 
 from __future__ import annotations
 

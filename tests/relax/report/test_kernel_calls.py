@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels read and write, as a report counts it."""
+"""Reads and writes of kernels, as a report counts them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring: every kernel of a run gets its own time, whatever runs beside it."""
+"""Measuring: every kernel of a run gets its own time, also if others run at the same time."""
 
 from __future__ import annotations
 

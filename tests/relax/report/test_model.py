@@ -136,7 +136,7 @@ def test_nothing_tells_of_the_marks() -> None:
 
 
 def test_values_that_passes_number_like_the_importer() -> None:
-    """The norm's tuple becomes a value of ours, and the product's result one of TVM's fusion."""
+    """The norm's tuple becomes a value of a stitched kernel, and the product's result one of TVM's fusion."""
 
     def body(emit: Any, x: Any, w: Any) -> Any:
         y = emit(R.matmul(x, w))
@@ -246,7 +246,7 @@ def test_what_is_asked_of_tvm_is_told_so(compute: str, told: int, target: str) -
 
 @pytest.mark.parametrize(("barriers", "name"), [(True, "convolution_added_up"), (False, "convolution")])
 def test_a_kernel_of_ours_is_not_credited_to_tvm(barriers: bool, name: str) -> None:
-    """Where its sums are divided, and added up elsewhere, no value of the model is its result."""
+    """No value of the model is its result if its sums are divided, and added up elsewhere."""
 
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.nn.conv2d(x, relax.const(np.ones((128, 128, 3, 3), F32)), padding=1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of some operators are rewritten, with their operands first; others stay."""
+"""Calls of some operators are rewritten, with their operands first. Others stay."""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ def test_patterns() -> None:
 
 
 def over_two_blocks() -> tvm.IRModule:
-    """A sine in one dataflow block, whose operand is not seen in the other block, and its exponential in that one."""
+    """Build a sine in one dataflow block, whose operand is not seen in the other block, and its exponential in that
+    one.
+    """
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([4], "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():

@@ -48,7 +48,7 @@ CHAINS: dict[
 
 
 def chain(mod: Any) -> list[View]:
-    """The views of what main returns."""
+    """Return the views that main returns."""
     values = dict(relax.analysis.get_var2val(mod["main"]).items())
 
     def definition(value: Any) -> Any:

@@ -204,7 +204,7 @@ def test_one_kernel_shared_by_weights() -> None:
 
 @pytest.mark.parametrize(("n", "m"), [(0, 3), (2, 3), (3, 0), (0, 0), (4, 40)])
 def test_an_epilogue_of_rows_of_symbolic_length(n: int, m: int) -> None:
-    """It takes the whole product, in workspace; no extent that may be 0 is divided by."""
+    """It takes the whole product, in workspace. No extent that may be 0 is divided by."""
     rows, columns = symbol("n"), symbol("m")
     mod = build(
         lambda emit, x, w: [R.nn.relu(emit(R.matmul(x, w)))], ((rows, rows, 2), F32), ((2, columns), F32)

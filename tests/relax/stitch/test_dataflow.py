@@ -175,7 +175,7 @@ def test_arguments_that_disagree_are_left_alone() -> None:
 
 
 def test_shapes_that_relax_does_not_copy_are_left_to_tvm() -> None:
-    """Relax fails to copy a function with a call in a type; what lies beside it is stitched all the same."""
+    """Relax fails to copy a function with a call in a type. Its neighbours are stitched all the same."""
     n = symbol("n")
 
     def body(emit: Any, _: Any, x: Any) -> Any:
@@ -211,7 +211,7 @@ def test_calls_of_tensor_functions() -> None:
 
 
 def groups_of_tvm(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
-    """The functions that each call reaches after TVM's fusion, by name."""
+    """Return the functions that each call reaches after TVM's fusion, by name."""
     fused = relax.transform.FuseOps()(mod)
 
     def reached(value: Any) -> list[str]:
@@ -235,7 +235,7 @@ def groups_of_tvm(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
 
 
 def groups_of_nodes(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
-    """What ``tvm_stitch.scope.fusion`` says of them."""
+    """Return what ``tvm_stitch.scope.fusion`` says of them."""
     found: Counter[tuple[str, ...]] = Counter()
     for block in mod["main"].body.blocks:
         nodes = view_block(block, GraphReader(mod)).nodes

@@ -257,7 +257,7 @@ def test_a_shape_that_nothing_gives_is_an_error() -> None:
 
 @I.ir_module(check_well_formed=False)
 class Chain:
-    """Two calls of a kernel with a grid barrier: every element over its column's sum; and stock operators around."""
+    """Two calls of a kernel with a grid barrier divide every element by its column's sum, between stock operators."""
 
     @T.prim_func(s_tir=True)
     def columns(

@@ -39,7 +39,7 @@ WITHOUT_LITERAL = {"uint64": [2**64 - 1]}
 
 
 def constants_read(mod: tvm.IRModule, target: Any) -> list[Any]:
-    """The constants that kernels are given."""
+    """Return the constants that kernels are given."""
     found: list[Any] = []
     for block in pipeline(target)(mod)["main"].body.blocks:
         for binding in block.bindings:
@@ -168,7 +168,7 @@ def test_a_number_that_several_read_and_the_function_gives(run: Any) -> None:
 
 @pytest.mark.parametrize("run", [on_llvm, emulated])
 def test_zeros_of_products_and_quotients_are_read(run: Any) -> None:
-    """TVM's simplifier would lose what they make of infinities and NaN; other zeros are numbers."""
+    """TVM's simplifier would lose their results of infinities and NaN. Other zeros are numbers."""
     zero = relax.const(np.zeros((1, 1), "float32"))
 
     def body(_emit: Any, v: Any) -> list[Any]:

@@ -28,7 +28,7 @@ STRATEGIES = {"kind": "cuda", "keys": ["generic"]}  # those of GPUs may answer w
 
 
 def lower(function: relay.Function) -> Any:
-    """The unscheduled PrimFunc of a Relay function of memory-intensive operators."""
+    """Return the unscheduled PrimFunc of a Relay function of memory-intensive operators."""
     typed = relay.transform.InferType()(tvm.IRModule.from_expr(function))["main"]
     primitive = typed.with_attr("Primitive", tvm.tir.IntImm("int32", 1))
     return tvm.get_global_func("relay.backend.LowerToPrimFunc")(primitive, tvm.target.Target(STRATEGIES))
@@ -62,7 +62,7 @@ class GpuKernel:
 
 
 def function(shapes: Sequence[Sequence[int]], dtypes: Sequence[str] | str, body: Body) -> relay.Function:
-    """The Relay function of ``body``, one result or a list of several."""
+    """Return the Relay function of ``body``, one result or a list of several."""
     dtypes = [dtypes] * len(shapes) if isinstance(dtypes, str) else dtypes
     params = [relay.var(f"a{i}", shape=s, dtype=d) for i, (s, d) in enumerate(zip(shapes, dtypes))]
     result = body(*params)

@@ -27,14 +27,14 @@ TOLERANCE = {
     "bfloat16": (3e-2, 3e-2),
     "float64": (1e-12, 1e-12),
 }
-"""Relative and absolute error by the dtype of an output; other dtypes are compared exactly."""
+"""Relative and absolute error by the dtype of an output. Other dtypes are compared exactly."""
 
 VECTOR_STORE = re.compile(r"store <(8|16|32) x float>")
 LIBM = re.compile(r"call [^\n]*@(expf?|tanhf?|erff?|logf?|powf?|exp2f?)\(")
 
 
 def lower(function: relay.Function) -> Any:
-    """The unscheduled PrimFunc of a Relay function of memory-intensive operators."""
+    """Return the unscheduled PrimFunc of a Relay function of memory-intensive operators."""
     typed = relay.transform.InferType()(tvm.IRModule.from_expr(function))["main"]
     primitive = typed.with_attr("Primitive", tvm.tir.IntImm("int32", 1))
     return tvm.get_global_func("relay.backend.LowerToPrimFunc")(primitive, tvm.target.Target(GENERIC))
@@ -51,21 +51,21 @@ def draw(shape: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def to_device(array: np.ndarray) -> tvm.nd.NDArray:
-    """An array for TVM, which takes bfloat16 as its bits."""
+    """Return an array for TVM, which takes bfloat16 as its bits."""
     if array.dtype != ml_dtypes.bfloat16:
         return tvm.nd.array(array)
     return tvm.nd.empty(array.shape, "bfloat16").copyfrom(array.view("uint16"))
 
 
 def to_host(array: tvm.nd.NDArray) -> np.ndarray:
-    """What ``to_device`` gave, back."""
+    """Invert ``to_device``."""
     if array.dtype != "bfloat16":
         return array.numpy()
     return array.numpy().view(ml_dtypes.bfloat16)
 
 
 def poison(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """An output before the call: NaN, or a number that no test expects."""
+    """Return an output before the call: NaN, or a number that no test expects."""
     if dtype == "bool":
         return np.zeros(shape, "bool")
     return np.full(shape, np.nan if "float" in dtype else 113, np.dtype(dtype))
@@ -131,7 +131,7 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: dict[str, tuple[float,
 
 
 def pad_and_sums(pads: tuple[tuple[int, int], ...]) -> tuple[Body, Callable[..., list[np.ndarray]]]:
-    """The sums of a padded input's columns and its exponentials: in Relay, and the reference."""
+    """Return the sums of a padded input's columns and its exponentials: in Relay, and the reference."""
 
     def body(x: Any) -> list[Any]:
         padded = relay.nn.pad(x, pads)

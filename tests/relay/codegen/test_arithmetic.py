@@ -35,7 +35,7 @@ RUN = {
 
 
 def compute(trees: Sequence[Tree], kind: str, dtype: str) -> list[str]:
-    """What is wrong with a kernel of the trees."""
+    """Return the faults of a kernel of the trees."""
     x, y = special_pairs(dtype)
     named = {name: relay.var(name, shape=x.shape, dtype=dtype) for name in "xy"}
     calls = [construct(t, named, OPS, lambda v: relay.const(np.array(v).astype(dtype), dtype)) for t in trees]

@@ -121,7 +121,7 @@ def test_what_build_returns_is_run() -> None:
 
 @T.prim_func
 def two_kernels(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")) -> None:
-    """Doubled through a workspace; the second kernel reads what the first wrote."""
+    """Double through a workspace. The second kernel reads what the first wrote."""
     held = T.allocate([64], "float32", "global")
     held_1 = T.Buffer((64,), data=held)
     with T.launch_thread("blockIdx.x", 2) as b:
@@ -152,7 +152,7 @@ def test_workspaces_hold_nothing_at_first() -> None:
 
 @T.prim_func
 def turned(x: T.Buffer((2, 64), "float32"), y: T.Buffer((2, 64), "float32")) -> None:
-    """Each row reversed through shared memory."""
+    """Reverse each row through shared memory."""
     with T.launch_thread("blockIdx.x", 2) as b:
         t = T.launch_thread("threadIdx.x", 64)
         held = T.allocate([64], "float32", "shared")
@@ -254,7 +254,7 @@ def test_the_target_has_an_llvm_host() -> None:
 
 
 def test_a_stitched_module() -> None:
-    """Stitched kernels are modules of their own beside TVM's; column sums make one of two kernels with a workspace."""
+    """Stitched kernels are modules of their own next to TVM's. Column sums make one of two kernels with a workspace."""
     from tvm_stitch.relay import enable
 
     x, w = relay.var("x", shape=(16, 64)), relay.var("w", shape=(32, 64))

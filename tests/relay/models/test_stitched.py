@@ -21,14 +21,14 @@ from stitch_testing.relay.run import Params, build_stitched, build_stock, run
 from tvm_stitch import StitchConfig
 from tvm_stitch.relay import enable
 from tvm_stitch.testing.workloads.bert import BertConfig
-from tvm_stitch.testing.workloads.cases import Case
+from tvm_stitch.testing.workloads.case import Case
 
 LLVM = tvm.target.Target("llvm")
 CUDA = tvm.target.Target("cuda -arch=sm_90", host="llvm")
 ROWS, GRID = cases.cases("test"), cases.grid_cases("test")
 
 LLVM_KERNELS = {"layer_norm_backward": 2, "cross_entropy": 2, "figure7": 2, "clip_adam_tensors": 6}
-"""Where rows do not stay in one task, and a CPU kernel ends at what others wait for."""
+"""Cases whose rows do not stay in one task. A CPU kernel ends at a value that others wait for."""
 
 
 @pytest.mark.parametrize("case", [*ROWS, *GRID], ids=lambda case: case.name)
@@ -49,7 +49,7 @@ def with_barriers(mod: tvm.IRModule, target: Any, params: Params = None) -> Any:
 @pytest.mark.parametrize("barriers", [False, True], ids=["phases", "barriers"])
 @pytest.mark.parametrize("case", [*ROWS, *GRID], ids=lambda case: case.name)
 def test_workloads_on_cuda_emulated(case: Case, barriers: bool) -> None:
-    """One launch each; where values cross blocks, only if barriers in plain launches are asked for."""
+    """Each has one launch. If values cross blocks, that holds only if barriers in plain launches are asked for."""
     if barriers and case in ROWS:
         pytest.skip("its rows stay in a block")
     mod, inputs = case.build(), case.inputs(np.random.default_rng(3))

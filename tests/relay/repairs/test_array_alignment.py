@@ -31,7 +31,7 @@ def of_vectors() -> str:
 
 
 def is_unaligned(code: str) -> bool:
-    """Whether vectors are read from an array without an alignment."""
+    """Return whether vectors are read from an array without an alignment."""
     (array,) = re.findall(r"^.*\bshared\w*\[\d+\];", code, re.MULTILINE)
     return "float4*)(shared" in code and "__align__" not in array
 

@@ -27,7 +27,7 @@ def of_third() -> str:
 
 
 def is_compiled(code: str) -> bool:
-    """Whether NVRTC takes CUDA C."""
+    """Return whether NVRTC takes CUDA C."""
     try:
         return bool(compile_with_nvrtc(code))
     except RuntimeError:

@@ -98,7 +98,7 @@ def doubled(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")) -> Non
 
 
 def expects_alignment(func: Any) -> bool:
-    """Whether a kernel's machine code loads vectors from addresses that it takes to be aligned."""
+    """Return whether a kernel's machine code loads vectors from addresses that it takes to be aligned."""
     return (
         re.search(r"load <8 x float>.*align (32|64)", tvm.build(func, target=NATIVE).get_source("ll"))
         is not None

@@ -25,7 +25,7 @@ def test_a_constant_is_exact(dtype: str, value: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_least_number_is_its_own_maximum(dtype: str) -> None:
-    """What a reduction starts from has more than seven digits as well."""
+    """The start value of a reduction has more than seven digits as well."""
     kernel = GpuKernel(function([(4, 70)], dtype, lambda x: relay.max(x, 1)))
     least = np.finfo(dtype).min
     (got,) = kernel(np.full((4, 70), least, dtype)).check().outputs

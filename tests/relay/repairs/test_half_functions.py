@@ -25,7 +25,7 @@ def of_tanh() -> str:
 
 
 def is_compiled(code: str, folder: Path) -> bool:
-    """Whether nvcc takes CUDA C."""
+    """Return whether nvcc takes CUDA C."""
     (folder / "kernels.cu").write_text(code)
     command = ["nvcc", "-arch=sm_90", "-cubin", "-o", folder / "kernels.cubin", folder / "kernels.cu"]
     return subprocess.run(command, capture_output=True).returncode == 0

@@ -122,7 +122,7 @@ def test_pads_of_concats_of_slices(target: str) -> None:
 
 
 def is_right(func: Any) -> bool:
-    """Whether a kernel gives elements 7 to 14 of ``x``, its second group of eight."""
+    """Return whether a kernel gives elements 7 to 14 of ``x``, its second group of eight."""
     x, out = np.arange(100, 116), tvm.nd.array(np.zeros(8, "int64"))
     tvm.build(func, target="llvm")(tvm.nd.array(x), tvm.nd.array(np.array([1])), out)
     return np.array_equal(out.numpy(), x[7:15])

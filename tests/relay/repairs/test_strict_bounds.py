@@ -105,7 +105,7 @@ def test_pads_whose_columns_are_summed(
 
 
 def is_right(func: Any) -> bool:
-    """Whether a kernel tells the first of 24 elements from all others."""
+    """Return whether a kernel tells the first of 24 elements from all others."""
     out = tvm.nd.array(np.zeros(24, "int64"))
     tvm.build(func, target="llvm")(5, out)
     return np.array_equal(out.numpy(), [-1] + [5] * 23)

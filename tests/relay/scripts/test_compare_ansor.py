@@ -120,7 +120,7 @@ def test_tasks_of_the_stitched_model_are_its_contractions() -> None:
     every = ansor.extract(work.mod, work.params, target)
     ours = ansor.extract(work.mod, work.params, target, stitch.enable)
     assert ansor.relay_integration.call_all_topi_funcs is original
-    # Ansor tunes softmax, mean and variance too; with stitching nothing but the eight contractions is left.
+    # Ansor tunes softmax, mean and variance too. With stitching nothing but the eight contractions is left.
     assert len(every.compute_intensive().tasks) < len(every.tasks)
     assert len(ours.compute_intensive().tasks) == len(ours.tasks) and sum(ours.weights) == 8
 

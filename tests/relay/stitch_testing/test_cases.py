@@ -15,13 +15,14 @@ from stitch_testing.relay.reference import evaluate, evaluate_bounds
 from stitch_testing.relay.run import build_stock, run
 from tvm_stitch.testing.workloads import cases as named
 from tvm_stitch.testing.workloads import grid_cases as named_grid
+from tvm_stitch.testing.workloads.case import Case
 
 ALL = [*cases.cases("test"), *cases.grid_cases("test")]
 LLVM = tvm.target.Target("llvm")
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-def test_stock_llvm_agrees_with_the_reference(case: named.Case) -> None:
+def test_stock_llvm_agrees_with_the_reference(case: Case) -> None:
     mod, inputs = case.build(), case.inputs(np.random.default_rng(1))
     outputs = run(build_stock(mod, LLVM), inputs)
     assert mismatches(outputs, evaluate(mod, inputs), case.tolerance) == []

@@ -31,7 +31,7 @@ def test_on_a_cpu_every_node_that_is_no_view_is_a_kernel() -> None:
     assert counted.compute_intensive == 2 and counted.external == 1
     assert all("dense" in name or "matmul" in name for name in counted.names_of("compute"))
     assert counted.names_of("external") == {"tvmgen_default_fused_sort"}
-    # softmax, transpose, softmax, max, subtract + exp, sum, divide; the last may be fused differently by TVM.
+    # softmax, transpose, softmax, max, subtract + exp, sum, divide. TVM may fuse the last one differently.
     assert 6 <= counted.memory_intensive <= 8
     assert not any("reshape" in name and "transpose" not in name for name in counted.names)
 

@@ -105,7 +105,7 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
 
 
 def test_stitch_ops_that_an_error_leaves_to_tvm_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers are TVM's and right; the error is ours."""
+    """The numbers are TVM's and right. The error is this package's."""
 
     def broken(*args: object) -> object:
         raise KeyError("no such buffer")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who computes a product: templates, or what the user asked for in their place."""
+"""Products are computed by templates, or by what the user asked for instead."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def check(result: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
 
 
 def checked(mod: tvm.IRModule, inputs: Arrays, params: Arrays, level: int = 3) -> tuple[Any, Recorder]:
-    """A build whose results are right, and that has no more kernels than TVM's own."""
+    """Return a build, and check that its results are right, with no more kernels than TVM's own."""
     lib, found = built(mod, params, level=level)
     wrong = mismatches(poisoned_run(lib, inputs), evaluate(mod, inputs, params), {F32: (1e-4, 1e-5)})
     assert wrong == []
@@ -177,7 +177,7 @@ def convolved(x: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def test_convolutions() -> None:
-    """With their channels moved innermost; a bias and an activation are computed in their kernels."""
+    """Their channels are moved innermost. A bias and an activation are computed in their kernels."""
     shapes = {name: options["w"] for name, options in CONVOLUTIONS.items()}
     params = {name: drawn(*shape) for name, shape in shapes.items()}
     x = relay.var("x", shape=(2, 6, 7, 9))

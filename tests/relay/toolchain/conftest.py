@@ -18,7 +18,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def has_driver() -> bool:
-    """True where an NVIDIA driver is installed."""
+    """Return True if an NVIDIA driver is installed."""
     try:
         return not hasattr(ctypes.CDLL("libcuda.so.1"), "tvm_relay_toolchain_stub")
     except OSError:
@@ -29,7 +29,7 @@ def has_driver() -> bool:
 def run(tmp_path: Path) -> Run:
     """Run Python code, in a new process with an empty environment and a cache folder of its own.
 
-    The call's keywords are environment variables; ``flags`` are the interpreter's.
+    The call's keywords are environment variables. ``flags`` are the interpreter's.
     """
 
     def start(code: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def fake_tvm(tmp_path: Path) -> Callable[[bool], Path]:
-    """Make a source tree of a TVM that does nothing, with or without Relay; returns its root."""
+    """Make a source tree of a TVM that does nothing, with or without Relay, and return its root."""
 
     def make(relay: bool) -> Path:
         package = tmp_path / "fake" / "python" / "tvm"

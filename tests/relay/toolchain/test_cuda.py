@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA needs of the toolchain: the driver before its stand-in, and compilers for TVM's source."""
+"""CUDA needs of the toolchain the driver before its stand-in, and compilers for TVM's source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGET = "cuda -arch=sm_80"
 
 
 def build() -> tvm.runtime.Module:
-    """A small CUDA module: ``b = a + 1`` over 256 float32 elements."""
+    """Build a small CUDA module: ``b = a + 1`` over 256 float32 elements."""
     a = te.placeholder((256,), name="a")
     b = te.compute((256,), lambda i: a[i] + 1, name="b")
     schedule = te.create_schedule(b.op)

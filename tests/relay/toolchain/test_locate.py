@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TVM is imported: another one is never hidden unasked."""
+"""The TVM that is imported: another one is never hidden unasked."""
 
 from __future__ import annotations
 

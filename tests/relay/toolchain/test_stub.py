@@ -31,7 +31,7 @@ def test_every_function_returns_no_device(cache: Path) -> None:
 
 
 def test_the_stack_stays_not_executable(cache: Path) -> None:
-    # A segment of this type without the flag X; without the segment the loader makes the stack executable.
+    # A segment of this type lacks the flag X. Without the segment the loader makes the stack executable.
     content = stub.image()
     headers = [content[64 + 56 * i :][:8] for i in range(4)]
     (flags,) = [int.from_bytes(h[4:], "little") for h in headers if h[:4] == bytes.fromhex("51e57464")]

@@ -20,7 +20,7 @@ from tvm_stitch.repairs.legalize.mend import MendImports
 
 
 def pooled(x: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """In float64, part by part."""
+    """Pool in float64, part by part."""
     x = x.astype("float64")
     for axis, size in enumerate(sizes, 2):
         old = x.shape[axis]

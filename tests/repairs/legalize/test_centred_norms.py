@@ -31,7 +31,7 @@ EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 3e-6, "float64"
 
 
 def wanted(x: Any, gamma: Any, beta: Any, groups: int | None, channel: int, axes: list[int]) -> np.ndarray:
-    """In float64; ``groups`` None is an instance norm."""
+    """Compute the norm in float64. ``groups`` None is an instance norm."""
     wide = np.moveaxis(x.astype("float64"), channel, 0)
     others = [a if a > channel else a + 1 for a in axes]
     grouped = wide.reshape(groups or wide.shape[0], -1, *wide.shape[1:])
@@ -226,7 +226,7 @@ def test_what_becomes_of_an_instance_norm() -> None:
 
 
 def worst_error(passes: Any) -> float:
-    """Of a group norm of numbers around 1000."""
+    """Return the greatest error of a group norm of numbers around 1000."""
     specs = [((2, 8, 40), "float32"), ((8,), "float32"), ((8,), "float32")]
     x, gamma, beta = draw(specs)
     x = (x + 1000).astype("float32")

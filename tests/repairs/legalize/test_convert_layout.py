@@ -119,7 +119,7 @@ CASES: dict[str, list[Body]] = {  # of a convolution's result, (2, 8, 5, 7)
 
 
 def converted(body: Body, rank: int = 2) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """A module in which ``body`` follows a convolution over ``rank`` axes, and the same with channels innermost."""
+    """Return a module in which ``body`` follows a convolution over ``rank`` axes, and one with channels innermost."""
     convolution = getattr(R.nn, f"conv{rank}d")
     weight = const(8, 3, *[3] * rank)
 
@@ -206,7 +206,10 @@ def transposed(mod: tvm.IRModule) -> list[Any]:
 
 
 def test_what_has_no_rule_keeps_the_chains_around_it() -> None:
-    """A transposed convolution of a weight that is no constant is TVM's; what is around it has channels innermost."""
+    """A transposed convolution of a weight that is no constant is TVM's.
+
+    The operators around it have channels innermost.
+    """
 
     def body(emit: Any, y: Any) -> Any:
         weight = emit(R.multiply(const(8, 4, 3, 3), relax.const(2.0)))
@@ -220,7 +223,7 @@ def test_what_has_no_rule_keeps_the_chains_around_it() -> None:
 
 
 def repeated(convert: Callable[[tvm.IRModule], tvm.IRModule]) -> np.ndarray:
-    """A convolution's elements, each twice in a row, after a change of layouts."""
+    """Return a convolution's elements, each twice in a row, after a change of layouts."""
     weight = relax.const(np.arange(24, dtype="float32").reshape(2, 3, 2, 2))
     mod = build(lambda emit, x: R.repeat(emit(R.nn.conv2d(x, weight)), 2), ((1, 3, 3, 4), "float32"))
     x = np.arange(36, dtype="float32").reshape(1, 3, 3, 4)

@@ -21,7 +21,7 @@ TABLE = np.random.default_rng(0).standard_normal((16, 4)).astype("float32")
 
 
 def sliced(bound: int | None, first: int = 0, strides: int = 1) -> tvm.IRModule:
-    """A tensor of ``n`` rows, and the first ``n`` rows of a table of 16 added to them, as importers write it."""
+    """Add a tensor of ``n`` rows and the first ``n`` rows of a table of 16, as importers write it."""
     n = symbol("n")
 
     def body(emit: Any, x: Any) -> list[Any]:
@@ -49,7 +49,7 @@ def test_a_slice_that_stays_within_has_the_length_it_is_asked_for(bound: int) ->
 
 
 def inbound(mod: tvm.IRModule) -> list[bool]:
-    """Of each slice, whether it is known to stay within."""
+    """Return for each slice whether it is known to stay within."""
     values = relax.analysis.get_var2val(mod["main"]).values()
     slices = [v for v in values if getattr(getattr(v, "op", None), "name", "") == "relax.strided_slice"]
     return [bool(call.attrs.assume_inbound) for call in slices]

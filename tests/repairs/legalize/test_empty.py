@@ -185,13 +185,13 @@ STATIC: dict[str, tuple[Body, list[tuple[int, ...]], Callable[..., Any]]] = {
 
 
 LEFT = {"split with an empty part": "a parameter is both read and written"}
-"""What is left to TVM, and why: data that is moved to where there is none."""
+"""Reasons of cases that are left to TVM: data is moved to where there is none."""
 
 
 def check(
     mod: tvm.IRModule, inputs: list[np.ndarray], wanted: list[np.ndarray], left: str | None = None
 ) -> None:
-    """The numbers on both targets, and what is left to TVM: nothing, or one operator for that reason."""
+    """Check the numbers on both targets. Nothing is left to TVM, or one operator for the reason ``left``."""
     found = tvm_stitch.explain(mod, "llvm").to_dict()["left"]
     assert list(found.values()) == ([] if left is None else [left])
     strict = StitchConfig(strict=left is None)

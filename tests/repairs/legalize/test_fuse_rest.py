@@ -183,7 +183,7 @@ def test_the_last_cells_of_lstms_in_both_directions() -> None:
 
 
 def elements_of_nine() -> tvm.IRModule:
-    """A kernel that reads two elements of each of nine tuples."""
+    """Build a kernel that reads two elements of each of nine tuples."""
     builder = relax.BlockBuilder()
     field = relax.TensorType([4], "float32")
     params = [relax.Var(f"p{i}", relax.TupleType([field] * 3)) for i in range(9)]
@@ -217,7 +217,7 @@ def test_repair(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def beside(kernel: tirx.PrimFunc) -> tvm.IRModule:
-    """A kernel between a product by a number and a softmax."""
+    """Build a kernel between a product by a number and a softmax."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
     with builder.function("main", [x]):

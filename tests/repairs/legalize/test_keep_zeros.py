@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KeepZeros: zeros of float products, quotients and remainders become variables; nothing else changes."""
+"""KeepZeros: zeros of float products, quotients and remainders become variables. Nothing else changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_zeros_of_products_and_quotients_are_bound() -> None:
 
 
 def is_nan(passes: Any) -> bool:
-    """Whether an infinity times zero is NaN."""
+    """Return whether an infinity times zero is NaN."""
     mod = build(lambda emit, x: op.multiply(x, relax.const(0.0)), ((4,), "float32"))
     return bool(np.isnan(faults.on_cpu(mod, [np.full(4, np.inf, "float32")], passes)[0]).all())
 

@@ -196,7 +196,7 @@ def test_leaky_relus(run: Any, dtype: str, alpha: float) -> None:
 
 
 def convolutions(activation: Callable[[Any], Any]) -> tvm.IRModule:
-    """Two branches of one input, each a convolution with a bias, an activation and a convolution."""
+    """Build two branches of one input, each a convolution with a bias, an activation and a convolution."""
     rng = np.random.default_rng(1)
     weight = relax.const(rng.standard_normal((8, 8, 3)).astype("float32"))
     bias = relax.const(rng.standard_normal((1, 8, 1)).astype("float32"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents with choices, shifts and masks are rewritten; others are left to TVM without its fusion."""
+"""Extents with choices, shifts and masks are rewritten. Others are left to TVM without its fusion."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ UNUSUAL: dict[str, tuple[Callable[[Any], Any], Callable[[int], int]]] = {
 
 
 def module(extent: Callable[[Any], Any]) -> tvm.IRModule:
-    """A tensor of a derived extent, and one whose extent is a symbol, each with three operators."""
+    """Build a tensor of a derived extent, and one whose extent is a symbol, each with three operators."""
     n = symbol()
 
     def body(emit: Any, x: Any) -> Any:
@@ -98,7 +98,7 @@ def test_repair() -> None:
 
 def test_the_last_resort_has_no_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that fails in this package, and in TVM's fusion too, compiles as ``tvm.compile`` compiles it."""
-    monkeypatch.setattr(faults.module_of("relax.pipeline"), "FuseRest", relax.transform.FuseOps)
+    monkeypatch.setattr(faults.module_of("relax.pass_table"), "FuseRest", relax.transform.FuseOps)
     mod = module(UNUSUAL["rounded"][0])
     assert faults.raises(lambda: tvm.compile(mod, faults.LLVM, relax_pipeline=faults.stock(faults.LLVM)))
     assert tvm_stitch.compile(mod, faults.LLVM)

@@ -22,7 +22,7 @@ from tvm_stitch.repairs.legalize.raised_calls import RaisedCalls
 
 
 def called(function: Callable[..., Any], *shapes: tuple[Any, ...], operator: bool = False) -> tvm.IRModule:
-    """A module of one call: of a function made of tensor expressions, or of an operator."""
+    """Build a module of one call: of a function made of tensor expressions, or of an operator."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(shape, "float32")) for i, shape in enumerate(shapes)]
     with builder.function("main", params):
@@ -48,7 +48,7 @@ def test_what_is_an_operator(function: Any, operator: Any, shapes: Any) -> None:
 
 
 def maximum(x: te.Tensor, y: te.Tensor) -> te.Tensor:
-    """It has the name alone."""
+    """Add under the name of another operator."""
     return te.compute(x.shape, lambda *i: x[i] + y[i], "maximum")
 
 
@@ -111,7 +111,7 @@ def test_hard_swish_of_an_onnx_file_joins_its_convolution() -> None:
 
 
 def calls_of_relu6(*passes: Any) -> list[str]:
-    """The names of what an imported clip calls."""
+    """Return the names of the functions that an imported clip calls."""
     values = [onnx.numpy_helper.from_array(np.array(v, "float32"), n) for n, v in (("low", 0), ("high", 6))]
     kinds = [H.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4]) for n in "xy"]
     nodes = [H.make_node("Clip", ["x", "low", "high"], ["y"])]

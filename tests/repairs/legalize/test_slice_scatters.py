@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices written into tensors mean what they did, and read nothing beside their operands."""
+"""Slices written into tensors mean what they did, and read nothing outside their operands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_numbers(start: int, end: int, step: int, axis: int) -> None:
 
 
 def test_images_that_go_on_at_the_other_side() -> None:
-    """In the emulator, which sees what is read beside a tensor."""
+    """The test runs in the emulator, which sees reads outside a tensor."""
 
     def body(emit: Any, x: Any, border: Any) -> Any:
         rows = emit(R.slice_scatter(emit(R.strided_slice(border, [1], [1], [7])), x, 1, 8, 1, axis=0))
@@ -75,7 +75,7 @@ def test_slices_of_unknown_length_stay_tvms() -> None:
 
 
 def clamp(table: dict[str, Any] | None) -> str:
-    """The text of a slice of 2 written into 9 elements, with the bounds of what it reads."""
+    """Return the text of a slice of 2 written into 9 elements, with the bounds of what it reads."""
     specs = [((9,), "float32"), ((2,), "float32")]
     mod = build(lambda emit, x, y: R.slice_scatter(x, y, 1, 3, 1, axis=0), *specs)
     (func,) = prim_funcs(relax.transform.LegalizeOps(table)(mod)).values()

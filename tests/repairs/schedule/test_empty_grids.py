@@ -71,7 +71,7 @@ def test_launches_written_by_hand_are_guarded() -> None:
 
 
 def empty_sums(passes: Any) -> list[Any]:
-    """What the emulator reports of sums of no rows."""
+    """Return the emulator's reports of sums of no rows."""
     mod = build(lambda emit, x: R.sum(x, 1), ((symbol("n"), symbol("m"), 16), "float32"))
     return list(faults.on_gpu(mod, [np.ones((0, 5, 16), "float32")], passes).reports)
 

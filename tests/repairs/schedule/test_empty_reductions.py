@@ -73,7 +73,7 @@ def row_sums(a: T.handle, y: T.Buffer((4,), "float32")):
 
 
 def sums_of_nothing(mod: tvm.IRModule) -> np.ndarray:
-    """The sums that a kernel writes into memory full of sevens."""
+    """Return the sums that a kernel writes into memory full of sevens."""
     result = tvm.runtime.tensor(np.full(4, 7, F32))
     tvm.compile(mod, "llvm")["main"](tvm.runtime.tensor(np.ones((4, 0), F32)), result)
     return result.numpy()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM sums in a 16-bit float is accumulated in float32, on both targets."""
+"""TVM's sums in a 16-bit float are accumulated in float32, on both targets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules whose threads read registers of others are found, and declined; sound ones are not."""
+"""Schedules whose threads read registers of others are found, and declined. Sound ones are not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROUPED = build(grouped, ((1, 8, 3, 5), "float32"), ((12, 4, 1, 1), "float32"))
 
 
 def fused(mod: tvm.IRModule) -> list[Any]:
-    """The functions that TVM's fusion makes of a module."""
+    """Return the functions that TVM's fusion makes of a module."""
     passes = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps(), relax.transform.FuseTIR()]
     return list(prim_funcs(tvm.transform.Sequential(passes)(legalize(mod))).values())
 
@@ -123,7 +123,7 @@ def test_one_thread_on() -> None:
 
 
 def is_right(passes: Any) -> bool:
-    """Whether a grouped convolution of ones, four to each result, is 4 everywhere."""
+    """Return whether a grouped convolution of ones, four to each result, is 4 everywhere."""
     inputs = [np.ones(s, "float32") for s in ((1, 8, 3, 5), (12, 4, 1, 1))]
     return bool((faults.on_gpu(GROUPED, inputs, passes).outputs[0] == 4).all())
 

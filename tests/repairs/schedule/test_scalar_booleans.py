@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduled loops over booleans are not vectorized; others are as they were."""
+"""Scheduled loops over booleans are not vectorized. Others are as they were."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def chosen(m: T.Buffer((64,), "bool"), x: T.Buffer((64,), "float32"), y: T.Buffe
 
 
 def is_right(*passes: Any) -> bool:
-    """Whether a kernel with pairs of booleans gives what NumPy does."""
+    """Return whether a kernel with pairs of booleans gives what NumPy does."""
     builder = relax.BlockBuilder()
     types = [relax.TensorType((64,), dtype) for dtype in ("bool", "float32")]
     params = [relax.Var(name, ty) for name, ty in zip("mx", types)]

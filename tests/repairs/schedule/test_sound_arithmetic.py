@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left to TVM computes floats as IEEE says, and small integers wrap, on both targets."""
+"""Operators left to TVM compute floats as IEEE says, and small integers wrap, on both targets."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_kernel_beside_a_concatenation_keeps_its_digits() -> None:
 
 
 def is_less_denied(passes: Any) -> bool:
-    """Whether ``not NaN < 1`` is true, in a kernel for a GPU."""
+    """Return whether ``not NaN < 1`` is true, in a kernel for a GPU."""
     mod = build(lambda emit, x: R.logical_not(emit(R.less(x, relax.const(1.0)))), ((4,), "float32"))
     return bool(faults.on_gpu(mod, [np.full(4, np.nan, "float32")], passes).outputs[0].all())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of one element become plain expressions before TVM schedules them; others stay."""
+"""Reductions of one element become plain expressions before TVM schedules them. Others stay."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_scheduled_functions_stay() -> None:
 
 
 def one_plus_one(passes: Any) -> np.ndarray:
-    """A product of depth one, of ones, with a bias of one."""
+    """Build a product of depth one, of ones, with a bias of one."""
     specs = [((7, 1), "float32"), ((1, 5), "float32"), ((5,), "float32")]
 
     def body(emit: Any, x: Any, w: Any, bias: Any) -> Any:

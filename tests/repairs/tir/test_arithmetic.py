@@ -47,7 +47,7 @@ class Emitting:
 
 
 def module(trees: Sequence[Tree], dtype: str, count: int) -> tvm.IRModule:
-    """A function of x and y with an output for every tree."""
+    """Build a function of x and y with an output for every tree."""
     builder = relax.BlockBuilder()
     x, y = (relax.Var(name, relax.TensorType((count,), dtype)) for name in "xy")
     with builder.function("main", [x, y]):
@@ -68,7 +68,7 @@ def module(trees: Sequence[Tree], dtype: str, count: int) -> tvm.IRModule:
 
 
 def compute(trees: Sequence[Tree], kind: str, dtype: str) -> list[str]:
-    """What is wrong with a kernel of the trees."""
+    """Return the faults of a kernel of the trees."""
     x, y = special_pairs(dtype)
     mod = module(trees, dtype, len(x))
     if kind == "cuda":

@@ -98,7 +98,7 @@ def test_functions_are_right_to_a_few_last_places(device: ctypes.CDLL, name: str
     if not name.startswith("log"):
         x = x * rng.choice(np.float32([-1, 1]), x.size)
     got, exact = called(device, name, x).astype("float64"), getattr(np, name)(x.astype("float64"))
-    # Where a sum of a sine's or logarithm's parts cancels, its last place is that of what was added.
+    # If a sum of a sine's or logarithm's parts cancels, its last digit is that of what was added.
     scale = np.maximum(np.abs(exact), 2.0**-24 * np.abs(exact).max() if name == "tan" else 0)
     assert (np.abs(got - exact) / (scale * 2.0**-23)).max() < places
 
@@ -153,7 +153,7 @@ def test_kernels_call_the_function() -> None:
 
 
 def test_what_several_read_is_called_once() -> None:
-    """A device function is as heavy as the call that it stands for."""
+    """A device function is as heavy as the call that it replaces."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([64], "float32"))
     with builder.function("main", [x]):

@@ -42,7 +42,10 @@ NEGATIONS: dict[str, tuple[Operation, Operation]] = {
 
 
 def build(negation: Operation) -> tvm.IRModule:
-    """The least and the greatest of a negation of x, a and b; their sums along rows keep it one memory-bound kernel."""
+    """Return the least and the greatest of a negation of x, a and b, with sums of rows.
+
+    The sums keep it one memory-bound kernel.
+    """
     builder = relax.BlockBuilder()
     x, a, b = (relax.Var(n, relax.TensorType((61, 67), "int32")) for n in "xab")
     with builder.function("main", [x, a, b]):
@@ -99,7 +102,7 @@ def test_ptxas_sees_no_negation(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_plain_source_has_what_ptxas_loses(tmp_path: Path) -> None:
-    """What the test above looks for is there without the care taken."""
+    """The loss that the test above looks for is there without the care taken."""
     for source in sources(build(R.negative)):
         plain = re.sub(rf"\b{NEGATED}\(", "-(", source.replace(f"int {NEGATED}(", "int unused("))
         assert lost_negations(compiled(plain, tmp_path))
@@ -112,7 +115,7 @@ def test_seed_with_minima_of_negations() -> None:
 
 
 def compiled(source: str, folder: Path) -> str:
-    """The PTX of CUDA C."""
+    """Return the PTX of CUDA C."""
     (folder / "kernel.cu").write_text(source)
     command = ["nvcc", "-w", "-arch=sm_90", "-ptx", "-o", f"{folder}/kernel.ptx", f"{folder}/kernel.cu"]
     subprocess.run(command, check=True, capture_output=True)
@@ -127,7 +130,7 @@ def lost_negations(ptx: str) -> set[str]:
 
 
 def machine_code(kernel: str, folder: Path) -> bytes:
-    """What ptxas makes of a kernel for sm_90."""
+    """Return the machine code of a kernel for sm_90, by ptxas."""
     (folder / "kernel.cu").write_text(kernel)
     command = ["nvcc", "-arch=sm_90", "-cubin", "-o", folder / "kernel.cubin", folder / "kernel.cu"]
     subprocess.run(command, check=True)

@@ -34,7 +34,7 @@ def value_of(e: Any, point: tuple[int, int, int]) -> int:
 
 
 def normalized(e: Any) -> Any:
-    """As TVM writes an index when it flattens buffers."""
+    """Normalise an index as TVM does when it flattens buffers."""
     analyzer = Analyzer()
     ranges = {v: tvm.ir.Range(number(0), number(n)) for v, n in ((I, 3), (J, 4))}
     for var, range_ in ranges.items():
@@ -43,7 +43,7 @@ def normalized(e: Any) -> Any:
 
 
 def drawn(rng: random.Random) -> Any:
-    """A sum divided, once or twice."""
+    """Draw a sum divided, once or twice."""
     e = number(rng.randint(-3, 12))
     for var in (I, J, N):
         e = e + var * number(rng.choice([0, 0, -4, -3, -2, -1, 1, 2, 3, 4]))

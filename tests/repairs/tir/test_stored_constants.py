@@ -23,7 +23,7 @@ ADDRESS_OF_A_CONSTANT = "(&(0x"
 
 
 def compiled() -> Any:
-    """A kernel whose threads past the end of a row hold a constant."""
+    """Build a kernel whose threads past the end of a row hold a constant."""
     n = symbol()
     mod = build(lambda emit, x: R.nn.log_softmax(x, -1), ((1, n, n), "bfloat16"))
     return lower(mod, OLD, pipeline(OLD))

@@ -62,7 +62,7 @@ def test_a_kernel_of_symbols_divides_once() -> None:
 
 
 def lowered_length(e: Any) -> int:
-    """The length of an expression's text behind TVM's lowering of divisions."""
+    """Return the length of an expression's text behind TVM's lowering of divisions."""
     func = tir.PrimFunc([I, J, N], tir.Evaluate(e)).with_attr("target", faults.LLVM)
     return len(tir.transform.LowerIntrin()(tvm.IRModule({"main": func}))["main"].script())
 

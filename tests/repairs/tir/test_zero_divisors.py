@@ -32,13 +32,13 @@ def difference(emit: Any, x: Any, _: Any) -> Any:
 
 
 def repetition(emit: Any, x: Any) -> Any:
-    """A row whose length is no extent of the input."""
+    """Repeat a row to a length that is no extent of the input."""
     tiles = emit(R.tile(x, [3]))
     return [R.multiply(tiles, emit(R.max(tiles, 0, keepdims=True)))]
 
 
 def joined(emit: Any, x: Any, y: Any) -> Any:
-    """A result that has elements where the extent that it divides by is 0."""
+    """Join tensors to a result that has elements where the extent that it divides by is 0."""
     return [R.concat([emit(R.reshape(emit(R.exp(emit(R.permute_dims(x, [2, 1, 0])))), [-1])), y], 0)]
 
 
@@ -295,7 +295,7 @@ built["main"](tvm.runtime.tensor(np.ones((0, 48), "float32")), tvm.runtime.tenso
 
 
 def dies(repair: str) -> bool:
-    """Whether a division by an extent of 0 ends the process that calls a kernel."""
+    """Return whether a division by an extent of 0 ends the process that calls a kernel."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", CALL.replace("{repair}", repair)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels became which, and what is left to gain."""
+"""Pairs of kernels of two reports, and the time that is left to gain."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons share: records and ratios, tables, plots, shares of tuning time, bytes of kernels."""
+"""The shared parts of comparisons: records and ratios, tables, plots, shares of tuning time, bytes of kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvm_stitch import compat
 
 
 def comparison() -> Comparison:
-    """A tuned and a stitched variant, and one that failed."""
+    """Return a tuned and a stitched variant, and one that failed."""
     tuned = Record(
         "tuned",
         "Ansor",

@@ -16,11 +16,11 @@ from stitch_testing.random import checks
 from stitch_testing.random import graphs as random_graphs
 from stitch_testing.random.graphs import LEVELS, RandomGraph, random_graph
 from stitch_testing.random.relax_front_end import RelaxFrontEnd
-from stitch_testing.random.steps import Sketch
+from stitch_testing.random.sketch import Sketch
 from tvm_stitch.config import StitchConfig
 
 LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 60, 40, 10
-#: What the emulator runs: every CUDA thread is interpreted with all checks on.
+#: Elements of graphs in the emulator: every CUDA thread is interpreted with all checks on.
 EMULATED_ELEMENTS = 4_000
 SHAPES = {"row": (1, 50), "column": (50, 1)}
 
@@ -138,7 +138,7 @@ REDUCES = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "p
 
 
 def traits(graph: RandomGraph) -> set[str]:
-    """What a graph has of the things that the grid level is for, read off its module."""
+    """Return the properties of a graph that the grid level is for, read off its module."""
     found: set[str] = set()
     depth: dict[relax.Var, int] = {}  # reductions on the longest path to a value
     small: set[relax.Var] = set()  # reduced, and not yet broadcast
@@ -238,7 +238,7 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
 
 
 def test_stitch_ops_that_an_error_leaves_to_tvm_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers are TVM's and right; the error is ours."""
+    """The numbers are TVM's and right. The error is this package's."""
 
     def broken(*args: object) -> object:
         raise KeyError("no such buffer")

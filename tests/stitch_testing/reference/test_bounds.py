@@ -13,6 +13,7 @@ from tvm.relax import op as R
 
 from stitch_testing.reference.bounds import Bound, evaluate_bounds, violations
 from tvm_stitch.testing.workloads import cases
+from tvm_stitch.testing.workloads.case import Case
 
 F32 = "float32"
 
@@ -31,7 +32,7 @@ def bounds_of(body: Callable[..., relax.Expr], *inputs: np.ndarray, half_arithme
 @pytest.mark.parametrize(
     "case", [c for c in cases.cases("test") if not c.matmuls], ids=lambda case: case.name
 )
-def test_stock_results_lie_inside(case: cases.Case) -> None:
+def test_stock_results_lie_inside(case: Case) -> None:
     mod, inputs = case.build(), case.inputs(np.random.default_rng(5))
     vm = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target("llvm")), tvm.cpu())
     result = vm["main"](*map(tvm.runtime.tensor, inputs))
@@ -151,7 +152,7 @@ def test_what_overflowed_may_become_finite_again() -> None:
 
 
 def test_sums_of_infinities_have_bounds() -> None:
-    """No bound is NaN: infinite sums are to be infinite, the finite ones beside them to be right."""
+    """No bound is NaN: infinite sums are to be infinite, and the finite ones next to them right."""
     x = np.ones((2, 64), "int32")
     x[0] = 100_000
 

@@ -54,7 +54,7 @@ def test_agrees_with_the_reference(name: str, exact: bool) -> None:
 
 
 def constants_of(mod: Any) -> list[Any]:
-    """The tensor constants of a module: further inputs of its graph."""
+    """Return the tensor constants of a module: further inputs of its graph."""
     found: list[Any] = []
 
     def note(e: Any) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canonical descriptions tell what is computed and how, and nothing else; those on file are Relax's (and Relay's)."""
+"""Canonical descriptions describe the computation and its form, and nothing else.
+
+Those on file are Relax's (and Relay's).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def normalised(emit: Callable[..., Any], x: Any, y: Any) -> list[Any]:
 
 
 def shuffled(found: StitchGraph, seed: int) -> StitchGraph:
-    """The graph with other names, and its operators and outputs in another order that is topological as well."""
+    """Return the graph with other names, and its operators and outputs in another order that is topological as well."""
     rng = random.Random(seed)
     left, done = list(found.operators), []
     while left:

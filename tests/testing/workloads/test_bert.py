@@ -78,7 +78,7 @@ def test_padded_positions_do_not_reach_the_others() -> None:
 
 
 def _encoder(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """The same network in float64, from the model's weights alone."""
+    """Compute the same network in float64, from the model's weights alone."""
     w = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer}
     cfg = SMALL
 

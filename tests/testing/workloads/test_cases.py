@@ -11,6 +11,7 @@ from tvm import relax
 from stitch_testing.reference.relax import evaluate, mismatches
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing.workloads import cases
+from tvm_stitch.testing.workloads.case import Case
 
 SMALL = [case for case in cases.cases("test") if not case.matmuls]
 
@@ -22,7 +23,7 @@ def run_stock(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
-def test_stock_llvm_agrees_with_the_reference(case: cases.Case) -> None:
+def test_stock_llvm_agrees_with_the_reference(case: Case) -> None:
     mod, inputs = case.build(), case.inputs(np.random.default_rng(1))
     outputs = run_stock(mod, inputs)
     assert mismatches(outputs, evaluate(mod, inputs), case.tolerance) == []
@@ -31,7 +32,7 @@ def test_stock_llvm_agrees_with_the_reference(case: cases.Case) -> None:
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
-def test_written_as_primitives(case: cases.Case) -> None:
+def test_written_as_primitives(case: Case) -> None:
     names: list[str] = []
     relax.analysis.post_order_visit(
         case.build()["main"], lambda e: names.append(e.op.name) if isinstance(e, relax.Call) else None
@@ -40,7 +41,7 @@ def test_written_as_primitives(case: cases.Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases.cases("test"), ids=lambda case: case.name)
-def test_recorded_stock_kernels(case: cases.Case) -> None:
+def test_recorded_stock_kernels(case: Case) -> None:
     counted = count_kernels(case.build(), "llvm")
     assert (counted.memory_intensive, counted.compute_intensive) == (case.stock_kernels, case.matmuls)
 

@@ -14,7 +14,7 @@ from stitch_testing.reference.relax import evaluate, mismatches
 from tests.testing.workloads.test_cases import run_stock
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing.workloads import grid_cases
-from tvm_stitch.testing.workloads.grid_cases import GridCase
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 SMALL = grid_cases.grid_cases("test")
 #: Made of primitives only, so that bounds exist.

@@ -81,12 +81,12 @@ class ColumnEmitter(CpuEmitter):
 
     def accumulators(self, p: RowLoop) -> list[Buffer]:
         """Return an accumulator at its identity for each of the pass's reductions, with one element a lane."""
-        found = []
+        buffers = []
         for op in p.reduces:
             acc = accumulator(op, self.width, "acc")
             LaneWriter(self.width).fill(acc, to_held(identity(op)))
-            found.append(acc)
-        return found
+            buffers.append(acc)
+        return buffers
 
     def body(self, p: RowLoop, accumulators: list[Buffer], fresh: list[Key], together: Extent = 1) -> Body:
         """Return the function that emits a pass's work on one piece, at its place in ``together`` segments.

@@ -147,7 +147,7 @@ def _named(value: Expr, side: int) -> Expr:
 def _exchanged(lines: list[Expr], half: int) -> list[Expr]:
     """Return the lines after the squares of ``2 half`` x ``2 half`` have exchanged two of their quarters."""
     side = len(lines)
-    found = list(lines)
+    exchanged = list(lines)
     for i in range(side):
         if i & half:
             continue
@@ -155,5 +155,5 @@ def _exchanged(lines: list[Expr], half: int) -> list[Expr]:
         upper = [k if not k & half else side + (k ^ half) for k in range(side)]
         lower = [k | half if not k & half else side + k for k in range(side)]
         for line, order in ((i, upper), (i | half, lower)):
-            found[line] = tir.Shuffle(pair, [compat.const(k, "int32") for k in order])
-    return found
+            exchanged[line] = tir.Shuffle(pair, [compat.const(k, "int32") for k in order])
+    return exchanged

@@ -80,11 +80,11 @@ class Factored(ContextEvaluator):
 
     def product(self, factors: Sequence[Expr]) -> Expr:
         """Return the product of factors, and remember them."""
-        made = factors[0]
+        result = factors[0]
         for factor in factors[1:]:
-            made = HOST.binary(tir.Mul, made, factor)
-        self.products[compat.expression_key(made)] = tuple(factors)
-        return made
+            result = HOST.binary(tir.Mul, result, factor)
+        self.products[compat.expression_key(result)] = tuple(factors)
+        return result
 
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         """Rebuild an operation over visited operands."""
@@ -94,11 +94,11 @@ class Factored(ContextEvaluator):
             operands.append(visit(part))
             return operands[-1]
 
-        made = super().operation(e, noted)
-        if compat.kind(e) == "Mul" and len(operands) == 2 and compat.dtype_of(made) == "float32":
-            key = compat.expression_key(made)
+        value = super().operation(e, noted)
+        if compat.kind(e) == "Mul" and len(operands) == 2 and compat.dtype_of(value) == "float32":
+            key = compat.expression_key(value)
             self.products[key] = (*self.factors(operands[0]), *self.factors(operands[1]))
-        return made
+        return value
 
 
 class WeightEmitter(ColumnEmitter):
@@ -269,7 +269,7 @@ class WeightEmitter(ColumnEmitter):
 
     def _started(self, p: RowLoop) -> list[Buffer]:
         """Return a vector of partial sums for each reduction, with what earlier blocks added."""
-        lanes, found = LaneWriter(self.plan.lanes), []
+        lanes, sums = LaneWriter(self.plan.lanes), []
         for i, op in enumerate(p.reduces):
             acc = accumulator(op, self.plan.lanes, "acc")
             if self.plan.block:
@@ -277,8 +277,8 @@ class WeightEmitter(ColumnEmitter):
                 lanes.store(acc, compat.load(self.totals[i], [at]), [lanes.lane])
             else:
                 lanes.fill(acc, to_held(identity(op)))
-            found.append(acc)
-        return found
+            sums.append(acc)
+        return sums
 
     def _chunk(self, p: RowLoop, accumulators: list[Buffer], chunks: Chunks, chunk: Expr) -> None:
         """Add the products of a chunk's columns to the partial sums."""

@@ -105,8 +105,8 @@ def total(
             index = thread + B.i64(k * threads)
             inside = None if (k + 1) * threads <= count else index < B.i64(count)
             with B.when(inside):
-                found = compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [index])
-                value = convert(found, accumulator_dtype(op))
+                stored = compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [index])
+                value = convert(stored, accumulator_dtype(op))
                 B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
         own.append(B.cell(B.fetch(acc, 0), "own"))
     return row_reduce(ops, own, threads, 1, thread, B.i64(0), most_in_order)

@@ -80,21 +80,21 @@ class GridEmitter:
 
         A ``resident`` block already has the results of earlier phases.
         """
-        found = self.plan.crossing
+        crossing = self.plan.crossing
         read = {t for stage in self.plan.phases[phase] for t in stage.slice.tensors}
         ops = [
             op
-            for op, f in found.scalars.items()
+            for op, f in crossing.scalars.items()
             if f == phase - 1 or (f < phase and not resident and op.output in read)
         ]
         if not ops:
             return
-        partials = [self.buffer[found.partials[op]] for op in ops]
-        counts = [int(found.partials[op].shape[-1]) for op in ops]
+        partials = [self.buffer[crossing.partials[op]] for op in ops]
+        counts = [int(crossing.partials[op].shape[-1]) for op in ops]
         most_in_order = self.plan.device.choices.partials_in_order
         results = total(ops, partials, counts, self.plan.shared_grid.threads, self.thread, most_in_order)
         for op, result in zip(ops, results):
-            if op.output in self.plan.graph.outputs and found.scalars[op] == phase - 1:
+            if op.output in self.plan.graph.outputs and crossing.scalars[op] == phase - 1:
                 first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))
                 with B.when(first):
                     value = convert(result, op.output.dtype)

@@ -157,9 +157,9 @@ class RowEmitter(SweepEmitter):
         for p in passes:
             if any(op in self.stage.rescaled for op in p.reduces):
                 relative += p.row_values
-            found = self._thread_partials(p, self._sweep(p))
+            of_pass = self._thread_partials(p, self._sweep(p))
             ops += p.reduces
-            partials += self._with_bounds(p, found)
+            partials += self._with_bounds(p, of_pass)
         if not ops:
             return
         self._fold(ops, partials)
@@ -185,7 +185,7 @@ class RowEmitter(SweepEmitter):
         """Fold the threads' partial results over the row's threads, and over its blocks."""
         m, rescaled = self.mapping, self.stage.rescaled
         if self.exchange is None:
-            found = row_reduce(
+            folded = row_reduce(
                 ops,
                 partials,
                 m.threads,
@@ -196,8 +196,8 @@ class RowEmitter(SweepEmitter):
                 rescaled,
             )
         else:
-            found = self.exchange.fold(ops, partials)
-        self._set_results(ops, found)
+            folded = self.exchange.fold(ops, partials)
+        self._set_results(ops, folded)
 
     def _set_results(self, ops: Iterable[Operator], results: Iterable[Expr]) -> None:
         for op, result in zip(ops, results):

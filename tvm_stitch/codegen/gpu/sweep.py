@@ -118,13 +118,13 @@ class SweepEmitter(RowMemory):
         A reduction has one for each position in a vector, or fewer, or a single one that is rescaled repeatedly.
         """
         positions = self._sums(p)
-        found = []
+        buffers = []
         for op in p.reduces:
             acc = B.local([positions], accumulator_dtype(op), f"{short_name(op)}_acc")
             for e in range(positions):
                 B.store(acc, identity(op), [B.i64(e)])
-            found.append(acc)
-        return found
+            buffers.append(acc)
+        return buffers
 
     def step(
         self, p: RowLoop, cm: ColumnMapping, step: Expr, accumulators: list[Buffer], tiles: dict[Key, Buffer],

@@ -19,14 +19,14 @@ def launched(plan: KernelPlan) -> list[Extent]:
     if not plan.variants:
         return [1]
     left: Expr | None = None
-    found: list[Extent] = []
+    extents: list[Extent] = []
     for variant in plan.variants:
         serves = _serves(plan, variant)
         chosen = serves if left is None else tir.And(left, serves)
-        found.append(tir.Select(chosen, B.i64(1), B.i64(0)))
+        extents.append(tir.Select(chosen, B.i64(1), B.i64(0)))
         left = tir.Not(serves) if left is None else tir.And(left, tir.Not(serves))
     assert left is not None
-    return [*found, tir.Select(left, B.i64(1), B.i64(0))]
+    return [*extents, tir.Select(left, B.i64(1), B.i64(0))]
 
 
 def _serves(plan: KernelPlan, variant: Variant) -> Expr:

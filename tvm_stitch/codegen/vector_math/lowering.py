@@ -137,13 +137,13 @@ class _Lowerer:
         if dtype not in ("float32", "float64"):
             return None
         if name == "nearbyint":
-            made = compat.llvm_intrinsic(dtype, "llvm.nearbyint", *args)
-            return rounding.nearbyint(scope, args[0]) if made is None else made
+            result = compat.llvm_intrinsic(dtype, "llvm.nearbyint", *args)
+            return rounding.nearbyint(scope, args[0]) if result is None else result
         if name == "rsqrt":
             return quotient(tir.const(1.0, dtype), tir.sqrt(args[0]))
         if name == "copysign":
-            made = compat.llvm_intrinsic(dtype, "llvm.copysign", *args)
-            return rounding.copysign(*args) if made is None else made
+            result = compat.llvm_intrinsic(dtype, "llvm.copysign", *args)
+            return rounding.copysign(*args) if result is None else result
         if name == "fmod":
             return tir.Mod(*args)
         return None

@@ -140,13 +140,13 @@ class Scope:
             # TVM's analyzer fails on a Let of a vector of bools. Comparisons are cheap, and LLVM merges them.
             return value
         key = compat.structural_hash(value)
-        found = self._find(key, value)
-        if found is not None:
-            return found
+        bound = self._find(key, value)
+        if bound is not None:
+            return bound
         if self._bind is not None:
-            found = self._bind(value)
+            bound = self._bind(value)
             # The replacement of a value (a load) needs no binding of its own.
-            self._known.setdefault(compat.structural_hash(found), []).append((found, found))
+            self._known.setdefault(compat.structural_hash(bound), []).append((bound, bound))
         else:
             if self._depth() >= NESTED_LETS:
                 raise ValueError(
@@ -156,10 +156,10 @@ class Scope:
                 if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):
                     return value
                 raise ValueError("a Let of what computes with bfloat16: pass bind")
-            found = tir.Var(f"t{self._depth()}", dtype_of(value))
-            self._bound.append((found, value))
-        self._known.setdefault(key, []).append((value, found))
-        return found
+            bound = tir.Var(f"t{self._depth()}", dtype_of(value))
+            self._bound.append((bound, value))
+        self._known.setdefault(key, []).append((value, bound))
+        return bound
 
     def close(self, result: Expr) -> Expr:
         """Return ``result`` inside the Lets made in this scope."""
@@ -171,9 +171,9 @@ class Scope:
     def _find(self, key: int, value: Expr) -> Expr | None:
         scope: Scope | None = self
         while scope is not None:
-            for known, found in scope._known.get(key, ()):
+            for known, expression in scope._known.get(key, ()):
                 if compat.structural_equal(known, value):
-                    return found
+                    return expression
             scope = scope._parent
         return None
 

@@ -229,8 +229,8 @@ class _Emitter:
             for i in range(radix):
                 index = at + B.i64(i) * distance
                 values.append((bound(source.part(0, index)), bound(source.part(1, index))))
-            found = butterfly(values, self.transform.sign, bound, self._constant)
-            for i, (a, b) in enumerate(found):
+            results = butterfly(values, self.transform.sign, bound, self._constant)
+            for i, (a, b) in enumerate(results):
                 if i and count > 1:
                     cos, sin = (B.fetch(self.table, twiddle(2 * (i - 1) + part)) for part in (0, 1))
                     cos, sin = bound(cos), bound(sin)

@@ -86,14 +86,14 @@ def _best(length: int, most: int) -> tuple[float, tuple[int, ...]]:
     if length == 1:
         return 0.0, ()
     choices = Choices()
-    found: tuple[float, tuple[int, ...]] = (math.inf, ())
+    best: tuple[float, tuple[int, ...]] = (math.inf, ())
     for radix in range(2, most + 1):
         if length % radix == 0 and _largest_prime(radix) <= choices.fourier_largest_prime:
             cost, others = _best(length // radix, most)
             cost += _work(radix) + choices.fourier_pass_cost
-            if cost < found[0]:
-                found = (cost, (radix, *others))
-    return found
+            if cost < best[0]:
+                best = (cost, (radix, *others))
+    return best
 
 
 def _largest_prime(number: int) -> int:

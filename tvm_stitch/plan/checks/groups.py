@@ -36,17 +36,17 @@ def group_problems(plan: KernelPlan) -> Iterator[str]:
 
 def _rows(where: str, stage: Stage) -> Iterator[str]:
     """Check that a stage has a row for each result of its dominant, or for each element of one result across rows."""
-    found, dominant = stage.slice, stage.slice.dominant
-    if dominant is None or dominant not in found.copies or found.domain.flat:
+    piece, dominant = stage.slice, stage.slice.dominant
+    if dominant is None or dominant not in piece.copies or piece.domain.flat:
         return
-    if dominant in found.cross_row:
+    if dominant in piece.cross_row:
         rows = product(axis.extent for axis in dominant.reduce)
-    elif dominant.is_reduce or dominant not in found.roots:
+    elif dominant.is_reduce or dominant not in piece.roots:
         rows = dominant.output.size
     else:  # an output, whose elements are shared out over rows of any length
         return
-    if not same(rows, found.domain.rows):
-        yield f"{where} has {text_of(found.domain.rows)} rows, and its dominant {dominant.name} {text_of(rows)}"
+    if not same(rows, piece.domain.rows):
+        yield f"{where} has {text_of(piece.domain.rows)} rows, and its dominant {dominant.name} {text_of(rows)}"
 
 
 def _members(where: str, stage: Stage) -> Iterator[str]:
@@ -81,14 +81,14 @@ def _candidates(where: str, stage: Stage) -> Iterator[str]:
 
 def _schemes(plan: KernelPlan) -> Iterator[str]:
     """Check that every operator has a scheme, and that a value that another stage reads is Global."""
-    made = {op.output: op for op in plan.graph.operators}
+    computed = {op.output: op for op in plan.graph.operators}
     for op in plan.graph.operators:
         if op not in plan.schemes:
             yield f"{op.name} has no scheme"
     for f, stages in enumerate(plan.phases):
         for stage in stages:
             inside = {op.output for op in stage.slice.copies}
-            read = {t for op in stage.slice.copies for t in op.inputs if t in made and t not in inside}
-            for op in (made[t] for t in read):
+            read = {t for op in stage.slice.copies for t in op.inputs if t in computed and t not in inside}
+            for op in (computed[t] for t in read):
                 if op in plan.schemes and plan.schemes[op] is not Scheme.GLOBAL:
                     yield f"phase {f} reads {op.name} of another stage, and its scheme is {plan.schemes[op].value}"

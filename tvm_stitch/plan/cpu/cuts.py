@@ -25,7 +25,7 @@ _HOLDS: dict[str, Callable[[int], bool]] = {
 def cuts_of(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: int) -> tuple[int, ...]:
     """Return the positions in a segment at which the conditions of ``if_then_else`` change."""
     domain = alignment.domain
-    found = {0, extent}
+    positions = {0, extent}
     split = split_columns(domain, domain.column, columns, extent, 0)
     if split is None or extent < 2:
         return (0, extent)
@@ -45,8 +45,10 @@ def cuts_of(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: 
         if not slope or not analyzer.can_prove_equal(step, inner * compat.const(slope, "int64")):
             continue
         zero_at = -first // slope  # the difference changes sign here or at the next position
-        found |= {at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)}
-    return tuple(sorted(found))
+        positions |= {
+            at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)
+        }
+    return tuple(sorted(positions))
 
 
 def differences(domain: Domain, keys: Iterable[Key]) -> Iterator[tuple[str, Expr]]:

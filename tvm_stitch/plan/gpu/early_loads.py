@@ -72,11 +72,11 @@ def with_early_loads_on_grid(stage: Stage, inputs: Collection[Tensor], words: fl
 def _with_early(stage: Stage, leaves: list[Leaf], limit: float) -> Stage:
     """Return the stage with as many of the leaves loaded early as registers allow."""
     held = [(e, tile_words(stage.alignment, stage.schedule, e)) for e in stage.schedule.spaces]
-    found: list[Leaf] = []
+    early: list[Leaf] = []
     for leaf in leaves:
-        if _words(held, stage.row_mapping, [*found, leaf]) <= limit:
-            found.append(leaf)
-    return replace(stage, early=tuple(found))
+        if _words(held, stage.row_mapping, [*early, leaf]) <= limit:
+            early.append(leaf)
+    return replace(stage, early=tuple(early))
 
 
 def _late(sched: LoopNest, mapping: RowMapping) -> Iterator[Leaf]:

@@ -8,14 +8,12 @@ after the one that got the last task of the stage before it. This way, small sta
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ...cost.mappings import idle_device_cost, reduction_cost, row_cost, tile_cost
 from ...device import DeviceModel
-from ...graph.dtype import compute_dtype, exchanged_dtype, item_bytes
-from ...graph.extent import ByExtent, Extent, extent_key
+from ...graph.dtype import item_bytes
+from ...graph.extent import ByExtent, Extent
 from ...graph.ir import Operator, StitchGraph, Tensor
 from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
 from ..finalise import finalised
@@ -26,6 +24,7 @@ from ..rows.matrix import matrix_mapping
 from ..rows.weights import weights_mapping
 from ..shared_memory import own_bytes, with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
+from .block_costs import BlockCosts
 from .early_loads import with_early_loads_on_grid
 from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
@@ -54,12 +53,12 @@ def grid_partition(
     """
     twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
-    found = partition(with_one_pass_variance(graph, twice), device, barriers, preferred)
-    next(_mapped(found, device, barriers))
-    return found
+    parted = partition(with_one_pass_variance(graph, twice), device, barriers, preferred)
+    next(_mapped(parted, device, barriers))
+    return parted
 
 
-def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) -> KernelPlan:
+def map_partition(parted: Partition, device: DeviceModel, barriers: bool = True) -> KernelPlan:
     """Map every stage of a partition, and lay out the launch and the scratch.
 
     ``barriers`` is the argument with which the partition was made.
@@ -67,14 +66,14 @@ def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) 
     Raises:
         Misaligned: when the device cannot hold the grid, which :func:`grid_partition` finds out before.
     """
-    _, plan = min(_mapped(found, device, barriers and device.cooperative), key=lambda choice: choice[0])
+    _, plan = min(_mapped(parted, device, barriers and device.cooperative), key=lambda choice: choice[0])
     plan = with_workspace(plan)
     grid = plan.shared_grid
     words = _registers_of(device, grid.threads, grid.blocks_per_sm)
-    return with_layout(finalised(replace(plan, retention=retain(plan, words)), found.preferred))
+    return with_layout(finalised(replace(plan, retention=retain(plan, words)), parted.preferred))
 
 
-def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:
+def _mapped(parted: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:
     """Yield the plan for each shape of block that fits, with its cost.
 
     Raises:
@@ -86,7 +85,7 @@ def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[t
         if threads * per_sm > device.threads_per_sm:
             continue
         try:
-            choice = _Mapper(found, device, threads, per_sm, barriers).run(penalty)
+            choice = _Mapper(parted, device, threads, per_sm, barriers).run(penalty)
         except Misaligned as err:
             reasons.append(str(err))
             continue
@@ -108,19 +107,20 @@ class _Mapper:
     it are then rebuilt for as many. The partition itself stays as it is.
     """
 
-    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
-        self.found, self.device, self.barriers = found, device, barriers
+    def __init__(self, parted: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
+        self.parted, self.device, self.barriers = parted, device, barriers
         self.threads, self.per_sm = threads, per_sm
         # For tiles and accumulators.
         self.words = _registers_of(device, threads, per_sm) - device.choices.overhead_registers
         self.blocks = device.sms * per_sm
+        self.costs = BlockCosts(device, threads, self.blocks, self.words)
         # For each stage: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
         self.most_tasks = 1
-        self.partials = dict(found.crossing.partials)
+        self.partials = dict(parted.crossing.partials)
         self.resized: dict[Tensor, Tensor] = {}  # partial results, by those of the partition
         self.finals: dict[Operator, Operator] = {}  # reductions that finish partial results
-        self.cut = Cut(dict(found.cut.producer), dict(found.cut.ready))
+        self.cut = Cut(dict(parted.cut.producer), dict(parted.cut.ready))
 
     def _cost(self, penalty: float) -> float:
         """Return the wasted fraction of all bytes read.
@@ -137,10 +137,10 @@ class _Mapper:
             Misaligned: when a stage does not fit such blocks.
         """
         phases: list[list[Stage]] = []
-        for stages in self.found.phases:
+        for stages in self.parted.phases:
             offset = 0
             mapped: list[Stage] = []
-            alone = len(self.found.phases) > 1 and sum(not piece.replicated for piece in stages) == 1
+            alone = len(self.parted.phases) > 1 and sum(not piece.replicated for piece in stages) == 1
             for piece in map(self._resized, stages):
                 stage = self._adopted(piece, phases) if offset == 0 else None
                 stage = stage or self._map(piece)
@@ -148,7 +148,7 @@ class _Mapper:
                 if not piece.replicated:
                     stage = replace(stage, offset=offset % self.blocks)
                     offset += stage.tasks * stage.tiles
-                stage = with_early_loads_on_grid(stage, self.found.graph.inputs, self.words)
+                stage = with_early_loads_on_grid(stage, self.parted.graph.inputs, self.words)
                 mapped.append(with_resident(stage, self.words))
             phases.append(mapped)
         blocks = self.blocks
@@ -159,32 +159,25 @@ class _Mapper:
                 blocks = min(blocks, self.blocks)
             if blocks != self.blocks:
                 phases = [self._shared_out(phases[0], blocks)]
-        found = self.found
+        parted = self.parted
         plan = KernelPlan(
-            found.graph,
+            parted.graph,
             self.device,
             tuple(map(tuple, in_alternating_order(phases, self.device.choices))),
-            replace(found.crossing, partials=self.partials),
+            replace(parted.crossing, partials=self.partials),
             Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
         if own_bytes(plan) > self.device.choices.replicated_bytes:
             raise Misaligned(f"every block would keep {own_bytes(plan)} bytes of values")
-        return self._cost(penalty) + self._cost_on_units(phases), plan
-
-    def _cost_on_units(self, phases: Sequence[Sequence[Stage]]) -> float:
-        """Return what blocks of another size cost if matrix units multiply weights as they lie."""
-        units = [stage.row_mapping.matrix for stages in phases for stage in stages]
-        choices = self.device.choices
-        whole = any(each is not None and each.packed.bits == 16 for each in units)
-        return choices.matrix_block_cost if whole and self.threads != choices.matrix_block_threads else 0.0
+        return self._cost(penalty) + self.costs.on_units(phases), plan
 
     def _shared_out(self, stages: Sequence[Stage], blocks: int) -> list[Stage]:
         """Return the stages of the only phase on as many blocks as there is work for."""
-        found = []
+        shared = []
         for p in stages:
-            found.append(replace(p, stride=1 if p.slice.replicated else blocks // p.tiles))
-            self._size_partials(found[-1])
-        return found
+            shared.append(replace(p, stride=1 if p.slice.replicated else blocks // p.tiles))
+            self._size_partials(shared[-1])
+        return shared
 
     # -- reductions across rows --------------------------------------------------------------------------------
     def _size_partials(self, mapped: Stage) -> None:
@@ -242,28 +235,28 @@ class _Mapper:
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
         mapping = RowMapping(self.threads, 1, ByExtent(spaces), split=True)
-        made = Stage(piece, sched, mapping, tasks, self.blocks)
+        stage = Stage(piece, sched, mapping, tasks, self.blocks)
         if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(piece):
-            return self._persistent(made)
-        return made
+            return self._persistent(stage)
+        return stage
 
     def _reads_again(self, piece: Slice) -> bool:
         """Return whether a stage of another phase reads one of the stage's large inputs as well."""
         large = {
-            t for t in piece.tensors if t in self.found.graph.inputs and is_large(t, self.device.choices)
+            t for t in piece.tensors if t in self.parted.graph.inputs and is_large(t, self.device.choices)
         }
         others = [
-            p for stages in self.found.phases for p in stages if p.phase != piece.phase and not p.replicated
+            p for stages in self.parted.phases for p in stages if p.phase != piece.phase and not p.replicated
         ]
         return any(t in large for p in others for t in p.tensors)
 
-    def _persistent(self, made: Stage) -> Stage:
+    def _persistent(self, stage: Stage) -> Stage:
         """Return one task as several at once: stages whose tasks are of equal size share out inputs alike."""
-        mapping = made.row_mapping
+        mapping = stage.row_mapping
         ((columns, m),) = mapping.columns.items()
         mapping = replace(mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
         tasks = -(-int(columns) // (self.threads * m.vector))
-        return replace(made, mapping=mapping, tasks=tasks, unroll=m.chunks)
+        return replace(stage, mapping=mapping, tasks=tasks, unroll=m.chunks)
 
     def _rows(self, piece: Slice, sched: LoopNest) -> Stage:
         al = piece.alignment
@@ -286,11 +279,13 @@ class _Mapper:
         tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
         tiled = tiled and not sched.final_cross_row and len(extents) == 1
         counts = [1 << n for n in range(self.threads.bit_length()) if self.threads % (1 << n) == 0]
-        costs = [(self._cost_of(al, sched, vectors, threads, rows, tiled), threads) for threads in counts]
+        costs = [
+            (self.costs.of_rows(al, sched, vectors, threads, rows, tiled), threads) for threads in counts
+        ]
         wasted, threads = min(costs)
         if piece.replicated:  # All rows at once, if the block has enough threads.
             threads = max(1, self.threads // rows)
-            most = self.threads if self.found.graph.has_products else self.device.warp
+            most = self.threads if self.parted.graph.has_products else self.device.warp
             threads = min(1 << (threads.bit_length() - 1), most)
             while self.threads % threads:
                 threads //= 2
@@ -300,7 +295,7 @@ class _Mapper:
         spaces: list[tuple[Extent, ColumnMapping]] = []
         for extent, vector in vectors.items():
             chunks = -(-extent // (vector * threads))
-            words = self._words(al, sched, extent)
+            words = self.costs.words_of(al, sched, extent)
             if tiled and chunks > 1:
                 most = max(1, int(self.words // max(1.0, vector * words)))
                 chunks = min(chunks, most, self.device.choices.tile_chunks)
@@ -344,66 +339,3 @@ class _Mapper:
         words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
         room = self.words - m.vector * m.chunks * len(p.cross_row)
         return max(1, min(self.device.choices.vectors_in_flight // m.chunks, int(room // max(1.0, words))))
-
-    def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
-        """Return the registers a column costs a thread: its tile, and an accumulator for each reduction across rows."""
-        cross_row = [op for p in sched.over(extent) for op, _ in p.cross_row]
-        sums = sum(
-            max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4)
-            for op in cross_row
-            if op.output.size != 1
-        )
-        same_rows = sum(1 for _, point in sched.hoisted if extent_key(point.columns) == extent)
-        return tile_words(al, sched, extent) + sums + same_rows
-
-    def _cost_of(
-        self, al: Alignment, sched: LoopNest, vectors: Mapping[int, int], threads: int, rows: int, tiled: bool
-    ) -> float:
-        """Return the cost of idle lanes, registers beyond the bound, uncoalesced loads, barriers and idle blocks."""
-        cost = 0.0
-        # Idle lanes matter as far as there is work for all.
-        busy = self.blocks * self.threads * self.device.choices.busy_elements
-        work = min(1.0, rows * max(vectors, default=1) / busy)
-        for extent, vector in vectors.items():
-            count = -(-extent // vector)
-            chunks = -(-count // threads)
-            words = chunks * vector * self._words(al, sched, extent)
-            if tiled:
-                chunks = min(chunks, self.device.choices.tile_chunks)
-                cost += self._tile_cost(al, sched, extent, vector, chunks, threads, rows)
-                continue
-            idle = chunks * threads / count - 1.0
-            over = max(0.0, words / self.words - 1.0)
-            cost += row_cost(idle, work, over, threads, vector, extent, self.device.choices)
-        if threads > self.device.warp and any(p.reduces for p in sched.passes):
-            cost += reduction_cost(threads // self.device.warp, self.device.choices)
-        groups = -(-rows // max(1, self.threads // threads))
-        if groups < self.device.sms and not tiled:
-            most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
-            steps, least = most / threads, most * rows / (self.device.sms * self.threads)
-            cost += idle_device_cost(groups / self.device.sms, steps, least, self.device.choices)
-        return cost
-
-    def _tile_cost(
-        self, al: Alignment, sched: LoopNest, extent: int, vector: int, chunks: int, threads: int, rows: int
-    ) -> float:
-        """Return the cost of tiles of columns: idle lanes and blocks, uncoalesced loads, and partial results.
-
-        Each block that shares the rows of a tile has a partial result of every column of it. Wide tiles are few, so
-        they have many such blocks.
-        """
-        width = vector * chunks * threads
-        tiles, tasks = -(-extent // width), -(-rows // (self.threads // threads))
-        if tiles > self.blocks:
-            return math.inf
-        blocks = min(self.blocks // tiles, tasks)
-        idle = tiles * width / extent - 1.0
-        waiting = self.blocks * -(-tasks // blocks) / (tasks * tiles) - 1.0
-        made = {op for p in sched.over(extent) for op, _ in p.cross_row if op.output.size != 1}
-        partial = 2 * blocks * extent * sum(item_bytes(exchanged_dtype(op.output.dtype)) for op in made)
-        read = sum(int(t.size) * item_bytes(t.dtype) for t in al.graph.inputs)
-        return (
-            tile_cost(idle, threads, vector, self.threads / threads, self.device.choices)
-            + max(0.0, waiting)
-            + partial / max(1, read)
-        )

@@ -76,11 +76,11 @@ def is_strided(alignment: Alignment) -> bool:
     return reads_are_strided(alignment.domain, alignment.reads)
 
 
-def reads_are_strided(domain: Domain, found: Mapping[Key, Sequence[Point | None]]) -> bool:
+def reads_are_strided(domain: Domain, reads_of: Mapping[Key, Sequence[Point | None]]) -> bool:
     """Return what :func:`is_strided` does, for a part of an alignment's reads."""
     if domain.flat:
         return False
-    for key, reads in found.items():
+    for key, reads in reads_of.items():
         for access, point in zip(key[0].accesses, reads):
             if point is None or point.at is not At.INDEX or not point.per_column:
                 continue

@@ -35,11 +35,11 @@ def loaded_tile(stage: Stage, tensor: Tensor) -> Leaf | None:
     if copy is None or len(stage.schedule.passes) != 1 or stage.slice.replicated or copy.dtype == "bool":
         return None
     (p,) = stage.schedule.passes
-    found = [leaf for leaf in p.loads if leaf[0] is copy and leaf[1].at is At.FULL]
+    loaded = [leaf for leaf in p.loads if leaf[0] is copy and leaf[1].at is At.FULL]
     mapping = stage.row_mapping
-    if not found or mapping.matrix is not None or not mapping.keep or mapping.of(p.columns).steps != 1:
+    if not loaded or mapping.matrix is not None or not mapping.keep or mapping.of(p.columns).steps != 1:
         return None
-    return found[0] if mapping.split or mapping.covered(p.columns) == p.columns else None
+    return loaded[0] if mapping.split or mapping.covered(p.columns) == p.columns else None
 
 
 def shared_out_alike(one: Stage, other: Stage) -> bool:
@@ -126,7 +126,7 @@ def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
     """
     if not plan.cooperative:
         return None
-    found: list[tuple[int, InterPhaseReuse]] = []
+    retained: list[tuple[int, InterPhaseReuse]] = []
     for f, stages in enumerate(plan.phases):
         for first in stages:
             whole = first.stride == plan.shared_grid.blocks and first.tiles == 1 and not first.offset
@@ -141,8 +141,8 @@ def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
             for again, tensors in readers.items():
                 kept = _kept(plan, (first, *again), tuple(tensors), words)
                 if kept is not None:
-                    found.append((kept.tasks * kept.bytes * len(again), kept))
-    return max(found, key=lambda choice: choice[0])[1] if found else None
+                    retained.append((kept.tasks * kept.bytes * len(again), kept))
+    return max(retained, key=lambda choice: choice[0])[1] if retained else None
 
 
 def _kept(

@@ -260,14 +260,14 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
 
     spaces = ByExtent((e, staged(e, m)) for e, m in mapping.columns.items())
     copied = device.background_copies and bool(sched.kept_loads)
-    found = replace(mapping, columns=spaces, storage=Storage.SHARED, async_copies=copied)
+    in_shared = replace(mapping, columns=spaces, storage=Storage.SHARED, async_copies=copied)
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
     reserve = partial_bytes(sched, mapping) + device.choices.shared_slack_bytes
     room = most - max(device.choices.least_shared_reserve_bytes, reserve)
-    fits = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, found) <= room
-    return found if fits else replace(mapping, storage=Storage.NOWHERE)
+    fits = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, in_shared) <= room
+    return in_shared if fits else replace(mapping, storage=Storage.NOWHERE)
 
 
 def partial_bytes(sched: LoopNest, mapping: RowMapping, rescaled: Collection[Operator] = ()) -> int:
@@ -318,8 +318,8 @@ def settled(
     if mapping.storage is Storage.CACHE:
         return schedule(alignment, Keep.NOTHING), mapping
     loads = schedule(alignment, Keep.LOADS)
-    found = kept_in_shared(loads, mapping, device)
-    return (loads if found.keep else schedule(alignment, Keep.NOTHING)), found
+    in_shared = kept_in_shared(loads, mapping, device)
+    return (loads if in_shared.keep else schedule(alignment, Keep.NOTHING)), in_shared
 
 
 def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:

@@ -65,9 +65,9 @@ def _excess(alignment: Alignment, leaf: Leaf) -> int:
     elements, columns = alignment.choices.transposed_sample - 1, static_extent(point.columns)
     sectors = set()
     for element in range(elements):
-        found = position(*divmod(element, columns))
-        if found is None:
+        at = position(*divmod(element, columns))
+        if at is None:
             return 0
-        sectors.add(found * item // _SECTOR_BYTES)
+        sectors.add(at * item // _SECTOR_BYTES)
     times = len(sectors) * _SECTOR_BYTES / (elements * item)
     return int(static_bytes(tensor) * (times - 1)) if times > alignment.choices.uncoalesced_times else 0

@@ -54,15 +54,15 @@ def stages_by_length(
     """
     nothing = schedule(alignment, Keep.NOTHING)
     general = Stage(whole(alignment), nothing, any_length(alignment, nothing, device))
-    found = []
+    variants = []
     for longest in device.choices.symbolic_lengths if alignment.graph.reduces else ():
         for multiples in _multiples(sched, device) if longest > device.choices.scalar_length else [()]:
             aligned = replace(alignment, domain=alignment.domain.of_multiples(multiples))
             mapped = map_rows(aligned, sched, device, longest=longest)
             kept, mapping = settled(aligned, sched, mapped, device)
             if mapping.keep:
-                found.append(Variant(longest, Stage(whole(aligned), kept, mapping), multiples))
-    return general, tuple(found)
+                variants.append(Variant(longest, Stage(whole(aligned), kept, mapping), multiples))
+    return general, tuple(variants)
 
 
 def _multiples(sched: LoopNest, device: DeviceModel) -> Iterator[tuple[tuple[Var, int], ...]]:

@@ -62,21 +62,21 @@ def _is_factor(stage: Stage, tensor: Tensor) -> bool:
 
 def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
     """Return the first and the last phase in which each global tensor is live."""
-    found = plan.crossing
+    crossing = plan.crossing
     first: dict[Tensor, int] = {}
-    for op, tensor in found.partials.items():
+    for op, tensor in crossing.partials.items():
         first[tensor] = next(
             f for f, stages in enumerate(plan.phases) for s in stages if op in s.slice.cross_row
         )
-    first |= found.stored
+    first |= crossing.stored
     last = dict(first)
     for f, stages in enumerate(plan.phases):
         read = {t for stage in stages for op in stage.slice.copies for t in op.inputs}
         last |= {t: f for t in first if f > first[t] and t in read}
-    for op, f in found.scalars.items():
+    for op, f in crossing.scalars.items():
         later = [
             g for g, stages in enumerate(plan.phases) if any(op.output in s.slice.tensors for s in stages)
         ]
         # Resident blocks hold the result. Kernels of their own finish it again.
-        last[found.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
+        last[crossing.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
     return {t: (first[t], last[t]) for t in first}

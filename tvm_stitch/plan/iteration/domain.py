@@ -169,8 +169,8 @@ class Domain:
             indices = self.reshaper.reshape(point.indices, op.extents, tensor.shape, point.columns)
             return self.classify(tensor, indices, point)
         decided_by = op.spatial, op.reduce, access.indices, tensor.shape, point
-        found = self.indices.once(decided_by, lambda: self._read(op, point, access))
-        return self.full(found.columns) if found.at is At.FULL else found
+        read = self.indices.once(decided_by, lambda: self._read(op, point, access))
+        return self.full(read.columns) if read.at is At.FULL else read
 
     def _read(self, op: Operator, point: Point, access: Access) -> Point:
         """Return the point that an access reads by its indices alone."""

@@ -87,10 +87,10 @@ def guarded_loads(alignment: Alignment, p: RowLoop, vector: int, values: Iterabl
     """
     if vector == 1 or not isinstance(p.columns, int):
         return NONE
-    found = _Finder(alignment, p, vector)
+    finder = _Finder(alignment, p, vector)
     for key in values:
-        found.visit(key, frozenset())
-    return found.result()
+        finder.visit(key, frozenset())
+    return finder.result()
 
 
 class _Finder:

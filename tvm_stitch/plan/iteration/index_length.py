@@ -33,9 +33,9 @@ def _terms(e: Expr, most: int) -> tuple[int, bool]:
         return 1, True
     terms, signs = 1, []
     for operand in compat.operands(e):
-        found, natural = _terms(operand, most)
+        more, natural = _terms(operand, most)
         signs.append(natural)
-        terms += found
+        terms += more
         if terms > most:
             return terms, False
     natural = name in ("Add", "Mul", "Min", "Max", "FloorDiv", "FloorMod") and all(signs)

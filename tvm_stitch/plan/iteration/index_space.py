@@ -70,8 +70,8 @@ class IndexSpace:
         """Return the result for a key, which must determine it together with the space."""
         if key not in self._read:
             self._read[key] = find()
-        found: Found = self._read[key]  # type: ignore[assignment]
-        return found
+        result: Found = self._read[key]  # type: ignore[assignment]
+        return result
 
 
 class IndexSpaces:

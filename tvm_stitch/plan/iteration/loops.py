@@ -96,15 +96,15 @@ def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -
 
 def _invariant(alignment: Alignment) -> list[Key]:
     """Return the values at points without a row that take more than a load or two, producers first."""
-    found = []
+    invariant = []
     for op, point in alignment.reads:
         # A single row has the results of its reductions at a point without a row too.
         if alignment.level.get((op, point), 0):
             continue
         if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
             if len(op.accesses) >= alignment.choices.hoisted_reads or is_heavy(op.value):
-                found.append((op, point))
-    return found
+                invariant.append((op, point))
+    return invariant
 
 
 def is_streamed(rows: Extent, leaf: Leaf) -> bool:
@@ -251,7 +251,7 @@ class _Scheduler:
                 if count[key] > 1 and not key[0].is_reduce and (is_heavy(key[0].value) or wide > 1):
                     kept.add(key)
                 sources[key] = frozenset(below)
-        leaves = {leaf for _, found in needs for leaf in found if is_streamed(rows, leaf)}
+        leaves = {leaf for _, loads in needs for leaf in loads if is_streamed(rows, leaf)}
         return kept, leaves
 
     def _fill(self, order: list[_Roots], kept: set[Key]) -> list[RowLoop]:
@@ -261,11 +261,11 @@ class _Scheduler:
         done_rows: set[Key] = set()
         passes = []
         for p in order:
-            found, leaves = self._closure(p, available)
+            closure, leaves = self._closure(p, available)
             roots = set(self._roots(p))
-            reads = [k for k in found if k in available]
+            reads = [k for k in closure if k in available]
             used |= set(reads)
-            values = [k for k in found if k not in available or k in roots]
+            values = [k for k in closure if k not in available or k in roots]
             rows: dict[Key, None] = {}
             for key in values:
                 self._row_reads(key, False, rows)
@@ -284,7 +284,7 @@ class _Scheduler:
                     p.cross_row,
                 )
             )
-            available |= {k for k in found if k in kept}
+            available |= {k for k in closure if k in kept}
         kept &= used
         # A value is evaluated where it is first needed. Dropping an unused 'kept' mark changes no pass.
         return passes

@@ -69,7 +69,7 @@ def _pieces(alignment: Alignment, key: Key) -> tuple[Piece, ...] | None:
         return None
     axis = alignment.domain.axis_values(op, point)
     accesses = iter(alignment.children(key))
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     value, condition = op.value, None
     while (chosen := branches(value)) is not None:
         if branches(chosen[1]) is not None or any(compat.is_load(e) for e in compat.parts(chosen[0])):
@@ -78,12 +78,12 @@ def _pieces(alignment: Alignment, key: Key) -> tuple[Piece, ...] | None:
         piece = _piece(chosen[1], condition, accesses, alignment, op.output)
         if piece is None:
             return None
-        found.append(piece)
+        pieces.append(piece)
         value = chosen[2]
     last = _piece(value, None, accesses, alignment, op.output)
-    if last is None or all(p.tensor is None for p in (*found, last)):
+    if last is None or all(p.tensor is None for p in (*pieces, last)):
         return None
-    return (*found, last)
+    return (*pieces, last)
 
 
 def _piece(

@@ -32,21 +32,21 @@ def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Opera
     All reductions of a level are among them, or none: the others would still wait. No pass of that level writes or
     keeps its values, which would be relative to the warp's maximum too.
     """
-    found: dict[Operator, Operator] = {}
+    rescaled: dict[Operator, Operator] = {}
     reduces: dict[int, list[Operator]] = {}
     for p in sched.passes:
         reduces.setdefault(p.level, []).extend(p.reduces)
     for level, sums in reduces.items():
         before = reduces.get(level - 1, [])
         passes = [p for p in sched.passes if p.level == level]
-        if not sums or any(op in found for op in before):
+        if not sums or any(op in rescaled for op in before):
             continue
         if any(p.outputs or p.cross_row or sched.kept_values & set(p.values) for p in passes):
             continue
         pairs = {op: _maximum(alignment, op, before) for op in sums}
         if all(pairs.values()):
-            found.update((op, maximum) for op, maximum in pairs.items() if maximum is not None)
-    return found
+            rescaled.update((op, maximum) for op, maximum in pairs.items() if maximum is not None)
+    return rescaled
 
 
 @lru_cache(maxsize=16)
@@ -110,8 +110,8 @@ class _Reader:
             return None
         if producer is not None and producer in self.own and compat.is_load(_uncast(producer.value)):
             below = self.al.children((producer, point)) if not producer.is_reduce else ()
-            if len(below) == 1 and (found := self._source(below[0])) is not None:
-                return found
+            if len(below) == 1 and (source := self._source(below[0])) is not None:
+                return source
         return access.tensor, point
 
     def form(self, key: Key) -> _Form:

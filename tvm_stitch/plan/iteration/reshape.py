@@ -40,12 +40,12 @@ class IndexReshaper:
             parts += self._parts(index, extent, space)
         parts = [p for p in parts if not is_number(p[1], 1)]
         wanted = [e for e in target if not is_number(e, 1)]
-        found: list[Expr] = []
+        point: list[Expr] = []
         while parts or wanted:
             p, w = self._group(parts, wanted)
-            found += self._convert(parts[:p], wanted[:w], space)
+            point += self._convert(parts[:p], wanted[:w], space)
             parts, wanted = parts[p:], wanted[w:]
-        rest = iter(found)
+        rest = iter(point)
         return [compat.const(0, "int64") if is_number(e, 1) else next(rest) for e in target]
 
     def _parts(self, index: Expr, extent: Extent, space: Hashable) -> list[Part]:

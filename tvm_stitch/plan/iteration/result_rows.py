@@ -65,13 +65,13 @@ def _indices(op: Operator, access: Access, columns: int, domain: Domain) -> list
         width, index = compat.int_value(index.b), index.a
     if width is None or compat.kind(index) not in ("Var", "SizeVar"):
         return None
-    found = next((i for i, axis in enumerate(op.axes) if axis.var.same_as(index)), None)
-    if found is None or columns % width:
+    number = next((i for i, axis in enumerate(op.axes) if axis.var.same_as(index)), None)
+    if number is None or columns % width:
         return None
     axes = [a.extent for a in op.axes]
-    if not same(axes[found], product([domain.rows, width]), domain.analyzer):
+    if not same(axes[number], product([domain.rows, width]), domain.analyzer):
         return None
     wide = compat.const(width, "int64")
-    others = unflatten(tir.floordiv(domain.column, wide), [e for i, e in enumerate(axes) if i != found])
+    others = unflatten(tir.floordiv(domain.column, wide), [e for i, e in enumerate(axes) if i != number])
     own = domain.row * wide + tir.floormod(domain.column, wide) if width > 1 else domain.row
-    return [*others[:found], as_expr(own), *others[found:]]
+    return [*others[:number], as_expr(own), *others[number:]]

@@ -70,8 +70,8 @@ def row_alignments(alignment: Alignment) -> Iterator[Alignment]:
         if shape[axes] == 1:
             continue
         try:
-            found = align(graph, alignment.choices, Domain(product(shape[:axes])))
-            yield replace(found, dominant=alignment.dominant)
+            aligned = align(graph, alignment.choices, Domain(product(shape[:axes])))
+            yield replace(aligned, dominant=alignment.dominant)
         except Misaligned:
             continue
 

@@ -8,7 +8,6 @@ of a single bit decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -23,17 +22,19 @@ from ..iteration.alignment import Alignment, Key
 from ..iteration.contiguity import repeated
 from ..iteration.domain import Domain
 from ..iteration.loops import Leaf
-
-LARGEST = 256
-"""Integers up to which bfloat16 holds all of them."""
-
+from .factors import (
+    LARGEST,
+    Unknown,
+    as_float32,
+    difference_of,
+    factors_of,
+    is_integer,
+    is_small,
+    parts_without_loads,
+)
 
 MOST_VISITS = 64
 """Visits of operators that a weight is computed by: a bound of time. Dequantizing takes ten."""
-
-
-class Unknown(Exception):
-    """A weight of another form than :class:`PackedWeight`. The text says which."""
 
 
 @dataclass(frozen=True)
@@ -102,35 +103,35 @@ def packed_weight(alignment: Alignment, weight: Key | Leaf, columns: int) -> Pac
         load = compat.load(first.buffer, alignment.domain.input_indices(first.shape, point))
         return PackedWeight(reads.place(first, load), 16)
     value = reads.inlined((first, point))
-    factors = list(_factors(value))
-    integers = [each for each in factors if _is_integer(each)]
-    rounded = [each for each in factors if compat.kind(each) == "Cast" and not _is_integer(each)]
-    if any(_is_integer(each) for cast in rounded for each in _factors(cast.value)):
+    factors = list(factors_of(value))
+    integers = [each for each in factors if is_integer(each)]
+    rounded = [each for each in factors if compat.kind(each) == "Cast" and not is_integer(each)]
+    if any(is_integer(each) for cast in rounded for each in factors_of(cast.value)):
         raise Unknown("a weight is rounded before it is multiplied")
     if len(integers) != 1:
         raise Unknown(f"{len(integers)} factors of a weight are integers")
-    found, zero, own_zero = _difference(integers[0])
-    words, bits, signed = reads.fields(found)
+    integer, zero, own_zero = difference_of(integers[0])
+    words, bits, signed = reads.fields(integer)
     if not -LARGEST <= -zero - (signed << (bits - 1)) <= (1 << bits) - 1 - zero <= LARGEST:
         raise Unknown(f"{bits}-bit integers less {zero} exceed {LARGEST}")
-    made = PackedWeight(words, bits, signed, zero, columns)
+    packed = PackedWeight(words, bits, signed, zero, columns)
     if own_zero is not None:
         if zero:
             raise Unknown("two zero points")
-        made = reads.with_zero(made, own_zero)
+        packed = reads.with_zero(packed, own_zero)
     others = [each for each in factors if each is not integers[0]]
     if not others:
-        return made
-    scale = _as_float32(others[0])
+        return packed
+    scale = as_float32(others[0])
     for each in others[1:]:
-        scale = scale * _as_float32(each)
+        scale = scale * as_float32(each)
     places = tuple(reads.place(reads.tensors[compat.load_buffer(e)], e) for e in compat.loads_in(scale))
     if any(p.every == 1 for p in places):
         raise Unknown("every weight has a scale of its own")
     if reads.depends_on_position(scale):
         raise Unknown("a scale depends on more than elements of its group")
     group = min([p.every for p in places], default=columns)
-    return replace(made, group=group, scale=scale, places=places)
+    return replace(packed, group=group, scale=scale, places=places)
 
 
 def alike(a: Expr, b: Expr) -> bool:
@@ -231,10 +232,10 @@ class _Reads:
     def with_zero(self, weight: PackedWeight, zero: Expr) -> PackedWeight:
         """Return the weight with a zero point that differs between groups."""
         places = tuple(self.place(self.tensors[compat.load_buffer(e)], e) for e in compat.loads_in(zero))
-        if not _is_small(zero):
+        if not is_small(zero):
             raise Unknown("zero points of more than 8 bits")
         shared = [p.every for p in places]
-        for part in _without_loads(zero):
+        for part in parts_without_loads(zero):
             if self.al.domain.row in compat.free_vars(part):
                 raise Unknown("the field of a zero point depends on its row")
             most = self.columns & -self.columns
@@ -266,10 +267,12 @@ class _Reads:
         column = group * (size // bits) + number
 
         def constant(e: Expr) -> int:
-            found = compat.int_value(analyzer.simplify(compat.substitute(e, {domain.column: column})))
-            if found is None:
+            constant_value = compat.int_value(
+                analyzer.simplify(compat.substitute(e, {domain.column: column}))
+            )
+            if constant_value is None:
                 raise Unknown("the shift of an integer depends on more than its column")
-            return found
+            return constant_value
 
         def numbers_of(e: Expr, words: np.ndarray) -> np.ndarray:
             """Return an integer of each of some words <words> as int64, in the range of the expression's type."""
@@ -317,88 +320,3 @@ def _in_type(values: np.ndarray, dtype: str) -> np.ndarray:
         return values
     values = values & (1 << size) - 1
     return values if dtype.startswith("uint") else values - (values >> size - 1 << size)
-
-
-def _as_float32(value: Expr) -> Expr:
-    return value if compat.dtype_of(value) == "float32" else compat.tir.Cast("float32", value)
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat"))
-
-
-def _widens(value: Expr) -> bool:
-    """Return whether a conversion between floats loses nothing."""
-    before, after = compat.dtype_of(value.value), compat.dtype_of(value)
-    return before == after or (item_bytes(before) < item_bytes(after) and _is_float(before))
-
-
-def _factors(value: Expr) -> Iterator[Expr]:
-    """Yield the factors of a product of floats. Conversions that lose nothing are left out."""
-    name = compat.kind(value)
-    if name == "Mul":
-        yield from _factors(value.a)
-        yield from _factors(value.b)
-    elif name == "Cast" and _widens(value) and _is_float(compat.dtype_of(value)):
-        yield from _factors(value.value)
-    else:
-        yield value
-
-
-def _is_integer(value: Expr) -> bool:
-    """Return whether a factor is an integer: a conversion of one, or the difference of such numbers."""
-    name = compat.kind(value)
-    if name == "Cast":
-        return not _is_float(compat.dtype_of(value.value)) or _is_integer(value.value)
-    if name == "Sub":
-        return _is_integer(value.a)
-    return False
-
-
-def _is_small(value: Expr) -> bool:
-    """Return whether an integer has at most 8 bits: those of its type, or of a mask."""
-    while compat.kind(value) == "Cast":
-        value = value.value
-    if item_bytes(compat.dtype_of(value)) == 1:
-        return True
-    masks = (
-        [compat.int_value(e) for e in compat.operands(value)] if compat.kind(value) == "BitwiseAnd" else []
-    )
-    return any(mask is not None and 0 <= mask < LARGEST for mask in masks)
-
-
-def _without_loads(value: Expr) -> Iterator[Expr]:
-    """Yield the largest parts of an expression that have variables, and no loads."""
-    if compat.is_load(value):
-        return
-    if not compat.has_load(value):
-        if compat.free_vars(value):
-            yield value
-        return
-    for part in compat.operands(value):
-        yield from _without_loads(part)
-
-
-def _difference(value: Expr) -> tuple[Expr, int, Expr | None]:
-    """Return the field of an integer factor, and the number and the integer that are subtracted from it."""
-    name, dtype = compat.kind(value), compat.dtype_of(value)
-    if name == "Cast" and _is_float(dtype):
-        return _difference(value.value)
-    if name == "Cast" and compat.kind(value.value) == "Sub" and item_bytes(dtype) >= 2:
-        return _difference(value.value)
-    if name != "Sub":
-        return value, 0, None
-    if dtype.startswith("uint") or (dtype.startswith("int") and item_bytes(dtype) < 2):
-        raise Unknown(f"zero points are subtracted in {dtype}")
-    found, zero, own = _difference(value.a)
-    subtracted = value.b
-    while compat.kind(subtracted) == "Cast":
-        subtracted = subtracted.value
-    if compat.kind(subtracted) not in ("FloatImm", "IntImm"):
-        if own is not None or _is_float(compat.dtype_of(subtracted)):
-            raise Unknown("zero points that are no integers")
-        return found, zero, subtracted
-    number = float(subtracted.value)
-    if not number.is_integer():
-        raise Unknown(f"a zero point of {number}")
-    return found, zero + int(number), own

@@ -22,7 +22,8 @@ from ..gpu.occupancy import OPT_IN_BYTES
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Point
 from ..iteration.loops import Leaf, LoopNest, RowLoop
-from .fields import PackedWeight, Unknown, alike, packed_weight
+from .factors import Unknown
+from .fields import PackedWeight, alike, packed_weight
 from .matrix_units import MatrixUnits
 from .weights import VECTOR_BYTES, sums_of_products
 
@@ -60,11 +61,11 @@ def _mapping(
         raise Unknown("another pass has as many columns")
     if sums.cross_row or any(key in sched.kept_values for key in sums.values):
         raise Unknown("other passes need values of the product's columns")
-    found = {op: _sides(alignment, op, columns) for op in sums.reduces}
-    factors = tuple(dict.fromkeys(factor for factor, _ in found.values()))
-    sides = list(dict.fromkeys(weight for _, weight in found.values()))
-    of = {both: op for op, both in found.items()}
-    if len(of) != len(found) or len(of) != len(factors) * len(sides):
+    sides_of = {op: _sides(alignment, op, columns) for op in sums.reduces}
+    factors = tuple(dict.fromkeys(factor for factor, _ in sides_of.values()))
+    sides = list(dict.fromkeys(weight for _, weight in sides_of.values()))
+    of = {both: op for op, both in sides_of.items()}
+    if len(of) != len(sides_of) or len(of) != len(factors) * len(sides):
         raise Unknown("the sums are not those of all factors by all weights")
     dtypes = {_dtype(factor) for factor in factors}
     if len(dtypes) != 1 or not dtypes <= set(HALF):
@@ -177,13 +178,13 @@ def _dtype(factor: Factor) -> str:
 def _products(weights: Sequence[PackedWeight]) -> Iterator[list[PackedWeight]]:
     """Yield the weights of each of one or two products, whose rows of weights are neighbours."""
     whole = list(weights)
-    for found in ([whole], [whole[: len(whole) // 2], whole[len(whole) // 2 :]]):
-        width = len(found[0])
-        if MatrixUnits.mma_rows // 2 % width == 0 and all(_are_neighbours(each) for each in found if each):
-            firsts = [each[0] for each in found]
+    for products in ([whole], [whole[: len(whole) // 2], whole[len(whole) // 2 :]]):
+        width = len(products[0])
+        if MatrixUnits.mma_rows // 2 % width == 0 and all(_are_neighbours(each) for each in products if each):
+            firsts = [each[0] for each in products]
             if not _are_of_one_form(firsts):
                 raise Unknown("products of different weights")
-            yield from found
+            yield from products
             return
     raise Unknown(f"{len(whole)} rows of weights are no neighbours")
 

@@ -51,26 +51,26 @@ def transposed_rows(alignment: Alignment, device: DeviceModel) -> TransposedRows
     graph = alignment.graph
     if not may_be_transposed(graph, device.choices) or len(graph.outputs[0].shape) < 2:
         return None
-    for found in row_alignments(alignment):
-        rows, sched = found.domain.rows, schedule(found)
+    for transposed in row_alignments(alignment):
+        rows, sched = transposed.domain.rows, schedule(transposed)
         if not isinstance(rows, int) or len(sched.spaces) != 1 or not isinstance(sched.spaces[0], int):
             continue
         columns = sched.spaces[0]
         if columns < device.choices.least_transposed_columns or rows < device.choices.transposed_rows[0]:
             continue
         loads = dict.fromkeys(leaf for p in sched.passes for leaf in p.loads)
-        leaves = tuple(leaf for leaf in loads if is_transposed(found, columns, leaf))
+        leaves = tuple(leaf for leaf in loads if is_transposed(transposed, columns, leaf))
         if leaves:
-            return TransposedRows(found, sched, columns, leaves)
+            return TransposedRows(transposed, sched, columns, leaves)
     return None
 
 
 class Room:
     """The room of a multiprocessor: registers and shared memory of blocks that transpose patches of whole rows."""
 
-    def __init__(self, found: TransposedRows, device: DeviceModel):
-        alignment, sched, columns = found.alignment, found.schedule, found.columns
-        self.leaves, self.sched, self.columns, self.device = found.leaves, sched, columns, device
+    def __init__(self, transposed: TransposedRows, device: DeviceModel):
+        alignment, sched, columns = transposed.alignment, transposed.schedule, transposed.columns
+        self.leaves, self.sched, self.columns, self.device = transposed.leaves, sched, columns, device
         self.vector = vector_length(alignment, sched, columns, device)
         self.words = tile_words(alignment, sched, columns)
         loads = {tensor for p in sched.passes for tensor, _ in p.loads}

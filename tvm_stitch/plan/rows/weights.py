@@ -37,8 +37,8 @@ def weights_mapping(
     if sums is None:
         return None
     columns = int(sums.columns)
-    found = [leaf for leaf in sums.loads if is_weight(alignment, leaf)]
-    weights = {leaf: repeats_of(alignment, leaf, columns, device.choices.weight_columns) for leaf in found}
+    loads = [leaf for leaf in sums.loads if is_weight(alignment, leaf)]
+    weights = {leaf: repeats_of(alignment, leaf, columns, device.choices.weight_columns) for leaf in loads}
     return _mapping(alignment, sched, sums, weights, device, block, blocks) if weights else None
 
 

@@ -38,17 +38,19 @@ from ..rows.transposed import Room, transposed_rows
 
 def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> Candidate | None:
     """Propose persistent clusters for whole rows of transposed inputs, None for others."""
-    found = transposed_rows(alignment, device)
-    if found is None or not alignment.graph.reduces:
+    transposed = transposed_rows(alignment, device)
+    if transposed is None or not alignment.graph.reduces:
         return None
-    room = Room(found, device)
+    room = Room(transposed, device)
     for candidate in (room.mapping(rows, n) for rows in room.row_counts for n in room.cluster_sizes()):
         if candidate is None:
             continue
-        mapping = _persistent(found.alignment, found.schedule, candidate, device)
+        mapping = _persistent(transposed.alignment, transposed.schedule, candidate, device)
         if mapping is not None:
-            seconds = device.choices.persistent_time * once_seconds(found.alignment, found.schedule, device)
-            return Candidate(found.alignment, found.schedule, mapping, seconds)
+            seconds = device.choices.persistent_time * once_seconds(
+                transposed.alignment, transposed.schedule, device
+            )
+            return Candidate(transposed.alignment, transposed.schedule, mapping, seconds)
     return None
 
 
@@ -73,15 +75,17 @@ def _persistent(
     for times in range(1, groups // (device.choices.persistent_groups * clusters) + 1):
         workers = times * clusters
         iterations = -(-groups // workers)
-        found = replace(mapping, workers=workers, tasks=iterations, blocks_per_sm=resident)
-        static = partial_bytes(sched, found) + device.choices.shared_slack_bytes
+        persistent = replace(mapping, workers=workers, tasks=iterations, blocks_per_sm=resident)
+        static = partial_bytes(sched, persistent) + device.choices.shared_slack_bytes
         fits = (
             static <= OPT_IN_BYTES
-            and blocks_in_shared(device, patch_bytes(sched, found) + static) >= resident
+            and blocks_in_shared(device, patch_bytes(sched, persistent) + static) >= resident
         )
         if iterations <= device.choices.persistent_most and fits:
             # This check comes last because it takes proofs, and some candidates fail at everything else.
-            return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.transposed) else None
+            return (
+                persistent if all(_are_neighbours(alignment, leaf) for leaf in mapping.transposed) else None
+            )
     return None
 
 

@@ -69,14 +69,14 @@ def choose_mapping(
     time = estimate(alignment, sched, best, device)
     gain = device.choices.split_gain
     for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
-        found = estimate(alignment, sched, mapping, device)
-        if found < gain * time:
-            best, time, gain = mapping, found, device.choices.fewer_blocks_gain
+        seconds = estimate(alignment, sched, mapping, device)
+        if seconds < gain * time:
+            best, time, gain = mapping, seconds, device.choices.fewer_blocks_gain
     reread = schedule(alignment, Keep.NOTHING)
     for mapping in _from_cache(alignment, reread, device, rows):
-        found = _seconds(alignment, reread, mapping, device)
-        if found < device.choices.fewer_blocks_gain * time:
-            best, time = mapping, found
+        seconds = _seconds(alignment, reread, mapping, device)
+        if seconds < device.choices.fewer_blocks_gain * time:
+            best, time = mapping, seconds
     return best
 
 

@@ -31,19 +31,24 @@ def propose(alignment: Alignment, device: DeviceModel, config: StitchConfig) -> 
 
     The estimate leaves out the exchange of a cluster: other blocks of the multiprocessor hide it.
     """
-    found = transposed_rows(alignment, device)
-    if found is None:
+    transposed = transposed_rows(alignment, device)
+    if transposed is None:
         return None
-    mapping = _whole_rows(found, device) if alignment.graph.reduces else _pieces(found, device)
+    mapping = _whole_rows(transposed, device) if alignment.graph.reduces else _pieces(transposed, device)
     if mapping is None:
         return None
-    seconds = once_seconds(found.alignment, found.schedule, device)
-    return Candidate(found.alignment, found.schedule, mapping, seconds)
+    seconds = once_seconds(transposed.alignment, transposed.schedule, device)
+    return Candidate(transposed.alignment, transposed.schedule, mapping, seconds)
 
 
-def _pieces(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
+def _pieces(transposed: TransposedRows, device: DeviceModel) -> RowMapping | None:
     """Return a mapping to patches of rows that are not reduced, a block each."""
-    alignment, sched, columns, rows = found.alignment, found.schedule, found.columns, found.rows
+    alignment, sched, columns, rows = (
+        transposed.alignment,
+        transposed.schedule,
+        transposed.columns,
+        transposed.rows,
+    )
     threads = device.choices.transposed_threads
     vector = vector_length(alignment, sched, columns, device)
     wanted = -(-min(columns, device.choices.transposed_columns) // (threads * vector))
@@ -58,25 +63,25 @@ def _pieces(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
         device.choices.transposed_rows[0],
         ByExtent([(columns, ColumnMapping(vector, chunks))]),
         row_splits=splits,
-        transposed=found.leaves,
+        transposed=transposed.leaves,
     )
     fits = patch_bytes(sched, mapping) <= device.shared_per_sm // 4
     return mapping if fits and -(-rows // mapping.rows_per_block) * splits <= MOST_BLOCKS else None
 
 
-def _whole_rows(found: TransposedRows, device: DeviceModel) -> RowMapping | None:
+def _whole_rows(transposed: TransposedRows, device: DeviceModel) -> RowMapping | None:
     """Return a mapping to patches of whole rows. A cluster of blocks shares rows of which too few fit a block."""
-    room = Room(found, device)
+    room = Room(transposed, device)
     wanted = room.row_counts
 
     def held(splits: int) -> list[RowMapping]:
-        made = (room.mapping(rows, splits) for rows in wanted)
-        return [m for m in made if m is not None and room.resident(m)]
+        mappings = (room.mapping(rows, splits) for rows in wanted)
+        return [m for m in mappings if m is not None and room.resident(m)]
 
     def preference(mapping: RowMapping) -> tuple[bool, int]:
         """Rank mappings: whole lines of memory first, then few rows for the multiprocessor that has most of them."""
         rows = mapping.rows_per_block
-        most = -(-found.rows // (rows * device.sms)) * rows
+        most = -(-transposed.rows // (rows * device.sms)) * rows
         return rows * room.narrowest < device.choices.transposed_line_bytes, most
 
     alone = held(1)

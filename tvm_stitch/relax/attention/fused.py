@@ -54,10 +54,10 @@ class FusedAttention(ComputePass):
         plans: dict[relax.Var, Planned] = {}
         for _, func in own_functions(plain):
             plans |= self._planned(func, kernels)
-        made = _Kernels(kernels)
+        rewriter = _Kernels(kernels)
         why = "scores stay on chip"
         rule = Rule(
-            why, lambda match: made.call(match, plans[match.var]), variables=plans, leaves_unused=True
+            why, lambda match: rewriter.call(match, plans[match.var]), variables=plans, leaves_unused=True
         )
         return apply_rules(plain, [rule]) if plans else mod
 
@@ -87,17 +87,17 @@ class FusedAttention(ComputePass):
     ) -> None:
         key = f"attention {var.name}"
         try:
-            made = plan()
-            kernels.check(made.attention)
+            planned = plan()
+            kernels.check(planned.attention)
         except NotAttention:
             return
         except Exception as err:
             reason = reason_of(err, key, self.config.strict)
             self.computed[key] = f"its products and softmax one by one: {reason}"
             return
-        plans[made.result] = made
-        way = "our kernel" if kernels.library(made.attention) is None else LIBRARY_OR_KERNEL
-        self.computed[key] = f"{way}: {described(made.attention)}"
+        plans[planned.result] = planned
+        way = "our kernel" if kernels.library(planned.attention) is None else LIBRARY_OR_KERNEL
+        self.computed[key] = f"{way}: {described(planned.attention)}"
 
 
 def described(attention: Attention) -> str:
@@ -187,8 +187,8 @@ def _symbols(attention: Attention) -> list[Any]:
     numbers: list[Extent] = [*attention.leading, attention.queries, attention.keys, attention.causal or 0]
     for operand in (*attention.inputs, attention.out):
         numbers += [*operand.shape, operand.offset, *operand.strides]
-    found: dict[Any, None] = {}
+    symbols: dict[Any, None] = {}
     for number in numbers:
         if not isinstance(number, int):
-            found |= dict.fromkeys(tir.analysis.undefined_vars(number, []))
-    return list(found)
+            symbols |= dict.fromkeys(tir.analysis.undefined_vars(number, []))
+    return list(symbols)

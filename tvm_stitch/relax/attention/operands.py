@@ -69,8 +69,8 @@ class OperandReader:
             start = call.args[0]
 
         def seen(view: View) -> View | None:
-            found = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
-            return _transposed(found) if transposed and found is not None else found
+            viewed = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
+            return _transposed(viewed) if transposed and viewed is not None else viewed
 
         return _earliest(((seen(view), f) for view, f in self._views(start, extents[:-2])), factors)
 
@@ -92,7 +92,7 @@ class OperandReader:
             value: an operand of a matmul.
             matrix: rows and columns of a matrix. A value may also hold the transposed matrices.
         """
-        found = []
+        axes = []
         own = shape_of(value) or ()
         while (call := self.reader.definition(value)) is not None:
             if (scaled := self.reader.scaled(call)) is not None:
@@ -104,10 +104,10 @@ class OperandReader:
                 before = shape_of(value)
                 if before and same(product(before), product(own)):
                     if same_shape(before[-2:], matrix) or same_shape(before[-2:], matrix[::-1]):
-                        found.append(before)
+                        axes.append(before)
             else:
                 break
-        return found
+        return axes
 
     def _views(
         self, value: relax.Expr, leading: tuple[Extent, ...] | None = None

@@ -104,11 +104,11 @@ class AttentionFinder:
             NotAttention: if the matmul belongs to something else.
             Refusal: if the kernel cannot read the operands as they lie in memory.
         """
-        found = self._planned(var, permuted, True)
-        of = found.attention
+        plan = self._planned(var, permuted, True)
+        of = plan.attention
         alike = of.q.dtype == of.k.dtype == of.v.dtype
         return (
-            found if alike or self._mixes else self._planned(var, permuted, False)
+            plan if alike or self._mixes else self._planned(var, permuted, False)
         )  # some of them are float32 themselves
 
     def _planned(self, var: relax.Var, permuted: bool, widened: bool) -> Planned:
@@ -191,13 +191,13 @@ class AttentionFinder:
         return Planned(replace(plan, mask=of_mask, causal=last), values, result, masks, tuple(skipped))
 
     def _masks(
-        self, found: Sequence[tuple[relax.Expr, tuple[Extent, ...]]], extents: tuple[Extent, ...]
+        self, added: Sequence[tuple[relax.Expr, tuple[Extent, ...]]], extents: tuple[Extent, ...]
     ) -> tuple[tuple[Mask, ...], Operand | None]:
         """Return the values added to scores of shape ``extents``, and the layout of their sum."""
-        if not found:
+        if not added:
             return (), None
         masks = []
-        for value, added_to in found:
+        for value, added_to in added:
             view: View | None = whole(value, shape_of(value) or ())
             for shape in (added_to, None):
                 if view is not None:

@@ -134,24 +134,24 @@ class PatternReader:
         Raises:
             NotAttention: if another operator is between the softmax and the matmul.
         """
-        found = Scores()
+        scores = Scores()
         while (call := self.definition(value)) is not None:
             name, shape = operator_name(call), shape_of(call)
             if shape is None:
                 raise NotAttention("a shape is not known")
-            found.members.append(value)
-            found.shapes.append(shape)
+            scores.members.append(value)
+            scores.shapes.append(shape)
             if name == "relax.matmul":
-                found.product = call
-                return found
+                scores.product = call
+                return scores
             if (scaled := self.scaled(call)) is not None:
                 value, factor = scaled
-                found.scale *= factor
+                scores.scale *= factor
             elif name == "relax.add":
-                if found.scale != 1.0:
+                if scores.scale != 1.0:
                     raise NotAttention("a mask is scaled")
                 value, mask = self._split_sum(call, shape)
-                found.masks.append((mask, shape))
+                scores.masks.append((mask, shape))
             elif self._is_cast(call) or self.keeps_matrices(call):
                 value = call.args[0]
             else:
@@ -233,11 +233,11 @@ class PatternReader:
 
     def part(self, value: relax.Expr) -> Part | None:
         """Return the slice that a variable is bound to, if ``R.split`` makes it, else None."""
-        found = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
-        if not isinstance(found, relax.TupleGetItem):
+        value_of_var = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
+        if not isinstance(value_of_var, relax.TupleGetItem):
             return None
-        call = self.values.get(found.tuple_value)
-        return Part(call, int(found.index)) if operator_name(call) == "relax.split" else None
+        call = self.values.get(value_of_var.tuple_value)
+        return Part(call, int(value_of_var.index)) if operator_name(call) == "relax.split" else None
 
 
 def _is_truth(call: relax.Call) -> bool:

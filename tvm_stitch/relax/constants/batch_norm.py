@@ -25,21 +25,21 @@ class ScaledBatchNorm:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        found: list[Any] = []
+        norms: list[Any] = []
         rewritten = with_calls(
             mod,
             ("relax.nn.batch_norm",),
-            partial(_scaled, found),
+            partial(_scaled, norms),
             why="nothing fuses with TVM's function for a batch norm",
         )
-        if not found:
+        if not norms:
             return mod
         passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
         return tvm.transform.Sequential(passes)(rewritten)
 
 
-def _scaled(found: list[relax.Call], builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Return the replacement of a call, and append a replaced call to ``found``."""
+def _scaled(norms: list[relax.Call], builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Return the replacement of a call, and append a replaced call to ``norms``."""
     if call.attrs.training:
         return call
     x, *parameters = call.args
@@ -58,7 +58,7 @@ def _scaled(found: list[relax.Call], builder: relax.BlockBuilder, call: relax.Ca
         scale, shift = (builder.emit(relax.op.reshape(each, shape)) for each in _computed(builder, call))
     scaled = builder.emit(relax.op.multiply(x, scale))
     result = builder.emit(relax.op.add(scaled, shift))
-    found.append(call)
+    norms.append(call)
     return relax.Tuple([result, parameters[2], parameters[3]])
 
 

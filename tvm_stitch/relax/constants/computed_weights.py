@@ -62,8 +62,8 @@ class ComputedWeights:
             weights = _weights(values, constants, self.choices)
             others = [var for var in _tables(func, values, constants, self.choices) if var not in weights]
             if weights or others:
-                found = self._computed(mod, [*weights, *others], constants)
-                known |= {var: to for var, to in found.items() if var in weights or _differs(to)}
+                computed = self._computed(mod, [*weights, *others], constants)
+                known |= {var: to for var, to in computed.items() if var in weights or _differs(to)}
         if not known:
             return mod
         rule = Rule(
@@ -88,32 +88,32 @@ class ComputedWeights:
         alone[_FUNCTION] = relax.utils.copy_with_new_vars(function).with_attr("global_symbol", _FUNCTION)
         folded = self.passes(alone)[_FUNCTION]
         values = relax.analysis.get_var2val(folded)
-        found = [values.get(field, field) for field in values[folded.body.body].fields]
+        results = [values.get(field, field) for field in values[folded.body.body].fields]
         return {
-            var: to for var, to in zip(weights, found, strict=True) if isinstance(to, tvm.ir.GenericConst)
+            var: to for var, to in zip(weights, results, strict=True) if isinstance(to, tvm.ir.GenericConst)
         }
 
 
 def _constants(values: Values) -> dict[relax.Var, relax.Expr]:
     """Return the values that depend on constants alone, by variable, each behind the values that it reads."""
-    found: dict[relax.Var, relax.Expr] = {}
+    constants: dict[relax.Var, relax.Expr] = {}
     for var, value in values.items():
-        if _is_constant(value, found):
-            found[var] = value
-    return found
+        if _is_constant(value, constants):
+            constants[var] = value
+    return constants
 
 
-def _is_constant(value: relax.Expr, found: Container[relax.Var]) -> bool:
-    """Return whether a value depends only on constants and on the variables in ``found``."""
+def _is_constant(value: relax.Expr, constants: Container[relax.Var]) -> bool:
+    """Return whether a value depends only on constants and on the variables in ``constants``."""
     if isinstance(value, relax.Var):
-        return value in found
+        return value in constants
     if isinstance(value, relax.TupleGetItem):
-        return _is_constant(value.tuple_value, found)
+        return _is_constant(value.tuple_value, constants)
     if isinstance(value, relax.Tuple):
-        return all(_is_constant(field, found) for field in value.fields)
+        return all(_is_constant(field, constants) for field in value.fields)
     if isinstance(value, relax.Call):
         # Most calls have a variable as the first operand, and asking TVM about an operator takes longer.
-        return all(_is_constant(arg, found) for arg in value.args) and _is_computed(value.op)
+        return all(_is_constant(arg, constants) for arg in value.args) and _is_computed(value.op)
     if isinstance(value, relax.ShapeExpr):
         return all(isinstance(extent, tvm.tirx.IntImm) for extent in value.values)
     return isinstance(value, (tvm.ir.GenericConst, tvm.tirx.IntImm, tvm.tirx.FloatImm))
@@ -148,11 +148,11 @@ def _tables(
 
 def _filled(values: Values, constants: Container[relax.Var]) -> set[relax.Var]:
     """Return the variables of values that depend on constants, and on a tensor filled with a number."""
-    found: set[relax.Var] = set()
+    filled: set[relax.Var] = set()
     for var, value in values.items():
-        if var in constants and (_fills(value) or not found.isdisjoint(relax.analysis.free_vars(value))):
-            found.add(var)
-    return found
+        if var in constants and (_fills(value) or not filled.isdisjoint(relax.analysis.free_vars(value))):
+            filled.add(var)
+    return filled
 
 
 def _fills(value: relax.Expr) -> bool:

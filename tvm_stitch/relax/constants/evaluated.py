@@ -86,7 +86,7 @@ def with_evaluated_calls(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _evaluations(mod: tvm.IRModule, func: relax.Function) -> list[_Evaluation]:
     """Return the calls whose operands are constants or results of such calls, each behind those that it reads."""
-    made: list[_Evaluation] = []
+    evaluations: list[_Evaluation] = []
     tuples: dict[relax.Var, _Evaluation] = {}
     known: set[relax.Var] = set()
     for binding in bindings_of(func.body):
@@ -105,12 +105,12 @@ def _evaluations(mod: tvm.IRModule, func: relax.Function) -> list[_Evaluation]:
         if all(isinstance(each, tvm.ir.GenericConst) or each in known for each in operands):
             is_tuple = isinstance(var.ty, relax.TupleType)
             names: list[list[relax.Var]] = [[] for _ in results] if is_tuple else [[var]]
-            made.append(_Evaluation(var, value.args[0], operands, results, names))
+            evaluations.append(_Evaluation(var, value.args[0], operands, results, names))
             if is_tuple:
-                tuples[var] = made[-1]
+                tuples[var] = evaluations[-1]
             else:
                 known.add(var)
-    return made
+    return evaluations
 
 
 def _is_static(ty: relax.Type) -> bool:

@@ -168,26 +168,26 @@ class _Chains:
         """Return a value of a half type, or the one that was widened to it."""
         if str(value.ty.dtype) == narrow:
             return value
-        made: Any = self.values.get(value) if isinstance(value, relax.Var) else None
-        if operator_name(made) != "relax.astype" or str(made.args[0].ty.dtype) != narrow:
+        definition: Any = self.values.get(value) if isinstance(value, relax.Var) else None
+        if operator_name(definition) != "relax.astype" or str(definition.args[0].ty.dtype) != narrow:
             return None
-        return made.args[0] if isinstance(made.args[0], relax.Var) else None
+        return definition.args[0] if isinstance(definition.args[0], relax.Var) else None
 
     def _of_channels(self, value: relax.Expr, channels: int) -> np.ndarray | None:
         """Return a constant that has one number for each channel of the last axis, in float64, else None."""
-        found = self._constant(value)
+        array = self._constant(value)
         if (
-            found is None
-            or found.size not in (1, channels)
-            or found.shape[-1:] not in ((), (1,), (channels,))
+            array is None
+            or array.size not in (1, channels)
+            or array.shape[-1:] not in ((), (1,), (channels,))
         ):
             return None
-        return np.broadcast_to(found.reshape(-1), (channels,))
+        return np.broadcast_to(array.reshape(-1), (channels,))
 
     def _constant(self, value: relax.Expr) -> np.ndarray | None:
         """Return a constant in float64, also if it is transposed, else None."""
-        found = permuted_constant(value, self.values)
-        return None if found is None else found.astype("float64")
+        array = permuted_constant(value, self.values)
+        return None if array is None else array.astype("float64")
 
     def _weight(self, call: relax.Call) -> np.ndarray | None:
         """Return a convolution's weight as a matrix, if the convolution is a matmul of rows, else None."""
@@ -252,11 +252,11 @@ def _matmul(match: Match, chain: Chain) -> relax.Expr:
         return relax.const(np.ascontiguousarray(numbers).astype(_numpy(dtype)), dtype)
 
     rows = emit(R.reshape(match.now(call.args[0]), [positions, channels]))
-    made = emit(R.matmul(rows, half(chain.weight.T), out_dtype=dtype), str(chain.convolution.name))
+    result = emit(R.matmul(rows, half(chain.weight.T), out_dtype=dtype), str(chain.convolution.name))
     if chain.shift is not None:
-        made = emit(R.add(made, half(chain.shift)))
+        result = emit(R.add(result, half(chain.shift)))
     if chain.residual is not None:
-        made = emit(R.add(made, emit(R.reshape(match.now(chain.residual), [positions, results]))))
+        result = emit(R.add(result, emit(R.reshape(match.now(chain.residual), [positions, results]))))
     if chain.relu:
-        made = emit(R.nn.relu(made))
-    return R.reshape(made, shape)
+        result = emit(R.nn.relu(result))
+    return R.reshape(result, shape)

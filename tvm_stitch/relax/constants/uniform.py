@@ -32,7 +32,7 @@ Positions = Mapping[Any, Collection[int]]
 
 def computed_of_scalars(mod: tvm.IRModule) -> Positions:
     """Return the positions of arguments that are computed from constants of one element alone, or from nothing."""
-    found: dict[Any, list[int]] = {}
+    computed: dict[Any, list[int]] = {}
     for _, func in own_functions(mod):
         scalars: set[Any] = set()
         for binding in bindings_of(func.body):
@@ -43,8 +43,8 @@ def computed_of_scalars(mod: tvm.IRModule) -> Positions:
             if len(positions) == len([arg for arg in args if not _is_scalar(arg)]) and not numbers:
                 scalars.add(binding.var)
             elif positions:
-                found[binding.var] = positions
-    return found
+                computed[binding.var] = positions
+    return computed
 
 
 def _is_scalar(arg: relax.Expr) -> bool:

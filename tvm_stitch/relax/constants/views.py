@@ -108,9 +108,11 @@ def _part(known: dict[Any, relax.Expr], match: Match) -> relax.Expr | None:
     return _once(known, key, str(source.dtype), part)
 
 
-def _once(known: dict[Any, relax.Expr], key: Any, dtype: str, made: Callable[[], np.ndarray]) -> relax.Expr:
-    """Return the constant of a key. ``made`` computes it at its first use."""
+def _once(
+    known: dict[Any, relax.Expr], key: Any, dtype: str, compute: Callable[[], np.ndarray]
+) -> relax.Expr:
+    """Return the constant of a key. ``compute`` computes it at its first use."""
     if key not in known:
-        array = made()
+        array = compute()
         known[key] = relax.const(np.ascontiguousarray(array).reshape(array.shape), dtype)
     return known[key]

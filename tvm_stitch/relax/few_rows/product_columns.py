@@ -40,7 +40,7 @@ class ProductColumns:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the slices of products in each of the module's own functions."""
         calls = ProductCalls(mod, self.device, self.config)
-        found: dict[relax.Var, Columns] = {}
+        slices: dict[relax.Var, Columns] = {}
         for _, func in own_functions(mod):
             weights = calls.weights(func)
             readers: Readers | None = None
@@ -49,22 +49,22 @@ class ProductColumns:
                 if product is None:
                     continue
                 readers = readers or readers_of(func)
-                found |= dict(_sliced(var, product, readers, calls))
-        if not found:
+                slices |= dict(_sliced(var, product, readers, calls))
+        if not slices:
             return mod
-        made: dict[tuple[tvm.ir.GlobalVar, int, int], tvm.ir.GlobalVar] = {}
+        functions: dict[tuple[tvm.ir.GlobalVar, int, int], tvm.ir.GlobalVar] = {}
 
         def computed(match: Match) -> relax.Expr:
-            product, start, count = found[match.var]
+            product, start, count = slices[match.var]
             key = product.function, start, count
-            if key not in made:
+            if key not in functions:
                 func = columns_of(product.product, product.graph, start, count)
                 func = private_like(func, mod[product.function])
-                made[key] = match.builder.add_func(func, str(product.function.name_hint))
+                functions[key] = match.builder.add_func(func, str(product.function.name_hint))
             args = relax.Tuple([match.now(arg) for arg in product.args])
-            return relax.call_tir(made[key], args, match.before.ty)
+            return relax.call_tir(functions[key], args, match.before.ty)
 
-        rule = Rule("its columns are a product too", computed, variables=found, leaves_unused=True)
+        rule = Rule("its columns are a product too", computed, variables=slices, leaves_unused=True)
         return apply_rules(mod, [rule])
 
 

@@ -39,22 +39,22 @@ class ProductSums:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the products of each of the module's own functions."""
         calls = ProductCalls(mod, self.device, self.config)
-        found: dict[relax.Var, ProductCall] = {}
+        taken: dict[relax.Var, ProductCall] = {}
         for _, func in own_functions(mod):
             weights = calls.weights(func)
             products = {var: calls.found(value, weights) for var, value in weights.values.items()}
-            found |= {var: product for var, product in products.items() if product is not None}
-        if not found:
+            taken |= {var: product for var, product in products.items() if product is not None}
+        if not taken:
             return mod
-        made: dict[object, tvm.ir.GlobalVar] = {}
+        functions: dict[object, tvm.ir.GlobalVar] = {}
         stored: dict[object, tvm.ir.GenericConst] = {}
 
         def summed(match: Match) -> relax.Expr:
-            call = found[match.var]
+            call = taken[match.var]
             key = call.function, call.position, call.turning, call.turned
-            if key not in made:
+            if key not in functions:
                 sums = sums_of(call.product, call.graph, call.product.width(self.device), call.order)
-                made[key] = match.builder.add_func(
+                functions[key] = match.builder.add_func(
                     _marked(sums, call, mod), f"{call.function.name_hint}_sums"
                 )
             operands = [match.now(each) for each in call.operands]
@@ -63,10 +63,10 @@ class ProductSums:
                 if (weight.value, call.order) not in stored:
                     stored[weight.value, call.order] = transposed(weight, call.order)
                 operands[call.position] = stored[weight.value, call.order]
-            return relax.call_tir(made[key], relax.Tuple(operands), match.before.ty)
+            return relax.call_tir(functions[key], relax.Tuple(operands), match.before.ty)
 
         return apply_rules(
-            mod, [Rule("it waits for its weight", summed, variables=found, leaves_unused=True)]
+            mod, [Rule("it waits for its weight", summed, variables=taken, leaves_unused=True)]
         )
 
 

@@ -104,12 +104,14 @@ def few_rows(graph: StitchGraph, weight: int, choices: Choices) -> FewRows | Non
     columns = [a for a in live if a.var in of_weight and a.var not in of_data]
     if len(rows) + len(columns) != len(live) or len(columns) != 1:
         return None
-    found = FewRows(op, graph.inputs[weight], rows, columns[0])
-    is_few = found.row_count <= choices.few_rows and all(a.extent for a in op.axes)
-    return found if is_few and all(a.var in of_weight & of_data for a in op.reduce if a.extent != 1) else None
+    product = FewRows(op, graph.inputs[weight], rows, columns[0])
+    is_few = product.row_count <= choices.few_rows and all(a.extent for a in op.axes)
+    return (
+        product if is_few and all(a.var in of_weight & of_data for a in op.reduce if a.extent != 1) else None
+    )
 
 
-def sums_of(found: FewRows, graph: StitchGraph, width: int, order: Sequence[int]) -> PrimFunc:
+def sums_of(product: FewRows, graph: StitchGraph, width: int, order: Sequence[int]) -> PrimFunc:
     """Return a function that computes a product of few rows by sums.
 
     It has the parameters of the product's function, but for the weight, which may be permuted. Elements of half types
@@ -121,19 +123,19 @@ def sums_of(found: FewRows, graph: StitchGraph, width: int, order: Sequence[int]
         width: how many neighbouring rows of weights are read together.
         order: for each axis of the weight that the function reads, the axis of the product's weight.
     """
-    op, operands = found.operator, _Operands(found, graph, order)
+    op, operands = product.operator, _Operands(product, graph, order)
     dtype = op.output.dtype if item_bytes(op.output.dtype) > 2 else "float32"
-    rows = list(itertools.product(*(range(int(a.extent)) for a in found.rows)))
-    count = int(found.column.extent) // width
+    rows = list(itertools.product(*(range(int(a.extent)) for a in product.rows)))
+    count = int(product.column.extent) // width
 
     def one(row: Sequence[int], i: int) -> Any:
         reduced = [_reduced(a) for a in op.reduce]
         fixed: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in op.spatial}
-        fixed |= {a.var: compat.const(m, "int64") for a, m in zip(found.rows, row, strict=True)}
+        fixed |= {a.var: compat.const(m, "int64") for a, m in zip(product.rows, row, strict=True)}
         fixed |= {a.var: axis.var for a, axis in zip(op.reduce, reduced, strict=True)}
 
         def element(n: Expr) -> Expr:
-            values = {**fixed, found.column.var: n * width + i if width > 1 else n}
+            values = {**fixed, product.column.var: n * width + i if width > 1 else n}
             left, right = (factor.astype(dtype) for factor in operands.factors(values))
             return te.sum(left * right, axis=reduced)
 
@@ -142,12 +144,12 @@ def sums_of(found: FewRows, graph: StitchGraph, width: int, order: Sequence[int]
 
     sums = [one(row, i) for row in rows for i in range(width)]
     result = te.compute(
-        _extents(op.output.shape), _picker(found, sums, width, op.output.dtype), f"{op.name}_of_sums"
+        _extents(op.output.shape), _picker(product, sums, width, op.output.dtype), f"{op.name}_of_sums"
     )
     return te.create_prim_func([*operands.tensors, result])
 
 
-def columns_of(found: FewRows, graph: StitchGraph, start: int, count: int) -> PrimFunc:
+def columns_of(product: FewRows, graph: StitchGraph, start: int, count: int) -> PrimFunc:
     """Return a function that computes some columns of a product of few rows.
 
     It has the parameters of the product's function.
@@ -158,8 +160,8 @@ def columns_of(found: FewRows, graph: StitchGraph, start: int, count: int) -> Pr
         start: the first column.
         count: the number of columns.
     """
-    op, column = found.operator, found.column
-    operands = _Operands(found, graph, range(len(found.weight.shape)))
+    op, column = product.operator, product.column
+    operands = _Operands(product, graph, range(len(product.weight.shape)))
     reduced = [_reduced(a) for a in op.reduce]
 
     def element(*indices: Expr) -> Expr:
@@ -172,15 +174,15 @@ def columns_of(found: FewRows, graph: StitchGraph, start: int, count: int) -> Pr
     return te.create_prim_func([*operands.tensors, te.compute(_extents(shape), element, op.name)])
 
 
-def _picker(found: FewRows, sums: Sequence[Any], width: int, dtype: str) -> Callable[..., Expr]:
+def _picker(product: FewRows, sums: Sequence[Any], width: int, dtype: str) -> Callable[..., Expr]:
     """Return the function from the result's indices to the sum that is the element there."""
-    axes = list(found.operator.spatial)
+    axes = list(product.operator.spatial)
 
     def element(*indices: Expr) -> Expr:
         at = dict(zip((a.var for a in axes), indices))
-        column = at[found.column.var]
+        column = at[product.column.var]
         row: Expr = compat.const(0, "int64")
-        for axis in found.rows:
+        for axis in product.rows:
             row = row * int(axis.extent) + at[axis.var]
         which = row * width + tirx.floormod(column, width) if width > 1 else row
         index = tirx.floordiv(column, width) if width > 1 else column
@@ -207,12 +209,12 @@ def _factors(op: Operator) -> tuple[Expr, Expr] | None:
 class _Operands:
     """The tensors that a function of a product reads: those of the product's function, the weight in any order."""
 
-    def __init__(self, found: FewRows, graph: StitchGraph, order: Sequence[int]):
-        self.operator, self.order = found.operator, order
-        self.weight = graph.inputs.index(found.weight)
+    def __init__(self, product: FewRows, graph: StitchGraph, order: Sequence[int]):
+        self.operator, self.order = product.operator, order
+        self.weight = graph.inputs.index(product.weight)
         self.position = {t: i for i, t in enumerate(graph.inputs)}
         shapes = [list(t.shape) for t in graph.inputs]
-        shapes[self.weight] = [found.weight.shape[i] for i in order]
+        shapes[self.weight] = [product.weight.shape[i] for i in order]
         self.tensors = [
             te.placeholder(_extents(shape), t.dtype, t.name)
             for shape, t in zip(shapes, graph.inputs, strict=True)
@@ -224,9 +226,9 @@ class _Operands:
         Args:
             values: the values of the product's axes.
         """
-        found = _factors(self.operator)
-        assert found is not None
-        left, right = (self._read(each, values).astype(compat.dtype_of(each)) for each in found)
+        both = _factors(self.operator)
+        assert both is not None
+        left, right = (self._read(each, values).astype(compat.dtype_of(each)) for each in both)
         return left, right
 
     def _read(self, factor: Expr, values: Mapping[Var, Expr]) -> Expr:

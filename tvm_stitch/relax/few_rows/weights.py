@@ -180,7 +180,7 @@ class Weights:
 
 def _tensors(call: relax.Call) -> list[relax.Expr]:
     """Return the tensors that a call reads."""
-    found: list[relax.Expr] = []
+    tensors: list[relax.Expr] = []
     for arg in call.args:
-        found += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
-    return [arg for arg in found if isinstance(arg.ty, relax.TensorType)]
+        tensors += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
+    return [arg for arg in tensors if isinstance(arg.ty, relax.TensorType)]

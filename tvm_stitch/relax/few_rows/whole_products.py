@@ -28,16 +28,16 @@ class WholeProducts:
         }
         if not held:
             return mod
-        made: dict[tvm.tirx.PrimFunc, tvm.ir.GlobalVar] = {}
+        functions: dict[tvm.tirx.PrimFunc, tvm.ir.GlobalVar] = {}
 
         def called(
             match: Match, func: tvm.tirx.PrimFunc, args: list[relax.Expr], ty: relax.Type
         ) -> relax.Call:
-            if func not in made:
-                made[func] = match.builder.add_func(
+            if func not in functions:
+                functions[func] = match.builder.add_func(
                     func, str(match.before.args[0].name_hint).removesuffix("_sums")
                 )
-            return relax.call_tir(made[func], relax.Tuple(args), ty)
+            return relax.call_tir(functions[func], relax.Tuple(args), ty)
 
         def whole(match: Match) -> relax.Expr | None:
             if match.before.args[0] not in held:

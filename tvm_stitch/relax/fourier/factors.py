@@ -41,9 +41,9 @@ def _best(length: int) -> tuple[int, tuple[int, ...]]:
     if length == 1:
         return 0, ()
     choices = Choices()
-    found = []
+    ways = []
     for factor in range(2, min(length, choices.fourier_largest_factor) + 1):
         if length % factor == 0:
             cost, others = _best(length // factor)
-            found.append((cost + factor + choices.fourier_stage_cost, (factor, *others)))
-    return min(found, key=lambda each: (each[0], len(each[1])))
+            ways.append((cost + factor + choices.fourier_stage_cost, (factor, *others)))
+    return min(ways, key=lambda each: (each[0], len(each[1])))

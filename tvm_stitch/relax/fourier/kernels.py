@@ -77,8 +77,8 @@ class _Transforms:
         if known and transform.kind == "half" and whole.suits_kernel(lanes):
             self.owner.computed[note] = f"our kernel of {transform.length} complex numbers"
             x = call.args[0]
-            found = self.kernel(match, whole, [x, match.emit(R.zeros_like(x))], lanes)
-            half = [match.emit(R.strided_slice(each, [1], [0], [transform.half])) for each in found]
+            result = self.kernel(match, whole, [x, match.emit(R.zeros_like(x))], lanes)
+            half = [match.emit(R.strided_slice(each, [1], [0], [transform.half])) for each in result]
             return relax.Tuple(with_real_ends(match.builder, (half[0], half[1]), transform.length))
         self.owner.computed[note] = "matmuls: a factor is a matmul"
         return relax.Tuple(written_out(match.builder, transform, list(call.args)))
@@ -107,9 +107,11 @@ class _Transforms:
         )
         args = [*operands, relax.const(twiddles(transform, lanes).astype(dtype), dtype)]
         if to_pairs:
-            made = emit(relax.call_tir(kernel, relax.Tuple(args), relax.TensorType([rows, 2 * count], dtype)))
-            both = emit(R.reshape(made, [rows, count, 2]))
-            self.made[both] = made
+            called = emit(
+                relax.call_tir(kernel, relax.Tuple(args), relax.TensorType([rows, 2 * count], dtype))
+            )
+            both = emit(R.reshape(called, [rows, count, 2]))
+            self.made[both] = called
             return parts_of_pairs(emit, both)
         result = relax.TensorType([rows, count], dtype)
         if transform.kind == "real":

@@ -25,8 +25,8 @@ def pairs_of(definition: Definition, real: Any, imaginary: Any) -> Any | None:
         definition: returns the call of a variable.
         real, imaginary: tensors, perhaps parts of one tensor with other extents.
     """
-    found = [_part(definition, each) for each in (real, imaginary)]
-    (x, first), (y, second) = found
+    pair = [_part(definition, each) for each in (real, imaginary)]
+    (x, first), (y, second) = pair
     return x if x is not None and x.same_as(y) and (first, second) == (0, 1) else None
 
 

@@ -217,8 +217,10 @@ def _complex(builder: relax.BlockBuilder, parts: Parts, sign: int, scale: float)
     batch, columns = parts[0].ty.shape[0], length // factor
     table = [_table(builder, x, factor, columns) for x in parts]
     inner = _parts_of(builder, _product(builder, table, matrices.of_complex(factor, sign, scale)), factor)
-    found = _complex(builder, _rows(builder, inner, length, columns, factor, sign), sign, 1.0)
-    return _line(builder, found[0], batch, factor, columns), _line(builder, found[1], batch, factor, columns)
+    results = _complex(builder, _rows(builder, inner, length, columns, factor, sign), sign, 1.0)
+    return _line(builder, results[0], batch, factor, columns), _line(
+        builder, results[1], batch, factor, columns
+    )
 
 
 def _half(builder: relax.BlockBuilder, real: Any, sign: int, scale: float) -> Parts:
@@ -226,19 +228,19 @@ def _half(builder: relax.BlockBuilder, real: Any, sign: int, scale: float) -> Pa
     factors, half = factors_of(length), length // 2 + 1
     if length > 1 and not factors:
         zeros = builder.emit(R.zeros_like(real))
-        found = _by_convolution(builder, (real, zeros), sign, scale)
-        found = _sliced(builder, found[0], 1, 0, half), _sliced(builder, found[1], 1, 0, half)
-        return with_real_ends(builder, found, length)
+        both = _by_convolution(builder, (real, zeros), sign, scale)
+        both = _sliced(builder, both[0], 1, 0, half), _sliced(builder, both[1], 1, 0, half)
+        return with_real_ends(builder, both, length)
     factor = factors[0] if factors else 1
     if factor == length:
         return _parts_of(builder, _product(builder, [real], matrices.of_real(length, sign, scale)), half)
     batch, columns, count = real.ty.shape[0], length // factor, factor // 2 + 1
     table = _table(builder, real, factor, columns)
     inner = _parts_of(builder, _product(builder, [table], matrices.of_real(factor, sign, scale)), count)
-    found = _complex(builder, _rows(builder, inner, length, columns, factor, sign), sign, 1.0)
+    both = _complex(builder, _rows(builder, inner, length, columns, factor, sign), sign, 1.0)
     lines = (length // 2) // factor + 1  # of the spectrum, as lines of ``factor`` numbers, that are needed
     results = []
-    for x, conjugate in zip(found, (False, True)):
+    for x, conjugate in zip(both, (False, True)):
         known = builder.emit(R.reshape(x, [batch, count, columns]))
         parts = [_sliced(builder, known, 2, 0, lines)]
         if factor - count:  # number k is the conjugate of number n - k
@@ -281,8 +283,8 @@ def _real(builder: relax.BlockBuilder, parts: Parts, length: int, sign: int, sca
     half = columns // 2 + 1
     table = [_sliced(builder, _table(builder, x, factor, columns), 1, 0, half) for x in whole]
     inner = _parts_of(builder, _product(builder, table, matrices.of_complex(factor, sign, scale)), factor)
-    found = _real(builder, _rows(builder, inner, length, half, factor, sign), columns, sign, 1.0)
-    return _line(builder, found, parts[0].ty.shape[0], factor, columns)
+    results = _real(builder, _rows(builder, inner, length, half, factor, sign), columns, sign, 1.0)
+    return _line(builder, results, parts[0].ty.shape[0], factor, columns)
 
 
 def with_real_ends(builder: relax.BlockBuilder, parts: Parts, length: int) -> Parts:
@@ -304,8 +306,8 @@ def _by_convolution(builder: relax.BlockBuilder, parts: Parts, sign: int, scale:
     given = [
         builder.emit(R.nn.pad(x, [0, 0, 0, size - length])) for x in _multiplied(builder, parts, (cos, sin))
     ]
-    found = tuple(_transformed(builder, Transform("complex", size, -1), given))
-    found = _multiplied(builder, (found[0], found[1]), (kernel.real, kernel.imag))
-    found = tuple(_transformed(builder, Transform("complex", size, 1), found))
-    cut = (_sliced(builder, found[0], 1, 0, length), _sliced(builder, found[1], 1, 0, length))
+    transformed = tuple(_transformed(builder, Transform("complex", size, -1), given))
+    transformed = _multiplied(builder, (transformed[0], transformed[1]), (kernel.real, kernel.imag))
+    transformed = tuple(_transformed(builder, Transform("complex", size, 1), transformed))
+    cut = (_sliced(builder, transformed[0], 1, 0, length), _sliced(builder, transformed[1], 1, 0, length))
     return _multiplied(builder, cut, (cos, sin))

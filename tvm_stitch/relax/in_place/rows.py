@@ -73,13 +73,13 @@ class RowPositions:
         lead = list(axes[: self.lead])
         if self.wraps:
             index = tirx.Cast("int64", at[tuple(lead)])
-            found = [tirx.Select(index < 0, index + extents[self.order[0]], index)]
+            starts = [tirx.Select(index < 0, index + extents[self.order[0]], index)]
         else:
-            found = [tirx.Cast("int64", at[(*lead, k)]) for k in range(self.depth)]
+            starts = [tirx.Cast("int64", at[(*lead, k)]) for k in range(self.depth)]
         whole: list[Any] = [None] * len(extents)
-        for axis, value in zip(self.order, [*found, *axes[self.lead :]], strict=True):
+        for axis, value in zip(self.order, [*starts, *axes[self.lead :]], strict=True):
             whole[axis] = value
-        bounds = [tirx.all(0 <= value, value < extents[axis]) for axis, value in zip(self.order, found)]
+        bounds = [tirx.all(0 <= value, value < extents[axis]) for axis, value in zip(self.order, starts)]
         return whole, reduce(tirx.And, bounds)
 
 
@@ -96,7 +96,7 @@ def rows_written(y: relax.Type, positions: relax.Type, rows: relax.Type, at: Row
     """
     own = _OwnExtents()
     shapes = [[own.of(size) for size in ty.shape.values] for ty in (y, positions, rows)]
-    with IRBuilder() as made, T.prim_func():
+    with IRBuilder() as function, T.prim_func():
         T.func_name("rows_written")
         size = written_bytes(shapes[2], str(rows.dtype.dtype))
         T.func_attr({"tirx.noalias": True, "s_tir": True, ROWS_ATTR: at.numbers, WRITTEN_ATTR: [size]})
@@ -104,19 +104,19 @@ def rows_written(y: relax.Type, positions: relax.Type, rows: relax.Type, at: Row
             T.arg(name, tirx.decl_buffer(shape, str(ty.dtype.dtype), name))
             for name, shape, ty in zip(("y", "positions", "rows"), shapes, (y, positions, rows), strict=True)
         ]
-        into, found, new = buffers
+        into, known, new = buffers
         with T.sblock("root"):
             T.reads([])
             T.writes([])
             with T.grid(*shapes[2]) as loops, T.sblock("written"):
                 loops = [loops] if isinstance(loops, tirx.Var) else list(loops)
                 axes = [T.axis.spatial(extent, var) for extent, var in zip(shapes[2], loops, strict=True)]
-                index, inside = at.index(found, shapes[0], axes)
-                T.reads(found[tuple(slice(0, size) for size in shapes[1])], new[tuple(axes)])
+                index, inside = at.index(known, shapes[0], axes)
+                T.reads(known[tuple(slice(0, size) for size in shapes[1])], new[tuple(axes)])
                 T.writes(into[tuple(slice(0, size) for size in shapes[0])])
                 with T.If(inside), T.Then():
                     T.buffer_store(into, new[tuple(axes)], index)
-    return made.get().without_attr("global_symbol")
+    return function.get().without_attr("global_symbol")
 
 
 class _OwnExtents:

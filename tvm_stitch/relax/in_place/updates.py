@@ -70,7 +70,7 @@ def with_results_in_place(mod: tvm.IRModule, results: Mapping[int, int], name: s
     values = relax.analysis.get_var2val(func)
     outputs = _outputs(func, values)
     readers = readers_of(func)
-    found = []
+    updates = []
     for parameter, position in results.items():
         if not 0 <= parameter < len(func.params):
             raise ValueError(f"{name} has no parameter {parameter}: it has {len(func.params)}")
@@ -83,8 +83,8 @@ def with_results_in_place(mod: tvm.IRModule, results: Mapping[int, int], name: s
             )
         update = _update(argument, result, values, readers)
         if update is not None:
-            found.append(update)
-    return _rewritten(mod, name, found) if found else mod
+            updates.append(update)
+    return _rewritten(mod, name, updates) if updates else mod
 
 
 def _without_unused(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, relax.Function]:

@@ -94,13 +94,13 @@ class ConvolutionLayouts(ChoosingPass):
 def _is_read_channels_last(var: relax.Var, readers: Readers) -> bool:
     """Return whether a transposition to channels last, behind element-wise operators, is the only reader."""
     rank = len(shape_of(var) or ())
-    found = only_reader(readers, var)
-    if found is None:
+    reader = only_reader(readers, var)
+    if reader is None:
         return False
-    call = found.value
+    call = reader.value
     if operator_name(call) == "relax.permute_dims":
         return permutation(call, rank) == [0, *range(2, rank), 1]
-    return is_elementwise(call) and _is_read_channels_last(found.var, readers)
+    return is_elementwise(call) and _is_read_channels_last(reader.var, readers)
 
 
 def _wanted(chosen: Set[tuple[str | None, relax.Expr]], call: relax.Call) -> dict[str, list[str]]:

@@ -39,21 +39,21 @@ def _broadcasting(match: Match) -> relax.Expr | None:
             continue
         args = list(call.args)
         args[position] = source
-        made = match.builder.normalize(relax.op.matmul(*args, out_dtype=call.attrs.out_dtype))
-        if same_extents(shape_of(made), shape_of(call)):
-            call = made
+        product = match.builder.normalize(relax.op.matmul(*args, out_dtype=call.attrs.out_dtype))
+        if same_extents(shape_of(product), shape_of(call)):
+            call = product
     return None if call is match.value else call
 
 
 def _matrix(match: Match, operand: relax.Expr) -> relax.Expr | None:
     """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is not a broadcast."""
-    made = match.definition(operand) if isinstance(operand, relax.Var) else operand
-    if made is None or operator_name(made) != "relax.broadcast_to":
+    definition = match.definition(operand) if isinstance(operand, relax.Var) else operand
+    if definition is None or operator_name(definition) != "relax.broadcast_to":
         return None
-    before, after = shape_of(made.args[0]), shape_of(made)
+    before, after = shape_of(definition.args[0]), shape_of(definition)
     if before is None or after is None or len(before) < 2 or not same_extents(before[-2:], after[-2:]):
         return None
-    return made.args[0] if all(is_number(extent, 1) for extent in before[:-2]) else None
+    return definition.args[0] if all(is_number(extent, 1) for extent in before[:-2]) else None
 
 
 RULES = (

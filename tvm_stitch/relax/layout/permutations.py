@@ -78,8 +78,8 @@ def _inside(block: relax.DataflowBlock, readers: Readers) -> Readers:
     """Return the readers, with None in place of those in other blocks."""
     bound = {binding.var for binding in block.bindings}
     return {
-        var: [each if each is not None and each.var in bound else None for each in found]
-        for var, found in readers.items()
+        var: [each if each is not None and each.var in bound else None for each in bindings]
+        for var, bindings in readers.items()
     }
 
 
@@ -130,12 +130,12 @@ def _groups(block: relax.DataflowBlock, values: dict[relax.Var, relax.Expr]) -> 
                 (theirs, their_order), (mine, order) = root(arg), root(var)
                 if theirs is not mine:
                     parent[mine] = theirs, composed(their_order, inverse(order))
-    found: dict[relax.Var, Group] = {}
+    groups: dict[relax.Var, Group] = {}
     for var in parent:
         if operator_name(values[var]) != PERMUTE:
             top, order = root(var)
-            found.setdefault(top, {})[var] = order
-    return list(found.values())
+            groups.setdefault(top, {})[var] = order
+    return list(groups.values())
 
 
 def _is_elementwise(value: relax.Expr) -> bool:
@@ -157,9 +157,9 @@ def _has_axes(arg: relax.Expr, shape: tuple[Extent, ...] | None, rank: int) -> b
 
 
 def _shape(value: relax.Expr) -> tuple[Extent, ...]:
-    found = shape_of(value)
-    assert found is not None
-    return found
+    shape = shape_of(value)
+    assert shape is not None
+    return shape
 
 
 def _peeled(value: relax.Expr, order: Axes, values: dict[relax.Var, relax.Expr]) -> tuple[relax.Expr, Axes]:
@@ -209,13 +209,13 @@ def _best(group: Group, values: dict[relax.Var, relax.Expr], readers: Readers, c
                     transposed[var, composed(inverse(order_of(var)), order)] = float(_bytes(var))
         return sum(transposed.values())
 
-    found, least = dict[relax.Var, Axes](), cost(lambda _: _unchanged(rank))
+    best, least = dict[relax.Var, Axes](), cost(lambda _: _unchanged(rank))
     for axes in sorted(candidates):
         moved = {var: composed(inverse(own), axes) for var, own in group.items()}
         spent = cost(moved.__getitem__)
         if spent < least:
-            found, least = moved, spent
-    return found
+            best, least = moved, spent
+    return best
 
 
 def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tuple[relax.Var, relax.Expr]]:
@@ -231,15 +231,15 @@ def _read_in(
 ) -> set[Axes]:
     """Return the orders in which a result is read outside its group."""
     rank = len(_shape(var))
-    found = set()
+    orders = set()
     for binding in readers.get(var, [None]):
         value = getattr(binding, "value", None)
         if operator_name(value) == PERMUTE:
             axes = permutation(value, rank)
-            found |= {composed(axes, order) for order in _read_in(binding.var, group, values, readers)}
+            orders |= {composed(axes, order) for order in _read_in(binding.var, group, values, readers)}
         elif binding is None or binding.var not in group:
-            found.add(_unchanged(rank))
-    return found
+            orders.add(_unchanged(rank))
+    return orders
 
 
 def _bytes(value: relax.Expr) -> int:
@@ -273,8 +273,8 @@ class _Mutator(relax.PyExprMutator):
         if var in self.orders:
             axes = self.orders[var]
             args = [self._ordered(arg, axes) if _shape(arg) else self.visit_expr(arg) for arg in value.args]
-            made = relax.Call(value.op, args, value.attrs, value.ty_args)
-            self.permuted[var] = self.builder_.emit(made, var.name)
+            call = relax.Call(value.op, args, value.attrs, value.ty_args)
+            self.permuted[var] = self.builder_.emit(call, var.name)
             self._bind(var, var, _unchanged(len(axes)))
         elif self._is_permuted(binding):
             self._bind(var, value.args[0], tuple(permutation(value, len(_shape(var)))))
@@ -286,9 +286,9 @@ class _Mutator(relax.PyExprMutator):
         if not isinstance(var, relax.DataflowVar):
             self.set_var_remap(var, self.builder_.emit_output(self._ordered(source, order), var.name))
         elif any(map(self._reads_its_own_order, self.readers.get(var, ()))):
-            made = self._ordered(source, order)
+            ordered = self._ordered(source, order)
             self.set_var_remap(
-                var, made if isinstance(made, relax.Var) else self.builder_.emit(made, var.name)
+                var, ordered if isinstance(ordered, relax.Var) else self.builder_.emit(ordered, var.name)
             )
 
     def _reads_its_own_order(self, reader: relax.Binding | None) -> bool:

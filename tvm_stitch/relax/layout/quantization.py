@@ -35,10 +35,10 @@ def converted_with_quantization(
     def cast(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if not is_per_tensor(call):
             return call
-        made = relax.op.astype(call.args[0], str(call.ty.dtype))
+        widened = relax.op.astype(call.args[0], str(call.ty.dtype))
         hidden.append(call)
         span = tvm.ir.Span(tvm.ir.SourceName(f"{_STANDS_IN}.{len(hidden) - 1}"), 0, 0, 0, 0)
-        return relax.Call(made.op, made.args, made.attrs, made.ty_args, span)
+        return relax.Call(widened.op, widened.args, widened.attrs, widened.ty_args, span)
 
     def shown(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         name = str(call.span.source_name.name) if call.span is not None and call.span.source_name else ""

@@ -70,16 +70,16 @@ def _sunk(match: Match, choices: Choices) -> relax.Expr | None:
     if name not in (RESHAPE, *POOLS) and not all(arg in match.notes for arg in operands):
         return None  # a kernel of rows transposes what it reduces as it loads it
     if name in REDUCTIONS:
-        made = _reduced(match, call, sources[0])
+        sunk = _reduced(match, call, sources[0])
     elif name in POOLS:
-        made = _pooled(match, call, sources[0])
+        sunk = _pooled(match, call, sources[0])
     elif name == RESHAPE:
-        made = _reshaped(match, call, sources[0])
+        sunk = _reshaped(match, call, sources[0])
     else:
-        made = _elementwise(match, call, sources, choices)
-    if made is not None:
+        sunk = _elementwise(match, call, sources, choices)
+    if sunk is not None:
         match.notes[match.var] = True
-    return made
+    return sunk
 
 
 def _has_static_shape(value: relax.Expr) -> bool:
@@ -92,10 +92,10 @@ _Transposed = tuple[relax.Expr, list[int]]
 
 
 def _transposed(match: Match, arg: relax.Expr) -> _Transposed | None:
-    made = match.definition(arg)
-    if made is None or operator_name(made) != PERMUTE or not _has_static_shape(made):
+    definition = match.definition(arg)
+    if definition is None or operator_name(definition) != PERMUTE or not _has_static_shape(definition):
         return None
-    return made.args[0], permutation(made, len(shape_of(made) or ()))
+    return definition.args[0], permutation(definition, len(shape_of(definition) or ()))
 
 
 def _is_reduced(match: Match, var: relax.Expr, most: int) -> bool:
@@ -169,8 +169,8 @@ def _elementwise(
             args.append(match.emit(relax.op.permute_dims(arg, back)))
         else:
             return None
-    made = match.emit(relax.Call(call.op, args, call.attrs, call.ty_args), str(match.var.name))
-    return relax.op.permute_dims(made, order)
+    result = match.emit(relax.Call(call.op, args, call.attrs, call.ty_args), str(match.var.name))
+    return relax.op.permute_dims(result, order)
 
 
 def _is_small(own: Sequence[Extent], size: int, choices: Choices) -> bool:
@@ -185,10 +185,12 @@ def _reduced(match: Match, call: relax.Call, source: _Transposed | None) -> rela
     reduced = range(rank) if call.attrs.axis is None else [int(axis) % rank for axis in call.attrs.axis]
     keeps = bool(call.attrs.keepdims)
     operator = getattr(relax.op, match.name.removeprefix("relax."))
-    made = match.emit(operator(value, sorted(axes[axis] for axis in reduced), keeps), str(match.var.name))
+    reduced_value = match.emit(
+        operator(value, sorted(axes[axis] for axis in reduced), keeps), str(match.var.name)
+    )
     left = axes if keeps else [axis for position, axis in enumerate(axes) if position not in set(reduced)]
     order = [sorted(left).index(axis) for axis in left]
-    return made if order == sorted(order) else relax.op.permute_dims(made, order)
+    return reduced_value if order == sorted(order) else relax.op.permute_dims(reduced_value, order)
 
 
 def _pooled(match: Match, call: relax.Call, source: _Transposed | None) -> relax.Expr | None:

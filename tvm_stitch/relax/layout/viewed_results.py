@@ -32,7 +32,7 @@ class ViewedResults:
 
 def _viewed(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
     """Return the results that may be views of outputs of kernels in the same block."""
-    found = set()
+    viewed = set()
     for block in getattr(func.body, "blocks", ()):
         if not isinstance(block, relax.DataflowBlock):
             continue
@@ -41,10 +41,10 @@ def _viewed(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
             if isinstance(var, relax.DataflowVar) or not _is_reshape(mod, value):
                 continue
             (source,) = value.args[1].fields
-            made = values.get(source)
-            if is_call_tir(made) and not _is_reshape(mod, made) and isinstance(source.ty, relax.TensorType):
-                found.add(var)
-    return found
+            call = values.get(source)
+            if is_call_tir(call) and not _is_reshape(mod, call) and isinstance(source.ty, relax.TensorType):
+                viewed.add(var)
+    return viewed
 
 
 def _is_reshape(mod: tvm.IRModule, value: relax.Expr) -> bool:

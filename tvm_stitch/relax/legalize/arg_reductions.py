@@ -82,16 +82,16 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
         for axis in axes:
             own = own * x.shape[axis].astype(counted) + index[axis].astype(counted)
         value, best = x(*index), extreme(*(index[a] for a in kept))
-        found = tirx.Select(tirx.EQ(value, best), own + behind, behind + behind)
-        return tirx.Select(tirx.isnan(value), own, found) if is_float else found
+        at = tirx.Select(tirx.EQ(value, best), own + behind, behind + behind)
+        return tirx.Select(tirx.isnan(value), own, at) if is_float else at
 
     extreme = reduced(_extreme(largest, str(x.dtype)), lambda index: x(*index), "extreme")
     first = reduced(te.min, position, "place")
     shape = [1 if a in axes else x.shape[a] for a in range(rank)] if keepdims else first.shape
 
     def widened(*index: Any) -> Any:
-        found = first(*(index[a] for a in kept) if keepdims else index)
-        return tirx.Select(found >= behind, found - behind, found).astype(dtype)
+        at = first(*(index[a] for a in kept) if keepdims else index)
+        return tirx.Select(at >= behind, at - behind, at).astype(dtype)
 
     return te.compute(shape, widened, name="index")
 

@@ -59,7 +59,7 @@ def selected_boxes(
     above = float(
         np.nextafter(np.float32(overlap), np.float32(np.inf))
     )  # TVM suppresses boxes at the overlap too
-    found = emit(
+    selected = emit(
         builder.call_te(
             topi.vision.all_class_non_max_suppression,
             boxes,
@@ -70,7 +70,7 @@ def selected_boxes(
             "onnx",
         )
     )
-    rows, total = (emit(relax.TupleGetItem(found, i)) for i in range(2))
+    rows, total = (emit(relax.TupleGetItem(selected, i)) for i in range(2))
     total = emit(R.astype(R.reshape(total, relax.ShapeExpr([1])), "int64"))
     end = emit(R.concat([total, relax.const([3], "int64")], axis=0))
     begin, steps = relax.const([0, column], "int64"), relax.const([1, 1], "int64")

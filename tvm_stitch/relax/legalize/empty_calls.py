@@ -79,10 +79,10 @@ def _filled(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return call
     if _is_norm_of_nothing(call):
         return relax.Tuple([builder.emit(_of_one_value(call.args[0].ty, 0.0)), *call.args[3:5]])
-    made = [_of_one_value(ty, math.nan if _is_mean_of_nothing(call) else 0.0) for ty in _types(call)]
+    constants = [_of_one_value(ty, math.nan if _is_mean_of_nothing(call) else 0.0) for ty in _types(call)]
     if not isinstance(call.ty, relax.TupleType):
-        return made[0]
-    return relax.Tuple([builder.emit(each) for each in made])
+        return constants[0]
+    return relax.Tuple([builder.emit(each) for each in constants])
 
 
 def _of_one_value(ty: relax.TensorType, value: float) -> relax.Expr:

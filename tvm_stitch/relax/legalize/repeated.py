@@ -42,8 +42,8 @@ class LegalizeOnce:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         legalized = dict(self.own)
-        found = [contents_of(func) for _, func in own_functions(mod)]
-        called = {name: values[0].op for each in found for name, values in each.items() if name}
+        contents = [contents_of(func) for _, func in own_functions(mod)]
+        called = {name: values[0].op for each in contents for name, values in each.items() if name}
         for name, operator in called.items():
             if not isinstance(operator, tvm.ir.Op):  # a variable that is bound to a function
                 continue
@@ -63,9 +63,9 @@ def _once(name: str, legalize: Legalize) -> Legalize:
             return legalize(builder, call)
         key, tensors = parts
         if key not in known:
-            made = legalize(builder, call)
-            known[key] = _pattern(made, tensors)
-            return made
+            result = legalize(builder, call)
+            known[key] = _pattern(result, tensors)
+            return result
         pattern = known[key]
         if pattern is None:
             return legalize(builder, call)
@@ -107,15 +107,15 @@ def _parts(name: str, call: relax.Call) -> tuple[StructuralKey, list[relax.Expr]
     return (StructuralKey(key), tensors) if len(set(variables)) == len(variables) else None
 
 
-def _pattern(made: relax.Expr, tensors: Sequence[relax.Expr]) -> tuple[relax.Call, list[int]] | None:
+def _pattern(result: relax.Expr, tensors: Sequence[relax.Expr]) -> tuple[relax.Call, list[int]] | None:
     """Return a legalized call, and the places of its operands among tensors. None if it reads anything else."""
-    if operator_name(made) != "relax.call_tir" or len(made.args) != 2:
+    if operator_name(result) != "relax.call_tir" or len(result.args) != 2:
         return None
     places: list[int] = []
-    for field in made.args[1].fields:
+    for field in result.args[1].fields:
         first = places[-1] + 1 if places else 0
         place = next((i for i in range(first, len(tensors)) if tensors[i].same_as(field)), None)
         if place is None:
             return None
         places.append(place)
-    return made, places
+    return result, places

@@ -55,11 +55,11 @@ def _elementwise(choices: Choices, builder: relax.BlockBuilder, call: relax.Call
     shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
     if shape is None or not is_static(shape) or "float" not in dtype or dtype != str(call.args[0].ty.dtype):
         return call
-    made = _sum(shape, call, choices) if operator_name(call) == SUM else _pool(shape, call, choices)
-    if made is None:
+    result = _sum(shape, call, choices) if operator_name(call) == SUM else _pool(shape, call, choices)
+    if result is None:
         return call
     hint = operator_name(call).rpartition(".")[2]
-    return builder.call_te(made, call.args[0], primfunc_name_hint=hint)
+    return builder.call_te(result, call.args[0], primfunc_name_hint=hint)
 
 
 def _sum(shape: Sequence[int], call: relax.Call, choices: Choices) -> Callable[[te.Tensor], te.Tensor] | None:

@@ -84,5 +84,5 @@ def scanned(x: te.Tensor, axis: int, exclusive: bool, kind: str, dtype: str) -> 
         taken = before < index[axis] if exclusive else before <= index[axis]
         return combine(tirx.Select(taken, x(*own).astype(wide), tirx.const(identity, wide)), before)
 
-    made = te.compute(x.shape, reduced, name=kind)
-    return made if wide == dtype else te.compute(x.shape, lambda *i: made(*i).astype(dtype), name="narrowed")
+    scan = te.compute(x.shape, reduced, name=kind)
+    return scan if wide == dtype else te.compute(x.shape, lambda *i: scan(*i).astype(dtype), name="narrowed")

@@ -64,14 +64,14 @@ def _rewritten(rewrites: bool, builder: relax.BlockBuilder, call: relax.Call) ->
     data = _permuted(builder, call.args[0], layouts[0], first)
     weight = _permuted(builder, call.args[1], layouts[1], kernel)
     if rewrites and _is_product(data, attrs):
-        made = _product(builder, data, weight, call)
+        result = _product(builder, data, weight, call)
     elif rewrites and isinstance(weight, tvm.ir.GenericConst) and _is_convolution(weight, attrs):
-        made = _convolution(name, data, weight, call)
+        result = _convolution(name, data, weight, call)
     elif layouts == (first, kernel, first):
         return call
     else:
-        made = _transposed(name, data, weight, attrs)
-    return made if layouts[2] == first else _permuted(builder, builder.emit(made), first, layouts[2])
+        result = _transposed(name, data, weight, attrs)
+    return result if layouts[2] == first else _permuted(builder, builder.emit(result), first, layouts[2])
 
 
 def _product(

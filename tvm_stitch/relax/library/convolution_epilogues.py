@@ -131,9 +131,9 @@ class ConvolutionEpilogues:
             plans |= finder.plans(func)
         if not plans:
             return mod
-        made = _Kernels(self.adding)
+        rewriter = _Kernels(self.adding)
         why = "a result is not read again"
-        rule = Rule(why, lambda match: made.computed(match, plans[match.var]), variables=plans)
+        rule = Rule(why, lambda match: rewriter.computed(match, plans[match.var]), variables=plans)
         return relax.transform.DeadCodeElimination()(apply_rules(mod, [rule]))
 
 
@@ -145,7 +145,7 @@ class _Finder:
     def plans(self, func: relax.Function) -> dict[relax.Var, Fused]:
         """Return the plan of each stitch op that convolution kernels compute, by the variable of its result."""
         readers = readers_of(func)
-        found: dict[relax.Var, Fused] = {}
+        planned: dict[relax.Var, Fused] = {}
         for block in func.body.blocks:
             if not isinstance(block, relax.DataflowBlock):
                 continue
@@ -154,14 +154,14 @@ class _Finder:
                 if not is_call_tir(binding.value):
                     continue
                 if binding.value.args[0] in self.kernels:
-                    made = Convolved(binding.value, self.kernels[binding.value.args[0]])
-                    if only_reader_inside(readers, binding.var) is not None and self.adding.can(made):
-                        convolved[binding.var] = made
+                    convolution = Convolved(binding.value, self.kernels[binding.value.args[0]])
+                    if only_reader_inside(readers, binding.var) is not None and self.adding.can(convolution):
+                        convolved[binding.var] = convolution
                     continue
                 fused = self._fused(binding.value, convolved)
                 if fused is not None:
-                    found[binding.var] = fused
-        return found
+                    planned[binding.var] = fused
+        return planned
 
     def _fused(self, call: relax.Call, convolved: dict[Any, Convolved]) -> Fused | None:
         """Return how convolution kernels compute all results of a stitch op, or None if they cannot."""
@@ -254,10 +254,10 @@ class _Kernels:
         inputs = [match.now(arg) for arg in call_args(call)[0]]
         types = [*types, convolved] if across_grid else types
         kernel = match.builder.add_func(func, name)
-        made = relax.call_tir(
+        results = relax.call_tir(
             kernel, relax.Tuple([*inputs, *operands]), types if len(types) > 1 else types[0]
         )
-        bound = match.emit(made)
+        bound = match.emit(results)
         if len(types) == 1:
             return [bound]
         return [match.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - across_grid)]

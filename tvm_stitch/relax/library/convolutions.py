@@ -117,8 +117,8 @@ class LibraryConvolutions(ComputePass):
             f"{library.CUDNN.title}: channels last, with {' and '.join(behind)}"
         )
         workspace = self.device.choices.convolution_workspace_bytes
-        made = library_call(args, numbers_of(call), words, match.before.ty.shape, dtype, workspace)
-        return relax.TupleGetItem(match.emit(made), 0)
+        result = library_call(args, numbers_of(call), words, match.before.ty.shape, dtype, workspace)
+        return relax.TupleGetItem(match.emit(result), 0)
 
 
 def is_convolution(value: relax.Expr) -> bool:
@@ -201,18 +201,18 @@ class _Rewriter:
         called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype), workspace)
         return relax.TupleGetItem(self.builder.emit(called), 0)
 
-    def _gradient(self, found: WeightGradient, words: list[str]) -> relax.Expr | None:
+    def _gradient(self, gradient: WeightGradient, words: list[str]) -> relax.Expr | None:
         """Return a weight's gradient in the convolution's own order, transposed."""
-        dtype = str(found.data.ty.dtype)
-        args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
+        dtype = str(gradient.data.ty.dtype)
+        args, words = [gradient.data, gradient.gradient], [*words, WEIGHT_GRADIENT]
         choices = self.owner.device.choices
         workspace = choices.convolution_workspace_bytes
-        if found.is_transformed:
+        if gradient.is_transformed:
             workspace = max(workspace, int(choices.transformed_times * sum(map(bytes_of, args))))
-        made = library_call(args, found.numbers, words, found.shape, dtype, workspace)
-        called = self.builder.emit(made)
-        made = self.builder.emit(relax.TupleGetItem(called, 0))
-        return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
+        result = library_call(args, gradient.numbers, words, gradient.shape, dtype, workspace)
+        called = self.builder.emit(result)
+        result = self.builder.emit(relax.TupleGetItem(called, 0))
+        return relax.op.permute_dims(result, [1, 0, *range(2, len(gradient.shape))])
 
     def _with_channels(self, call: relax.Call) -> list[relax.Expr]:
         """Return data and weight, channels last, with at least as many channels as cuDNN needs to be fast."""

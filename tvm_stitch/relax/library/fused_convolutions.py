@@ -57,16 +57,16 @@ def fused_convolutions(
     if not convolutions:
         return {}
     reader = _Reader(values, readers_of(func))
-    found: dict[relax.Var, FusedConvolution] = {}
+    followed: dict[relax.Var, FusedConvolution] = {}
     taken: set[relax.Var] = set()
     for var in convolutions:
         for fused in [way for way in reader.ways(var) if way.end not in taken][-1:]:
-            found[fused.end] = fused
+            followed[fused.end] = fused
             taken.update(fused.members)
-    added = {fused.residual for fused in found.values()}
+    added = {fused.residual for fused in followed.values()}
     return {
         end: fused
-        for end, fused in found.items()
+        for end, fused in followed.items()
         if fused.relu or fused.residual is not None or end in added or reader.feeds_convolutions(end)
     }
 

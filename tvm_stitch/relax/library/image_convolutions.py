@@ -65,10 +65,10 @@ def own_convolution(call: relax.Call, gradient: WeightGradient | None, choices: 
     """
     if gradient is not None:
         return _gradient(gradient)
-    found = _transposed(call) if operator_name(call) in SPATIAL else _convolution(call)
-    if not found.is_constant and found.convolution.products < choices.packed_multiplications:
+    convolution = _transposed(call) if operator_name(call) in SPATIAL else _convolution(call)
+    if not convolution.is_constant and convolution.convolution.products < choices.packed_multiplications:
         raise Refusal("packing its weight takes too large a part of the time")
-    return found
+    return convolution
 
 
 def check_kernel(call: relax.Call) -> None:
@@ -133,13 +133,13 @@ def _transposed(call: relax.Call) -> OwnConvolution:
     return OwnConvolution(convolution, data, weight, True, True, tuple(shape), "transposed")
 
 
-def _gradient(found: WeightGradient) -> OwnConvolution:
+def _gradient(gradient: WeightGradient) -> OwnConvolution:
     """Return the convolution that computes a weight's gradient, with images and channels of its result exchanged."""
-    inputs, channels, *extents = _static(found.data)
-    _, outputs, *window = _static(found.gradient)
+    inputs, channels, *extents = _static(gradient.data)
+    _, outputs, *window = _static(gradient.gradient)
     spatial = len(window)
     strides, padding, dilation = (
-        found.numbers[at : at + spatial] for at in range(1, 1 + 3 * spatial, spatial)
+        gradient.numbers[at : at + spatial] for at in range(1, 1 + 3 * spatial, spatial)
     )
     convolution = ImageConvolution(
         channels,
@@ -147,15 +147,17 @@ def _gradient(found: WeightGradient) -> OwnConvolution:
         inputs,
         outputs,
         _two(extents, 1),
-        _two(found.kernel, 1),
+        _two(gradient.kernel, 1),
         _two(window, 1),
         _two(dilation, 1),
         _two(padding, 0),
         _two(strides, 1),
         exchanged=True,
     )
-    shape = channels, outputs, *found.kernel
-    return OwnConvolution(convolution, found.data, found.gradient, True, False, shape, "a weight's gradient")
+    shape = channels, outputs, *gradient.kernel
+    return OwnConvolution(
+        convolution, gradient.data, gradient.gradient, True, False, shape, "a weight's gradient"
+    )
 
 
 def _two(numbers: Sequence[Any], one: int) -> tuple[int, int]:

@@ -38,7 +38,7 @@ def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
 def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
     """Return the order in which each operand is to lie in memory, by the variable of its permutation."""
     values, readers = dict(relax.analysis.get_var2val(func).items()), readers_of(func)
-    found: dict[relax.Var, list[int]] = {}
+    permuted: dict[relax.Var, list[int]] = {}
     for call in values.values():
         if not is_product(call):
             continue
@@ -50,8 +50,8 @@ def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
                 var = read
             order = _kept(values.get(var)) if only_reader_inside(readers, var) is not None else None
             if order is not None:
-                found[var] = order
-    return found
+                permuted[var] = order
+    return permuted
 
 
 def _read(value: relax.Expr) -> relax.Expr | None:

@@ -57,13 +57,13 @@ class JoinedProducts:
         plans: dict[relax.Var, tuple[list[Member], int]] = {}
         for _, func in own_functions(mod):
             plans |= planned(func)
-        made: dict[int, relax.Var] = {}  # by group of members
+        joined_results: dict[int, relax.Var] = {}  # by group of members
 
         def part(match: Match) -> relax.Expr:
             members, index = plans[match.var]
-            if id(members) not in made:
-                made[id(members)] = _joined(match, members)
-            return relax.TupleGetItem(made[id(members)], index)
+            if id(members) not in joined_results:
+                joined_results[id(members)] = _joined(match, members)
+            return relax.TupleGetItem(joined_results[id(members)], index)
 
         return apply_rules(mod, [Rule("one product is larger", part, variables=plans, leaves_unused=True)])
 
@@ -126,13 +126,13 @@ def _joined(match: Match, members: list[Member]) -> relax.Var:
     """Emit one matmul for all members, and split it into their slices."""
     first = members[0].call
     weight = _constant(np.concatenate([m.weight.value.numpy() for m in members], 1), members[0].weight)
-    made = relax.op.matmul(match.now(first.args[0]), weight, out_dtype=str(first.ty.dtype))
+    result = relax.op.matmul(match.now(first.args[0]), weight, out_dtype=str(first.ty.dtype))
     if any(member.bias is not None for member in members):
-        made = relax.op.add(match.emit(made), _constant(_biases(members), first))
-    made = match.emit(made, joined(str(member.result.name) for member in members))
+        result = relax.op.add(match.emit(result), _constant(_biases(members), first))
+    result = match.emit(result, joined(str(member.result.name) for member in members))
     widths = [int((shape_of(member.weight) or ())[1]) for member in members]
     cuts = list(itertools.accumulate(widths[:-1]))
-    return match.emit(relax.op.split(made, cuts, axis=len(first.ty.shape.values) - 1))
+    return match.emit(relax.op.split(result, cuts, axis=len(first.ty.shape.values) - 1))
 
 
 def _constant(array: np.ndarray, like: relax.Expr) -> relax.Expr:

@@ -60,8 +60,8 @@ class LibraryMatmuls(ComputePass):
         def called(match: Match) -> relax.Expr:
             plan = plans[match.var]
             operands = [v for v in (plan.left, plan.right, plan.bias, plan.residual) if v is not None]
-            made = library_call(plan, [match.now(v) for v in operands], match.before.ty, self)
-            return relax.TupleGetItem(match.emit(made), 0)
+            result = library_call(plan, [match.now(v) for v in operands], match.before.ty, self)
+            return relax.TupleGetItem(match.emit(result), 0)
 
         return apply_rules(mod, [Rule("a library is faster", called, variables=plans, leaves_unused=True)])
 
@@ -76,10 +76,10 @@ class LibraryMatmuls(ComputePass):
                 raise Refusal("its few rows wait for the weight, so a stitch op may take it")
             check_dtypes(self.target, call)
 
-        found = planned(func, check, refused, self.config.epilogues, scheduled)
-        for plan in found.values():  # by the name of the call's result, which a report finds
+        plans = planned(func, check, refused, self.config.epilogues, scheduled)
+        for plan in plans.values():  # by the name of the call's result, which a report finds
             self.computed[f"matmul {plan.result.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
-        return found
+        return plans
 
 
 def check_dtypes(target: tvm.target.Target, call: relax.Call) -> None:
@@ -118,10 +118,12 @@ def library_call(
 
 def described(plan: Planned) -> str:
     """Return a matmul's sizes, how its sides lie, and what is computed with it, in words."""
-    found = plan.layout
-    batch = "" if is_number(found.batch, 1) else f"{text_of(found.batch)} of "
-    words = [f"{batch}{' x '.join(text_of(e) for e in (found.rows, found.columns, found.reduction))}"]
-    words += ["result by columns"] if found.swapped else []
-    words += [f"{side} side transposed" for side in ("left", "right") if getattr(found, f"{side}_transposed")]
+    layout = plan.layout
+    batch = "" if is_number(layout.batch, 1) else f"{text_of(layout.batch)} of "
+    words = [f"{batch}{' x '.join(text_of(e) for e in (layout.rows, layout.columns, layout.reduction))}"]
+    words += ["result by columns"] if layout.swapped else []
+    words += [
+        f"{side} side transposed" for side in ("left", "right") if getattr(layout, f"{side}_transposed")
+    ]
     words += [f"with {' and '.join(plan.words)}"] if plan.words else []
     return ", ".join(words)

@@ -51,18 +51,18 @@ class OwnConvolutions(ComputePass):
         if not asked or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
         rewriter = _Rewriter(self, mod)
-        made = with_bound_calls(
+        rewritten_module = with_bound_calls(
             mod, LAYOUTS, rewriter.replaced, why="our kernel is faster for exact float32 than a library"
         )
-        return relax.transform.DeadCodeElimination()(made) if rewriter.kernels else mod
+        return relax.transform.DeadCodeElimination()(rewritten_module) if rewriter.kernels else mod
 
 
-def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
+def described(plan: ConvolutionPlan, convolution: OwnConvolution) -> str:
     """Return a plan in words."""
     tile = plan.tile
     words = [f"our kernel: tiles of {tile.rows} channels x {tile.positions} positions"]
     words += [f"{plan.splits} splits"] if plan.splits > 1 else []
-    words += [found.title] if found.title else []
+    words += [convolution.title] if convolution.title else []
     return ", ".join(words)
 
 
@@ -107,19 +107,25 @@ class _Rewriter:
             gradient = self._gradient(builder, call, var)
             if gradient is not None and gradient.is_transformed and self._has_library():
                 raise Refusal("the library's transforms take half the time")
-            found = own_convolution(call, gradient, self.device.choices)
-            plan = convolution_plan(found.convolution, self.device)
+            convolution = own_convolution(call, gradient, self.device.choices)
+            plan = convolution_plan(convolution.convolution, self.device)
         except Refusal:
             return call  # the library's pass records why it, or TVM, computes the call
-        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, found)
-        of = kernel_of(found.convolution, plan, len(found.shape) - 2)
+        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, convolution)
+        of = kernel_of(convolution.convolution, plan, len(convolution.shape) - 2)
         if of not in self.kernels:
             func = cuda_convolution(of, self.device.choices).with_attr(CONVOLUTION_ATTR, of.numbers())
             self.kernels[of] = builder.add_func(func, "convolution")
-        weight = self._constant(found, plan) if found.is_constant else packed(builder, found, plan)
-        out = relax.TensorType([plan.splits, *found.shape] if plan.splits > 1 else found.shape, "float32")
-        made = relax.call_tir(self.kernels[of], relax.Tuple([found.data, weight]), out)
-        return made if plan.splits == 1 else builder.call_te(added_up, builder.emit(made))
+        weight = (
+            self._constant(convolution, plan)
+            if convolution.is_constant
+            else packed(builder, convolution, plan)
+        )
+        out = relax.TensorType(
+            [plan.splits, *convolution.shape] if plan.splits > 1 else convolution.shape, "float32"
+        )
+        result = relax.call_tir(self.kernels[of], relax.Tuple([convolution.data, weight]), out)
+        return result if plan.splits == 1 else builder.call_te(added_up, builder.emit(result))
 
     def _has_library(self) -> bool:
         config = self.owner.config
@@ -133,10 +139,10 @@ class _Rewriter:
             return None
         return self.gradients.found(builder, call, var)
 
-    def _constant(self, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
+    def _constant(self, convolution: OwnConvolution, plan: ConvolutionPlan) -> Any:
         """Return the weight in the kernel's layout: one constant for all convolutions that share it."""
-        key = found.weight, plan, found.convolution.groups
+        key = convolution.weight, plan, convolution.convolution.groups
         if key not in self.weights:
-            weight = found.weight.value.numpy()
-            self.weights[key] = relax.const(packed_weight(weight, found.convolution, plan))
+            weight = convolution.weight.value.numpy()
+            self.weights[key] = relax.const(packed_weight(weight, convolution.convolution, plan))
         return self.weights[key]

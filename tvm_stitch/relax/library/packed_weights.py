@@ -12,14 +12,14 @@ from ...compute.cuda.convolution_plan import DEPTH, ConvolutionPlan
 from .image_convolutions import OwnConvolution
 
 
-def packed(builder: relax.BlockBuilder, found: OwnConvolution, plan: ConvolutionPlan) -> relax.Expr:
+def packed(builder: relax.BlockBuilder, convolution: OwnConvolution, plan: ConvolutionPlan) -> relax.Expr:
     """Emit the weight of a convolution in the kernel's layout. ``packed_weight`` does the same for constants."""
-    c, taps = found.convolution, math.prod(found.convolution.window)
-    channels = (c.inputs, c.outputs) if found.inputs_first else (c.outputs, c.inputs)
-    parts = builder.emit(R.reshape(found.weight, [c.groups, *channels, taps]))
-    if found.flipped and taps > 1:
+    c, taps = convolution.convolution, math.prod(convolution.convolution.window)
+    channels = (c.inputs, c.outputs) if convolution.inputs_first else (c.outputs, c.inputs)
+    parts = builder.emit(R.reshape(convolution.weight, [c.groups, *channels, taps]))
+    if convolution.flipped and taps > 1:
         parts = builder.emit(R.flip(parts, 3))
-    inputs, outputs = (1, 2) if found.inputs_first else (2, 1)
+    inputs, outputs = (1, 2) if convolution.inputs_first else (2, 1)
     order = [0, inputs, 3, outputs] if plan.gathered else [0, 3, inputs, outputs]
     runs, reduction = (1, c.inputs * taps) if plan.gathered else (taps, c.inputs)
     ordered = builder.emit(R.permute_dims(parts, order))

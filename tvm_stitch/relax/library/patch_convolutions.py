@@ -172,15 +172,15 @@ def _product(
     of_window = [first_axis + 2 * i + 1 for i in range(count)]
     order = [0, *of_position, *of_window, 1 + 2 * count] if last else [0, *of_position, 1, *of_window]
     reduction = p.channels * math.prod(p.window)
-    made = emit(R.permute_dims(emit(R.reshape(data, shape)), order))
-    made = emit(R.reshape(made, [product([p.images, *p.positions]), reduction]))
+    result = emit(R.permute_dims(emit(R.reshape(data, shape)), order))
+    result = emit(R.reshape(result, [product([p.images, *p.positions]), reduction]))
     if isinstance(weight, tvm.ir.GenericConst):
         right = relax.const(_packed(weight.value.numpy(), last), str(weight.ty.dtype))
     else:
         right = emit(R.permute_dims(emit(R.reshape(weight, [p.results, reduction])), [1, 0]))
-    made = emit(R.matmul(made, right, out_dtype=str(call.ty.dtype)), name)
-    made = emit(R.reshape(made, [p.images, *p.positions, p.results]))
-    return R.permute_dims(made, [0, 1 + count, *range(1, 1 + count)])
+    result = emit(R.matmul(result, right, out_dtype=str(call.ty.dtype)), name)
+    result = emit(R.reshape(result, [p.images, *p.positions, p.results]))
+    return R.permute_dims(result, [0, 1 + count, *range(1, 1 + count)])
 
 
 def _packed(weight: np.ndarray, last: bool) -> np.ndarray:

@@ -182,8 +182,8 @@ def _phased(builder: relax.BlockBuilder, call: relax.Call, choices: Choices) -> 
         raise Refusal("its phases are of many sizes")
     results = call.ty.shape.values[0], int(result[1])
     combinations = itertools.product(*(axis.runs() for axis in axes))
-    made = _joined(builder, [_of_runs(builder, call, array, axes, runs) for runs in combinations], axes)
-    return _in_positions(builder, made, axes, *results)
+    joined = _joined(builder, [_of_runs(builder, call, array, axes, runs) for runs in combinations], axes)
+    return _in_positions(builder, joined, axes, *results)
 
 
 def _of_runs(
@@ -196,7 +196,7 @@ def _of_runs(
     shape = [images, channels, *phases, *(axis.positions for axis in axes)]
     if not all(run.window for run in runs):
         return builder.emit(R.zeros(shape, call.ty.dtype))
-    made = builder.emit(
+    result = builder.emit(
         CONVOLUTIONS[call.op.name](
             call.args[0],
             relax.const(phased_weight(weight, axes, runs, int(attrs.groups)), str(call.args[1].ty.dtype)),
@@ -213,8 +213,8 @@ def _of_runs(
         begins = [runs[i].dropped for i in dropping]
         ends = [runs[i].dropped + axes[i].positions for i in dropping]
         at = [2 + i for i in dropping]
-        made = builder.emit(R.strided_slice(made, at, begins, ends, assume_inbound=True))
-    return builder.emit(R.reshape(made, shape))
+        result = builder.emit(R.strided_slice(result, at, begins, ends, assume_inbound=True))
+    return builder.emit(R.reshape(result, shape))
 
 
 def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axes: list[Axis]) -> relax.Expr:
@@ -228,17 +228,17 @@ def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axes: list[Axi
 
 
 def _in_positions(
-    builder: relax.BlockBuilder, made: relax.Expr, axes: list[Axis], images: Any, channels: int
+    builder: relax.BlockBuilder, result: relax.Expr, axes: list[Axis], images: Any, channels: int
 ) -> relax.Expr:
     """Return the phases' results in their positions."""
     emit, count = builder.emit, len(axes)
     order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]
     whole = [images, channels, *(axis.positions * axis.stride for axis in axes)]
-    made = R.reshape(emit(R.permute_dims(made, order)), whole)
+    result = R.reshape(emit(R.permute_dims(result, order)), whole)
     if all(axis.first == 0 and axis.length == n for axis, n in zip(axes, whole[2:])):
-        return made
+        return result
     return R.strided_slice(
-        emit(made),
+        emit(result),
         list(range(2, 2 + count)),
         [axis.first for axis in axes],
         [axis.first + axis.length for axis in axes],

@@ -114,11 +114,11 @@ class _Planner:
             except Exception as err:
                 reraise_fatal(err)
                 refused(str(var.name), error_text(err))
-        made = self._all_grown(epilogues)
-        self.residuals = {p.residual for p in made if isinstance(p.residual, relax.Var)}
+        plans = self._all_grown(epilogues)
+        self.residuals = {p.residual for p in plans if isinstance(p.residual, relax.Var)}
         if self.residuals:  # they are written anyway, so a matmul that makes one may compute its epilogue
-            made = self._all_grown(epilogues)
-        return {p.result: p for p in made}
+            plans = self._all_grown(epilogues)
+        return {p.result: p for p in plans}
 
     def _all_grown(self, epilogues: bool) -> list[Planned]:
         self.claimed = set()

@@ -65,7 +65,11 @@ class WeightGradients:
 
     @cached_property
     def _readers(self) -> Readers:
-        return {var: found for _, func in own_functions(self._mod) for var, found in readers_of(func).items()}
+        return {
+            var: bindings
+            for _, func in own_functions(self._mod)
+            for var, bindings in readers_of(func).items()
+        }
 
     def found(self, builder: relax.BlockBuilder, call: relax.Call, var: relax.Var) -> WeightGradient | None:
         """Return the gradient that a convolution bound to ``var`` computes, as :func:`weight_gradient`."""
@@ -119,11 +123,11 @@ def _extents(value: relax.Expr) -> tuple[int, ...]:
 
 def _exchanged(operand: relax.Expr, definition: Definition) -> relax.Expr | None:
     """Return the value whose first two axes an operand exchanges, or None if it is no such permutation."""
-    made = definition(operand)
+    transposed = definition(operand)
     rank = len(shape_of(operand) or ())
-    if made is None or operator_name(made) != "relax.permute_dims":
+    if transposed is None or operator_name(transposed) != "relax.permute_dims":
         return None
-    return made.args[0] if permutation(made, rank) == [1, 0, *range(2, rank)] else None
+    return transposed.args[0] if permutation(transposed, rank) == [1, 0, *range(2, rank)] else None
 
 
 def cut_of(readers: list[relax.Binding]) -> tuple[int, ...] | None:
@@ -134,8 +138,8 @@ def cut_of(readers: list[relax.Binding]) -> tuple[int, ...] | None:
     if len(readers) != 1 or readers[0] is None or operator_name(readers[0].value) != "relax.strided_slice":
         return None
     call = readers[0].value
-    given, found = shape_of(call.args[0]), shape_of(call)
-    if given is None or found is None or not is_static((*given, *found)):
+    given, results = shape_of(call.args[0]), shape_of(call)
+    if given is None or results is None or not is_static((*given, *results)):
         return None
     axes, begin, end, *strides = (integers_of(argument) for argument in call.args[1:])
     if axes is None or begin is None or end is None or any(begin) or any(axis < 2 for axis in axes):
@@ -144,4 +148,4 @@ def cut_of(readers: list[relax.Binding]) -> tuple[int, ...] | None:
         return None
     if any(step is None or set(step) != {1} for step in strides):
         return None
-    return tuple(int(extent) for extent in found[2:])
+    return tuple(int(extent) for extent in results[2:])

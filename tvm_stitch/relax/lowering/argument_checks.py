@@ -69,8 +69,8 @@ def _argument(
 ) -> T.int32:
     # LLVM does not inline the function that it gets for a scope.
     with T.attr({"compute_scope": "tvm_stitch_argument_compute_"}):
-        found = T.decl_buffer((1,), "int32", data=result)
-        found[0] = 1
+        outcome = T.decl_buffer((1,), "int32", data=result)
+        outcome[0] = 1
         kind: T.let[T.int32] = T.tvm_struct_get(args, at, 13, "int32")
         if kind != 70 and kind != 7 and kind != 4:  # a tensor, or a pointer to a DLTensor, typed or not
             return 0
@@ -124,7 +124,7 @@ def _argument(
         data: T.let[T.handle] = T.tvm_struct_get(tensor, 0, 1, T.handle().ty)
         if size[0] != T.int64(0) and T.isnullptr(data):
             return 0
-        found[0] = 0
+        outcome[0] = 0
     return 0
 
 
@@ -202,7 +202,7 @@ class _Checks:
     def _of(self, body: tirx.Stmt) -> tirx.Stmt:
         name = compat.kind(body)
         if name == "SeqStmt":
-            return tirx.SeqStmt([made for step in compat.elements(body.seq) for made in self._step(step)])
+            return tirx.SeqStmt([part for step in compat.elements(body.seq) for part in self._step(step)])
         if name == "AttrStmt" and body.attr_key != SCOPE:
             return tirx.AttrStmt(body.node, body.attr_key, body.value, self._of(body.body))
         return body
@@ -262,7 +262,7 @@ def _without_branch(step: tirx.Stmt) -> tirx.Stmt:
 
 def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
     """Return the statements around a kernel's body."""
-    found: list[Any] = []
+    statements: list[Any] = []
     left = [body]
     while left:
         step = left.pop()
@@ -272,8 +272,8 @@ def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
         elif name == "AttrStmt" and step.attr_key != SCOPE:
             left.append(step.body)
         else:
-            found.append(step)
-    return found
+            statements.append(step)
+    return statements
 
 
 def _asked(step: tirx.Stmt) -> _Asked | None:
@@ -332,6 +332,6 @@ def _constants(condition: Any) -> tuple[int, ...]:
         a, b = _constants(condition.a), _constants(condition.b)
         return (*a, *b) if a and b else ()
     if name == "EQ":
-        found = [n for n in map(compat.int_value, (condition.a, condition.b)) if n is not None]
-        return tuple(found) if len(found) == 1 else ()
+        numbers = [n for n in map(compat.int_value, (condition.a, condition.b)) if n is not None]
+        return tuple(numbers) if len(numbers) == 1 else ()
     return ()

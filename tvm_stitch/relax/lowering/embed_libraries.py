@@ -44,12 +44,12 @@ def called_by_name(mod: tvm.IRModule) -> set[str]:
 
     The functions are in TVM's registry or in imported modules.
     """
-    found: set[str] = set()
+    names: set[str] = set()
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.ExternFunc):
-            found.add(str(expr.global_symbol))
+            names.add(str(expr.global_symbol))
 
     for _, func in own_functions(mod):
         relax.analysis.post_order_visit(func, visit)
-    return found
+    return names

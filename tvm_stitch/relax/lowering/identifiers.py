@@ -49,10 +49,10 @@ class FunctionNames:
 
         functions = {}
         for gvar, func in mod.functions_items():
-            made = tvm_ffi.structural_map(func, (tvm.ir.GlobalVar, change), order="post")
-            if gvar in renamed and made.attrs is not None and GLOBAL in made.attrs:
-                made = made.with_attr(GLOBAL, renamed[gvar].name_hint)
-            functions[change(gvar)] = made
+            renamed_func = tvm_ffi.structural_map(func, (tvm.ir.GlobalVar, change), order="post")
+            if gvar in renamed and renamed_func.attrs is not None and GLOBAL in renamed_func.attrs:
+                renamed_func = renamed_func.with_attr(GLOBAL, renamed[gvar].name_hint)
+            functions[change(gvar)] = renamed_func
         return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
@@ -99,9 +99,9 @@ def check_identifiers(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _names(func: Any) -> list[str]:
     """Return the names of a function's variables and buffers."""
-    found = [str(var.name) for var in func.params]
-    tvm_ffi.structural_walk(func.body, (tvm.ir.Var, lambda var: found.append(str(var.name))))
-    return found
+    names = [str(var.name) for var in func.params]
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Var, lambda var: names.append(str(var.name))))
+    return names
 
 
 def _is_text(func: Any) -> bool:

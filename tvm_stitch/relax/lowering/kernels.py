@@ -87,12 +87,12 @@ def lowering() -> tuple[Any, Any, Any]:
         for needless, part in parts.items():
             # A module's only function becomes its entry. A function of several must not.
             with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
-                found = default(tvm.IRModule(part, attrs=mod.attrs))
-            made = dict(found.functions_items())
-            if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
+                lowered = default(tvm.IRModule(part, attrs=mod.attrs))
+            functions = dict(lowered.functions_items())
+            if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in functions):
                 # Two device functions have the same name. TVM renames them only within one module.
                 return _finished(default(mod))
-            done |= made
+            done |= functions
         return _finished(tvm.IRModule(done, attrs=mod.attrs))
 
     return lower, host, device
@@ -132,18 +132,18 @@ def _is_flat(func: tirx.PrimFunc) -> bool:
     """
     if "global_symbol" not in func.attrs:
         return False
-    found: list[Any] = []
+    shaped: list[Any] = []
     called: list[Any] = []
     tvm_ffi.structural_walk(
         func.body,
         [
-            (tvm.ir.TensorLoad, lambda load: found.append(load.source)),
-            (tirx.BufferStore, lambda store: found.append(store.buffer)),
+            (tvm.ir.TensorLoad, lambda load: shaped.append(load.source)),
+            (tirx.BufferStore, lambda store: shaped.append(store.buffer)),
             (tvm.ir.GlobalVar, called.append),
         ],
     )
     return not called and all(
-        len(buffer.shape) == 1 and not compat.buffer_dtype(buffer).startswith("bool") for buffer in found
+        len(buffer.shape) == 1 and not compat.buffer_dtype(buffer).startswith("bool") for buffer in shaped
     )
 
 

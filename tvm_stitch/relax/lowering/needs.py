@@ -33,20 +33,20 @@ def needs(lowered: tvm.IRModule, target: tvm.target.Target) -> list[dict[str, st
         target: the target of the model.
     """
     how = _TVM.format(version=tvm.__version__)
-    found = [("libtvm_runtime", "runs the model", how)]
+    needed = [("libtvm_runtime", "runs the model", how)]
     names = called_by_name(lowered) | _called_in_kernels(lowered)
     if any(name.startswith(EXTRA_PREFIX) for name in names):
-        found.append(("libtvm_runtime_extra", "has functions that the model calls", how))
+        needed.append(("libtvm_runtime_extra", "has functions that the model calls", how))
     if target.kind.name == "cuda":
-        found.append(("libtvm_runtime_cuda", "launches kernels", how))
-        found.append(
+        needed.append(("libtvm_runtime_cuda", "launches kernels", how))
+        needed.append(
             ("CUDA", "drives the device", "NVIDIA's driver, and libcudart: pip install nvidia-cuda-runtime")
         )
-        found.append((PYTHON, "compiles kernels when they are first launched", f"{how}; {COMPILER}"))
+        needed.append((PYTHON, "compiles kernels when they are first launched", f"{how}; {COMPILER}"))
     for each in library.LIBRARIES:
         if each.function in names:
-            found.append((each.title, f"computes {each.computes}", each.how_to_get_it))
-    return [dict(zip(("name", "what", "how"), entry)) for entry in found]
+            needed.append((each.title, f"computes {each.computes}", each.how_to_get_it))
+    return [dict(zip(("name", "what", "how"), entry)) for entry in needed]
 
 
 def without_python(needed: Sequence[dict[str, str]]) -> list[dict[str, str]]:

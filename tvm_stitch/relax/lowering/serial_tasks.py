@@ -45,9 +45,9 @@ class SerialTasks:
         names = {gvar.name_hint for gvar in mod.functions}
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and is_scheduled(func):
-                made = _Branches(func, gvar.name_hint, names)
-                if made.tasks:
-                    done |= {gvar: made.result, **made.tasks}
+                branches = _Branches(func, gvar.name_hint, names)
+                if branches.tasks:
+                    done |= {gvar: branches.result, **branches.tasks}
         if not done:
             return mod
         mod = mod.clone()
@@ -139,7 +139,7 @@ def _without_memory(body: tirx.Stmt) -> tuple[list[Any] | None, Any]:
     TVM asks the runtime only in functions with a global symbol. The first result is None if the size of a buffer
     follows from values that the task computes.
     """
-    found: list[Any] = []
+    allocations: list[Any] = []
 
     def change(step: Any) -> Any:
         extents = [compat.int_value(extent) for extent in step.buffer.shape]
@@ -149,15 +149,15 @@ def _without_memory(body: tirx.Stmt) -> tuple[list[Any] | None, Any]:
             and prod(known) * item_bytes(compat.buffer_dtype(step.buffer)) < STACK_BYTES
         ):
             return step
-        found.append(step.buffer)
+        allocations.append(step.buffer)
         return tirx.Evaluate(compat.const(0, "int32"))
 
     rest = tvm_ffi.structural_map(body, (tirx.AllocBuffer, change), order="post")
     given = undefined_vars(body)
-    sized = [var for buffer in found for extent in buffer.shape for var in undefined_vars(extent)]
+    sized = [var for buffer in allocations for extent in buffer.shape for var in undefined_vars(extent)]
     if any(not any(var.same_as(each) for each in given) for var in sized):
         return None, body
-    return found, rest
+    return allocations, rest
 
 
 def _with_loop(loop: Any, kind: Any, body: Any, memory: Sequence[Any]) -> Any:

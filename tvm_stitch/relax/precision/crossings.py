@@ -34,12 +34,12 @@ def _crossing(func: relax.Function) -> frozenset[relax.Var]:
     levels = _Levels()
     levels.visit_expr(func)
     readers = readers_of(func)
-    found = []
+    crossing = []
     for var, level in levels.of.items():
         behind = [levels.behind(reader) for reader in readers.get(var, ())]
         if level and max(behind, default=0) > level and not _is_result(var, readers):
-            found.append(var)
-    return frozenset(found)
+            crossing.append(var)
+    return frozenset(crossing)
 
 
 def _is_result(var: relax.Var, readers: Readers) -> bool:

@@ -101,14 +101,14 @@ class _HalfCalls(relax.PyExprMutator):
         self.gone: set[Any] = set()  # variables visible only in dataflow blocks and branches that have ended
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        made = super().visit_dataflow_block_(block)
-        self.gone |= {each.var for each in made.bindings if isinstance(each.var, relax.DataflowVar)}
-        return made
+        rewritten = super().visit_dataflow_block_(block)
+        self.gone |= {each.var for each in rewritten.bindings if isinstance(each.var, relax.DataflowVar)}
+        return rewritten
 
     def visit_seq_expr_(self, seq: relax.SeqExpr) -> relax.SeqExpr:
-        made = super().visit_seq_expr_(seq)
-        self.gone |= {each.var for block in made.blocks for each in block.bindings}
-        return made
+        rewritten = super().visit_seq_expr_(seq)
+        self.gone |= {each.var for block in rewritten.blocks for each in block.bindings}
+        return rewritten
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
@@ -120,12 +120,14 @@ class _HalfCalls(relax.PyExprMutator):
             return call
         if name in PRODUCTS:
             return self._wide(self._product(call, name))
-        made = self._following(call) if _follows(call) else None
-        if made is None:
+        following = self._following(call) if _follows(call) else None
+        if following is None:
             return call
-        if isinstance(made.ty, relax.TensorType):
-            return self._wide(made)
-        return relax.Tuple([self._wide(relax.TupleGetItem(made, i)) for i in range(len(made.ty.fields))])
+        if isinstance(following.ty, relax.TensorType):
+            return self._wide(following)
+        return relax.Tuple(
+            [self._wide(relax.TupleGetItem(following, i)) for i in range(len(following.ty.fields))]
+        )
 
     def _product(self, call: relax.Call, name: str) -> relax.Expr | None:
         if name.startswith("relax.nn.attention"):
@@ -139,9 +141,9 @@ class _HalfCalls(relax.PyExprMutator):
         half = [self._half_operand(arg) for arg in call.args]
         if any(each is None for each in half) or not any(map(_has_var, half)):
             return None
-        made = self.builder_.emit(relax.Call(call.op, half, call.attrs, call.ty_args))
-        types = made.ty.fields if isinstance(made.ty, relax.TupleType) else [made.ty]
-        return made if all(str(ty.dtype) == self.dtype for ty in types) else None
+        result = self.builder_.emit(relax.Call(call.op, half, call.attrs, call.ty_args))
+        types = result.ty.fields if isinstance(result.ty, relax.TupleType) else [result.ty]
+        return result if all(str(ty.dtype) == self.dtype for ty in types) else None
 
     def _half_operand(self, value: relax.Expr) -> relax.Expr | None:
         """Return an operand that is half without a cast at run time, or that is not a float32, or else None."""
@@ -152,23 +154,25 @@ class _HalfCalls(relax.PyExprMutator):
 
     def _known_half(self, value: relax.Expr) -> relax.Expr | None:
         """Return the half value that a float32 value was cast from or to, or None if none is visible here."""
-        found = self._half_of(value)
-        return None if found in self.gone else found
+        half = self._half_of(value)
+        return None if half in self.gone else half
 
     def _half_of(self, value: relax.Expr) -> relax.Expr | None:
         if isinstance(value, tvm.ir.GenericConst):
             return self._half_constant(value.value.numpy())
         if isinstance(value, relax.TupleGetItem):
-            made = self.lookup_binding(value.tuple_value)
-            return self._half_of(made.fields[value.index]) if isinstance(made, relax.Tuple) else None
+            definition = self.lookup_binding(value.tuple_value)
+            return (
+                self._half_of(definition.fields[value.index]) if isinstance(definition, relax.Tuple) else None
+            )
         if not isinstance(value, relax.Var):
             return None
         if value in self.halves:
             return self.halves[value]
-        made = self.lookup_binding(value)
-        if operator_name(made) == "relax.astype":
-            return made.args[0] if str(made.args[0].ty.dtype) == self.dtype else None
-        return self._half_of(made) if isinstance(made, (relax.Var, relax.TupleGetItem)) else None
+        definition = self.lookup_binding(value)
+        if operator_name(definition) == "relax.astype":
+            return definition.args[0] if str(definition.args[0].ty.dtype) == self.dtype else None
+        return self._half_of(definition) if isinstance(definition, (relax.Var, relax.TupleGetItem)) else None
 
     def _half_constant(self, array: np.ndarray) -> relax.Expr | None:
         """Return a constant in the half type, or None.
@@ -190,14 +194,14 @@ class _HalfCalls(relax.PyExprMutator):
         known = self._known_half(value)
         if known is not None:
             return known
-        made = self.builder_.emit(R.astype(value, self.dtype))
+        half = self.builder_.emit(R.astype(value, self.dtype))
         if isinstance(value, relax.Var):
-            self.halves[value] = made
-        return made
+            self.halves[value] = half
+        return half
 
     def _wide(self, value: relax.Expr) -> relax.Expr:
-        made = value if isinstance(value, relax.Var) else self.builder_.emit(value)
-        return made if str(made.ty.dtype) == "float32" else R.astype(made, "float32")
+        wide = value if isinstance(value, relax.Var) else self.builder_.emit(value)
+        return wide if str(wide.ty.dtype) == "float32" else R.astype(wide, "float32")
 
 
 def _is_float32(ty: relax.Type) -> bool:

@@ -69,10 +69,10 @@ def _rounded(is_computed: Callable[[relax.Call], bool], match: Match) -> relax.E
         call = match.values.get(value)
     if call is None or not _is_convolution_of(call, dtype):
         return None
-    made = match.builder.normalize(with_results_of(call, map(match.now, call.args), dtype))
-    if not is_computed(made):
+    rounded = match.builder.normalize(with_results_of(call, map(match.now, call.args), dtype))
+    if not is_computed(rounded):
         return None
-    return made if bias is None else R.add(match.emit(made), bias)
+    return rounded if bias is None else R.add(match.emit(rounded), bias)
 
 
 def _is_convolution_of(value: Any, dtype: str) -> bool:

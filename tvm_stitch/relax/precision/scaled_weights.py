@@ -42,18 +42,18 @@ class ScaledWeight:
 
 def with_scaled_weights(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a float32 module whose batch norms behind convolutions are biases. All constants must be known."""
-    found: dict[relax.Var, ScaledWeight] = {}
+    weights: dict[relax.Var, ScaledWeight] = {}
     for _, func in own_functions(mod):
         values = dict(relax.analysis.get_var2val(func).items())
         readers = readers_of(func)
         for var, call in values.items():
             if operator_name(call) == "relax.nn.batch_norm":
                 scaled = _scaled(call, values, readers)
-                found |= {} if scaled is None else {var: scaled}
-    if not found:
+                weights |= {} if scaled is None else {var: scaled}
+    if not weights:
         return mod
     why = "a weight that is scaled before it becomes half is rounded once"
-    rule = Rule(why, lambda match: _biased(match, found[match.var]), variables=found, leaves_unused=True)
+    rule = Rule(why, lambda match: _biased(match, weights[match.var]), variables=weights, leaves_unused=True)
     passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(passes)(apply_rules(mod, [rule]))
 
@@ -74,19 +74,19 @@ def _scaled(norm: relax.Call, values: Mapping[Any, Any], readers: Readers) -> Sc
         scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
         shift = (beta if norm.attrs.center else 0.0) - mean * scale
         outputs = [-1 if axis == "O" else 1 for axis in str(attrs.kernel_layout)]
-        made = (array * scale.reshape(outputs)).astype("float32")
-    if not (np.isfinite(made).all() and np.isfinite(shift).all()):
+        product = (array * scale.reshape(outputs)).astype("float32")
+    if not (np.isfinite(product).all() and np.isfinite(shift).all()):
         return None
     channels = [-1 if axis == "C" else 1 for axis in layout]
-    return ScaledWeight(convolution, made, shift.astype("float32").reshape(channels), tuple(constants[2:]))
+    return ScaledWeight(convolution, product, shift.astype("float32").reshape(channels), tuple(constants[2:]))
 
 
 def _biased(match: Match, scaled: ScaledWeight) -> relax.Expr:
     """Return the results of a norm: the convolution with the scaled weight and the shift, mean and variance."""
     call = scaled.convolution
     weight = relax.const(scaled.weight, "float32")
-    made = match.emit(relax.Call(call.op, [match.now(call.args[0]), weight], call.attrs, call.ty_args))
-    result = match.emit(relax.op.add(made, relax.const(scaled.shift, "float32")))
+    convolution = match.emit(relax.Call(call.op, [match.now(call.args[0]), weight], call.attrs, call.ty_args))
+    result = match.emit(relax.op.add(convolution, relax.const(scaled.shift, "float32")))
     return relax.Tuple([result, *scaled.statistics])
 
 

@@ -53,10 +53,10 @@ def is_served(call: relax.Expr) -> bool:
     types = [getattr(value.ty, "dtype", None) for value in (call.args[0], call)]
     if not all(types) or any(shape_of(arg) is None for arg in call.args):
         return False
-    source, made = map(str, types)
+    source, result = map(str, types)
     if name == QUANTIZE:
-        return source in FLOATS and made in NARROW
-    return source in (*NARROW, "int32") and made in FLOATS
+        return source in FLOATS and result in NARROW
+    return source in (*NARROW, "int32") and result in FLOATS
 
 
 def is_per_tensor(call: relax.Expr) -> bool:

@@ -156,12 +156,12 @@ class _Integers:
                 return None
             return _Weight(first.integers - second.integers, None)
         if operator_name(call) == "relax.permute_dims":
-            found = self._weight(call.args[0])
-            if found is None:
+            weight = self._weight(call.args[0])
+            if weight is None:
                 return None
-            order = permutation(call, found.integers.ndim)
-            permuted = None if found.scale is None else found.scale.transpose(order)
-            return _Weight(found.integers.transpose(order), permuted)
+            order = permutation(call, weight.integers.ndim)
+            permuted = None if weight.scale is None else weight.scale.transpose(order)
+            return _Weight(weight.integers.transpose(order), permuted)
         return None
 
     def _factors(self, call: relax.Call) -> tuple[_Data, _Weight] | None:
@@ -190,10 +190,10 @@ class _Integers:
 
     # -- products -------------------------------------------------------------------------------------------------
     def _product(self, call: relax.Call) -> relax.Expr | None:
-        found = self._factors(call)
-        if found is None:
+        factors = self._factors(call)
+        if factors is None:
             return None
-        data, weight = found
+        data, weight = factors
         if weight.integers.ndim != 2:
             raise Refusal("its right side is not a matrix")
         if weight.scale is not None and weight.scale.shape[0] != 1:
@@ -218,10 +218,10 @@ class _Integers:
         return self._scaled(sums, data, weight.scale.reshape(-1))
 
     def _convolution(self, call: relax.Call) -> relax.Expr | None:
-        found = self._factors(call)
-        if found is None:
+        factors = self._factors(call)
+        if factors is None:
             return None
-        data, weight = found
+        data, weight = factors
         attrs, spatial = call.attrs, len(call.attrs.strides)
         layout, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
         if len(layout) != spatial + 2 or str(attrs.out_layout) not in ("", layout):
@@ -244,7 +244,7 @@ class _Integers:
             value = float(array_of(zero).reshape(()))
             x = self._emit(R.nn.pad(x, [width for pair in widths for width in pair], pad_value=value))
             padding = [0] * len(padding)
-        made = CONVOLUTIONS[call.op.name](
+        result = CONVOLUTIONS[call.op.name](
             x,
             relax.const(np.ascontiguousarray(split.bytes)),
             strides=list(attrs.strides),
@@ -255,8 +255,8 @@ class _Integers:
             kernel_layout=kernel,
             out_dtype="int32",
         )
-        sums = self._emit(made)
-        if not suits_templates(made if made.ty is not None else self.match.definition(sums), False):
+        sums = self._emit(result)
+        if not suits_templates(result if result.ty is not None else self.match.definition(sums), False):
             raise Refusal("its images are of symbolic size")
 
         def along_channels(values: np.ndarray) -> np.ndarray:
@@ -334,6 +334,6 @@ def _split(integers: np.ndarray, reduction: tuple[int, ...]) -> _Split:
         raise Refusal(f"its sums of {count} products may not fit into an int32")
     fits = low.min() >= -SHIFT and high.max() < SHIFT
     rest = np.zeros_like(low) if fits else (high + low + 1) // 2
-    found = integers - rest
-    sums = found.sum(reduction, keepdims=True)
-    return _Split(found.astype("int8"), rest.astype("int32"), sums.astype("int32"))
+    quotient = integers - rest
+    sums = quotient.sum(reduction, keepdims=True)
+    return _Split(quotient.astype("int8"), rest.astype("int32"), sums.astype("int32"))

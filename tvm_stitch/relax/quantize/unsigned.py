@@ -58,7 +58,7 @@ def _chosen(func: relax.Function) -> set[relax.Var]:
 
 def _shifted(bindings: Iterable[relax.Binding], readers: Readers) -> set[relax.Var]:
     """Return the variables of a block that become unsigned: quantized tensors, and moved copies of them."""
-    found: dict[relax.Var, relax.Expr | None] = {}
+    sources: dict[relax.Var, relax.Expr | None] = {}
     for binding in bindings:
         value, name = binding.value, operator_name(binding.value)
         if (
@@ -67,13 +67,13 @@ def _shifted(bindings: Iterable[relax.Binding], readers: Readers) -> set[relax.V
         ):
             continue
         if name == QUANTIZE and is_served(value) and is_constant(value.args[2]):
-            found[binding.var] = None
-        elif name in MOVES and value.args[0] in found:
-            found[binding.var] = value.args[0]
-    kept = set(found)
+            sources[binding.var] = None
+        elif name in MOVES and value.args[0] in sources:
+            sources[binding.var] = value.args[0]
+    kept = set(sources)
     while True:
         stays = {var for var in kept if not all(_follows(r, var, kept) for r in readers.get(var, ()))}
-        stays |= {var for var in kept if found[var] is not None and found[var] not in kept}
+        stays |= {var for var in kept if sources[var] is not None and sources[var] not in kept}
         if not stays:
             return kept
         kept -= stays

@@ -57,15 +57,15 @@ def _stock(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[Totals | None,
         relax.transform.RewriteDataflowReshape(),  # TVM's next step lowers lone reshapes to views
     ]
     try:
-        made = exclusively(passes, "StockPipeline")(mod)
-        total, own = _counted(made, target)
+        lowered = exclusively(passes, "StockPipeline")(mod)
+        total, own = _counted(lowered, target)
     except Exception as err:  # any failure of TVM
         reraise_fatal(err)
         return None, ()
-    functions = {str(g.name_hint): f for g, f in made.functions_items()}
+    functions = {str(g.name_hint): f for g, f in lowered.functions_items()}
     device = device_model(target)
     calls = tuple(
-        _stock_call(call, functions.get(call.function), device) for call in kernel_calls(made).calls
+        _stock_call(call, functions.get(call.function), device) for call in kernel_calls(lowered).calls
     )
     compute = [call.bytes for call in calls if call.kind != "tvm"]
     return Totals(total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls
@@ -98,12 +98,12 @@ def _counted(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[int, int]:
 def _codes(lowered: tvm.IRModule, names: Iterable[str], target: tvm.target.Target) -> dict[str, Code]:
     """Return the sources of kernels: CUDA C of scheduled kernels for CUDA, else TIR."""
     functions = {str(g.name_hint): f for g, f in lowered.functions_items()}
-    found = {}
+    codes = {}
     for name in dict.fromkeys(names):
         func = functions.get(name)
         if isinstance(func, tirx.PrimFunc):
-            found[name] = _cuda(name, func, target) or Code("TIR", unmarked(func.script()))
-    return found
+            codes[name] = _cuda(name, func, target) or Code("TIR", unmarked(func.script()))
+    return codes
 
 
 def _cuda(name: str, func: tirx.PrimFunc, target: tvm.target.Target) -> Code | None:

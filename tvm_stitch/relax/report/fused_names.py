@@ -23,7 +23,7 @@ def ends_of(calls: Sequence[Call | None], flow: Flow) -> dict[int, int]:
         flow: the calls before TVM's fusion.
     """
     node_of = {v: i for i, node in enumerate(flow.nodes) for v in node.values if not is_fresh(v)}
-    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
     unknown: list[tuple[int, str, int]] = []  # kernels without a known name, with the last node before
     last = -1
     for k, call in enumerate(calls):
@@ -31,16 +31,16 @@ def ends_of(calls: Sequence[Call | None], flow: Flow) -> dict[int, int]:
             continue
         own = [node_of[v.name] for v in call.results if v.name in node_of]
         for node in own:
-            found[node] = k
+            ends[node] = k
         if own:
             last = max(last, *own)
         elif call.results:
             unknown.append((k, call.function, last))
     for k, function, after in unknown:
-        end = _next(flow, function, after, found)
+        end = _next(flow, function, after, ends)
         if end is not None:
-            found[end] = k
-    return found
+            ends[end] = k
+    return ends
 
 
 def _next(flow: Flow, function: str, after: int, taken: Mapping[int, int]) -> int | None:

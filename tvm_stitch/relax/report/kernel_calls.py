@@ -72,17 +72,17 @@ class Calls:
 
 def kernel_calls(mod: tvm.IRModule) -> Calls:
     """Return the kernel calls of a module whose operators are functions. Views, allocations and shapes do not count."""
-    found = Calls()
+    calls = Calls()
     for gvar, func in sorted(own_functions(mod), key=lambda pair: str(pair[0].name_hint)):
-        _Walk(mod, str(gvar.name_hint), found).visit(func)
-    return found
+        _Walk(mod, str(gvar.name_hint), calls).visit(func)
+    return calls
 
 
 class _Walk:
-    def __init__(self, mod: tvm.IRModule, caller: str, found: Calls):
-        self.caller, self.found = caller, found
+    def __init__(self, mod: tvm.IRModule, caller: str, calls: Calls):
+        self.caller, self.found = caller, calls
         self.functions = {str(g.name_hint): f for g, f in mod.functions_items()}
-        self.views = found.views.setdefault(caller, set())
+        self.views = calls.views.setdefault(caller, set())
         self.made: dict[Any, list[tuple[int, int]]] = {}  # by variable, the results it holds: call and number
         self.scratch: set[Any] = set()
         self.taken: dict[int, set[int]] = {}  # by call with several results, the numbers of those with a name
@@ -142,9 +142,9 @@ class _Walk:
         index, number = results[int(value.index)]
         self.made[var] = [(index, number)]
         self.taken.setdefault(index, set()).add(number)
-        made = self.found.calls[index].results
-        if made[number].name.endswith("]"):
-            made[number] = value_of(str(var.name), tensor_types(var.ty)[0])
+        of_call = self.found.calls[index].results
+        if of_call[number].name.endswith("]"):
+            of_call[number] = value_of(str(var.name), tensor_types(var.ty)[0])
 
     def _read(self, call: Call, operands: Iterable[relax.Expr]) -> None:
         for v in dict.fromkeys(operands):

@@ -97,12 +97,12 @@ def kernel_rounds(report: ModelReport, runners: Sequence[Runner], repeats: int) 
     """
     clock = clock_of(runners[0].device)
     expected = [len(report.kernels), len(report.stock_kernels)]
-    found: list[list[Calls]] = [[] for _ in runners]
+    rounds: list[list[Calls]] = [[] for _ in runners]
     for _ in range(repeats):
         for i, runner in enumerate(runners):
             runner.kernel_times(clock, expected[i])
-            found[i].append(runner.kernel_times(clock, expected[i]))
-    return found
+            rounds[i].append(runner.kernel_times(clock, expected[i]))
+    return rounds
 
 
 def with_times(
@@ -117,18 +117,18 @@ def with_times(
         measured_on: the device, and the number of calls.
     """
     stitched = _matched([k.function for k in report.kernels], rounds[0])
-    found = dataclasses.replace(
+    timed = dataclasses.replace(
         report,
         kernels=tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.kernels, stitched)),
         stitched=dataclasses.replace(report.stitched, measured=_spread(whole[0].seconds)),
         measured_on=measured_on,
     )
     if report.stock is None:
-        return found
+        return timed
     apart = _matched([k.function for k in report.stock_kernels], rounds[1])
     totals = dataclasses.replace(report.stock, measured=_spread(whole[1].seconds))
     each = tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.stock_kernels, apart))
-    return dataclasses.replace(found, stock=totals, stock_kernels=each)
+    return dataclasses.replace(timed, stock=totals, stock_kernels=each)
 
 
 def check_runs_here(target: tvm.target.Target) -> None:

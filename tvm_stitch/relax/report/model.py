@@ -58,31 +58,31 @@ def model_report(
         target: the target that the module is planned for.
         device: the model of the target's device.
     """
-    found = kernel_calls(lowered)
+    calls = kernel_calls(lowered)
     sources = sources[0], [Step(tuple(map(marked, s.values)), s.producers) for s in sources[1]]
-    steps = _Owned(found, sources, flows)
-    kinds = [_kind(call, plans, steps.flows_of[i]) for i, call in enumerate(found.calls)]
+    steps = _Owned(calls, sources, flows)
+    kinds = [_kind(call, plans, steps.flows_of[i]) for i, call in enumerate(calls.calls)]
     operators = tuple(
         SourceOperator(s.name, s.operator, s.source, s.shape, s.dtype, step.producers, own)
         for s, step, own in zip(*sources, steps.operators)
     )
-    members: list[list[int]] = [[] for _ in found.calls]
+    members: list[list[int]] = [[] for _ in calls.calls]
     for i, operator in enumerate(operators):
         for kernel in operator.kernels:
             members[kernel].append(i)
     notes = [
         _note(call, kind, steps.flows_of[i], computed, left, [operators[m] for m in members[i]])
-        for i, (call, kind) in enumerate(zip(found.calls, kinds))
+        for i, (call, kind) in enumerate(zip(calls.calls, kinds))
     ]
     kernels = tuple(
-        _kernel(call, kinds[i], members[i], plans, device, notes[i]) for i, call in enumerate(found.calls)
+        _kernel(call, kinds[i], members[i], plans, device, notes[i]) for i, call in enumerate(calls.calls)
     )
     report = ModelReport(
         target=target_words(target.kind.name, target.attrs),
         target_full=str(target),
         device=device.name,
         kernels=kernels,
-        edges=tuple(_edges(found.calls, kinds, steps)),
+        edges=tuple(_edges(calls.calls, kinds, steps)),
         operators=operators,
         repeats=find_repeats([(k.function, *(v.shape for v in k.results)) for k in kernels]),
         plans={name: asdict(plan) for name, plan in plans.items()},
@@ -107,12 +107,12 @@ class _Owned:
     are not one kernel. ``boundaries`` has all refusals.
     """
 
-    def __init__(self, found: Calls, sources: tuple[Sequence[Source], Sequence[Step]], flows: Sequence[Flow]):
-        self.flows_of: list[list[FlowNode]] = [[] for _ in found.calls]
+    def __init__(self, calls: Calls, sources: tuple[Sequence[Source], Sequence[Step]], flows: Sequence[Flow]):
+        self.flows_of: list[list[FlowNode]] = [[] for _ in calls.calls]
         self.refused: dict[tuple[int, int], list[Reason]] = {}
         self.boundaries: list[Reason] = []
-        callers = list(dict.fromkeys([*(s.function for s in sources[0]), *found.views]))
-        written = {caller: found.written(caller) for caller in callers}
+        callers = list(dict.fromkeys([*(s.function for s in sources[0]), *calls.views]))
+        written = {caller: calls.written(caller) for caller in callers}
         known = {
             caller: {part: {k} for v, k in written[caller].items() if not is_fresh(v) for part in parts(v)}
             for caller in callers
@@ -121,8 +121,8 @@ class _Owned:
             steps = [Step(node.values, node.producers) for node in flow.nodes]
             names = {v for step in steps for v in step.values}
             caller = max(callers, key=lambda c: len(names & known[c].keys()))
-            ends = ends_of(found.calls_of(caller), flow)
-            placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(found.views.get(caller, ())))
+            ends = ends_of(calls.calls_of(caller), flow)
+            placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(calls.views.get(caller, ())))
             self._assign(flow, placed)
             for step, kernels in zip(steps, placed):
                 for value in (part for v in step.values for part in parts(v)):
@@ -134,7 +134,7 @@ class _Owned:
             first = len(self.operators)
             steps = [Step(s.values, tuple(p - first for p in s.producers)) for s in own]
             sure = {i: known[caller][v] for i, s in enumerate(steps) for v in s.values if v in known[caller]}
-            self.operators += owners(steps, sure, frozenset(found.views.get(caller, ())))
+            self.operators += owners(steps, sure, frozenset(calls.views.get(caller, ())))
 
     def _assign(self, flow: Flow, placed: Sequence[tuple[int, ...]]) -> None:
         for node, kernels in zip(flow.nodes, placed):
@@ -225,14 +225,14 @@ def estimated(size: Bytes, device: DeviceModel) -> float | None:
 
 
 def _edges(calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned) -> list[KernelEdge]:
-    found = []
+    edges = []
     for consumer, call in enumerate(calls):
         for producer, values in call.producers.items():
             reasons = tuple(steps.refused.get((producer, consumer), ())) or _by_kind(
                 producer, consumer, calls, kinds, steps
             )
-            found.append(KernelEdge(producer, consumer, tuple(dict.fromkeys(values)), reasons))
-    return found
+            edges.append(KernelEdge(producer, consumer, tuple(dict.fromkeys(values)), reasons))
+    return edges
 
 
 def _by_kind(

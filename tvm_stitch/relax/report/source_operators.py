@@ -36,28 +36,30 @@ class Source:
 
 def source_operators(mod: tvm.IRModule) -> tuple[list[Source], list[Step]]:
     """Return the operators of a module's own functions in order, and the dependencies between them."""
-    found: list[Source] = []
+    operators: list[Source] = []
     steps: list[Step] = []
     for gvar, func in sorted(own_functions(mod), key=lambda pair: str(pair[0].name_hint)):
-        made: dict[Any, tuple[int, ...]] = {}
+        makers: dict[Any, tuple[int, ...]] = {}
         for binding in bindings_of(func.body):
             value, var = binding.value, binding.var
-            before = tuple(dict.fromkeys(i for v in operands_of(value) for i in made.get(v, ())))
+            before = tuple(dict.fromkeys(i for v in operands_of(value) for i in makers.get(v, ())))
             types = tensor_types(var.ty)
             if not isinstance(value, relax.Call) or not types or operator_name(value) in _NONE:
-                made[var] = before
+                makers[var] = before
                 if not isinstance(value, relax.Call) and len(before) == 1:
                     (i,) = before  # another name, or one result of several
                     steps[i] = Step((*steps[i].values, str(var.name)), steps[i].producers)
                 continue
             told = value_of(str(var.name), types[0])
-            made[var] = (len(found),)
+            makers[var] = (len(operators),)
             steps.append(Step((told.name,), before))
-            found.append(
+            operators.append(
                 Source(str(gvar.name_hint), told.name, _operator(value), _span(value), told.shape, told.dtype)
             )
-    names = inherited([s.source for s in found], steps)
-    return [Source(s.function, s.name, s.operator, n, s.shape, s.dtype) for s, n in zip(found, names)], steps
+    names = inherited([s.source for s in operators], steps)
+    return [
+        Source(s.function, s.name, s.operator, n, s.shape, s.dtype) for s, n in zip(operators, names)
+    ], steps
 
 
 def _operator(call: relax.Call) -> str:

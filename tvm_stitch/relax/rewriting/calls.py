@@ -58,7 +58,7 @@ def with_bound_calls(
     """
 
     def replaced(match: Match) -> relax.Expr | None:
-        made = rewrite(match.builder, match.value, match.var)
-        return None if made.same_as(match.value) else made
+        value = rewrite(match.builder, match.value, match.var)
+        return None if value.same_as(match.value) else value
 
     return apply_rules(mod, [Rule(why, replaced, operators, when=when)])

@@ -50,7 +50,7 @@ def _read(func: relax.Function) -> Contents:
     by_operator: dict[object, list[relax.Expr]] = {}
     for value in relax.analysis.get_var2val(func).values():
         by_operator.setdefault(getattr(value, "op", None), []).append(value)
-    found: dict[str, list[relax.Expr]] = {}
+    calls: dict[str, list[relax.Expr]] = {}
     for operator, values in by_operator.items():
-        found.setdefault(str(getattr(operator, "name", "")), []).extend(values)
-    return found
+        calls.setdefault(str(getattr(operator, "name", "")), []).extend(values)
+    return calls

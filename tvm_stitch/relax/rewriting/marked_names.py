@@ -52,17 +52,17 @@ def with_marked_names(mod: tvm.IRModule) -> tvm.IRModule:
 
 def unmarked(data: _Data) -> _Data:
     """Return a text, or data that holds texts, without the marks."""
-    found: Any = data
+    plain: Any = data
     if isinstance(data, str):
-        found = data.replace(MARK, "")
+        plain = data.replace(MARK, "")
     elif isinstance(data, dict):
-        found = {unmarked(key): unmarked(value) for key, value in data.items()}
+        plain = {unmarked(key): unmarked(value) for key, value in data.items()}
     elif isinstance(data, (list, tuple)):
-        found = type(data)(unmarked(value) for value in data)
+        plain = type(data)(unmarked(value) for value in data)
     elif dataclasses.is_dataclass(data) and not isinstance(data, type):
         fields = {f.name: unmarked(getattr(data, f.name)) for f in dataclasses.fields(data)}
-        found = dataclasses.replace(data, **fields)
-    return found
+        plain = dataclasses.replace(data, **fields)
+    return plain
 
 
 @mutator

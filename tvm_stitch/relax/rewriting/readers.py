@@ -13,15 +13,15 @@ Readers = dict[relax.Var, list[relax.Binding]]
 
 def readers_of(func: relax.Function) -> Readers:
     """Return the readers of the variables of a function."""
-    found = _Readers()
-    found.visit_expr(func)
-    return found.readers
+    readers = _Readers()
+    readers.visit_expr(func)
+    return readers.readers
 
 
 def only_reader(readers: Readers, var: relax.Expr) -> relax.Binding | None:
     """Return the binding that alone reads a variable, once. None if several do, or the variable is a result."""
-    found = readers.get(var, ())
-    return found[0] if len(found) == 1 else None
+    bindings = readers.get(var, ())
+    return bindings[0] if len(bindings) == 1 else None
 
 
 def only_reader_inside(readers: Readers, var: relax.Expr) -> relax.Binding | None:

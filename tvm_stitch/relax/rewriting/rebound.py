@@ -9,6 +9,6 @@ from tvm import relax
 def rebound(mutator: relax.PyExprMutator, var: relax.Var, value: relax.Expr) -> relax.Var:
     """Bind a new variable in the place of ``var``, as a result of the block if ``var`` is one, and return it."""
     emit = mutator.builder_.emit if isinstance(var, relax.DataflowVar) else mutator.builder_.emit_output
-    made = emit(value, var.name)
-    mutator.set_var_remap(var, made)
-    return made
+    result = emit(value, var.name)
+    mutator.set_var_remap(var, result)
+    return result

@@ -87,10 +87,10 @@ class Match:
 
     def finds(self, pattern: DFPattern) -> bool:
         """Return True if the value matches a pattern, and the pattern's parts can be read at the value's position."""
-        found = pattern.extract_matched_expr(self.before, self.values)
-        if found is None:
+        matched = pattern.extract_matched_expr(self.before, self.values)
+        if matched is None:
             return False
-        self.found, parts = found, list(found.values())
+        self.found, parts = matched, list(matched.values())
         operands = [arg for part in parts if isinstance(part, relax.Call) for arg in part.args]
         inner = [arg for arg in operands if any(part.same_as(self.values.get(arg)) for part in parts)]
         return all(definition(self.values, arg) is not None for arg in inner)
@@ -207,13 +207,13 @@ class _Rewriter(PyExprMutator):
         """Rewrite a function of the module."""
         self.func, self.applied, self.inlined = func, [], False
         self._forget("values", "readers")
-        made = self.visit_expr(func)
+        rewritten = self.visit_expr(func)
         if not self.applied and not self.inlined:
             return
         self.changed = True
         if any(rule.leaves_unused for rule in self.applied):
-            made = relax.analysis.remove_all_unused(made)
-        self.builder_.update_func(gvar, made)
+            rewritten = relax.analysis.remove_all_unused(rewritten)
+        self.builder_.update_func(gvar, rewritten)
 
     @cached_property
     def values(self) -> Mapping[relax.Var, relax.Expr]:
@@ -241,9 +241,9 @@ class _Rewriter(PyExprMutator):
     def _in_block(self, block: relax.BindingBlock, visit: Callable[[Any], Any]) -> relax.BindingBlock:
         outer, self.block = self.block, block
         self.notes, self.results = {}, set()
-        made = visit(block)
+        rewritten = visit(block)
         self.block = outer
-        return made
+        return rewritten
 
     def _forget(self, *names: str) -> None:
         for name in names:
@@ -278,10 +278,10 @@ class _Rewriter(PyExprMutator):
         for rule in rules:
             if rule.pattern is not None and not match.finds(rule.pattern):
                 continue
-            made = rule.rewrite(match)
-            if made is not None:
+            replacement = rule.rewrite(match)
+            if replacement is not None:
                 self.applied.append(rule)
-                return made
+                return replacement
         return match.value
 
 
@@ -298,9 +298,9 @@ class _Naming(_Rewriter):
             super().visit_var_binding_(binding)
             return
         self.var, self.bound = var, value
-        made = rebound(self, var, self.visit_expr(value))
+        bound = rebound(self, var, self.visit_expr(value))
         if not isinstance(var, relax.DataflowVar):
-            self.results.add(made)
+            self.results.add(bound)
 
 
 @mutator

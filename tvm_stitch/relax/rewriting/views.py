@@ -80,13 +80,13 @@ def permuted_constant(value: relax.Expr, values: Mapping[relax.Var, relax.Expr])
         value: a constant, or a variable.
         values: what variables are bound to.
     """
-    made: Any = values.get(value) if isinstance(value, relax.Var) else value
-    if isinstance(made, tvm.ir.GenericConst):
-        return np.asarray(made.value.numpy())
-    if operator_name(made) != "relax.permute_dims":
+    defined: Any = values.get(value) if isinstance(value, relax.Var) else value
+    if isinstance(defined, tvm.ir.GenericConst):
+        return np.asarray(defined.value.numpy())
+    if operator_name(defined) != "relax.permute_dims":
         return None
-    before = permuted_constant(made.args[0], values)
-    return None if before is None else before.transpose(permutation(made, before.ndim))
+    before = permuted_constant(defined.args[0], values)
+    return None if before is None else before.transpose(permutation(defined, before.ndim))
 
 
 def whole(value: relax.Expr | None, extents: Sequence[Extent]) -> View:
@@ -222,8 +222,8 @@ def integers_of(value: relax.Expr) -> list[int] | None:
     if not isinstance(value, (relax.Tuple, relax.ShapeExpr)):
         return None
     fields = value.fields if isinstance(value, relax.Tuple) else value.values
-    found = [as_extent(getattr(field, "value", field)) for field in fields]
-    return found if found and is_static(found) else None
+    numbers = [as_extent(getattr(field, "value", field)) for field in fields]
+    return numbers if numbers and is_static(numbers) else None
 
 
 _OTHERS: dict[str, Callable[[Any, View, tuple[Extent, ...]], View | None]] = {

@@ -57,14 +57,16 @@ class ComputeTemplates(ComputePass):
         products = {}
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
-                found = self._product(gvar.name_hint, func)
-                if found is not None:
-                    products[gvar] = found
+                product = self._product(gvar.name_hint, func)
+                if product is not None:
+                    products[gvar] = product
         if not products:
             return mod
         kernels = _Kernels(mod, products, self)
-        made = apply_rules(mod, [Rule("a template is faster", kernels.call, ("relax.call_tir",))])
-        return tvm.transform.Sequential([relax.transform.DeadCodeElimination(), LiftWorkspace()])(made)
+        rewritten_module = apply_rules(mod, [Rule("a template is faster", kernels.call, ("relax.call_tir",))])
+        return tvm.transform.Sequential([relax.transform.DeadCodeElimination(), LiftWorkspace()])(
+            rewritten_module
+        )
 
     def _product(self, name: str, func: tirx.PrimFunc) -> Anchored | None:
         contracts = any(word in name for word in CONTRACTIONS)
@@ -73,12 +75,12 @@ class ComputeTemplates(ComputePass):
             contracts = any(op.contraction for op in graph.operators)
             if not contracts:
                 return None
-            found = anchored(graph)
-            if not found.is_served:
+            product = anchored(graph)
+            if not product.is_served:
                 raise Refusal("only float32, half types, and bytes added up in int32 have a template")
-            if found.kind in self.config.of_tvm:
+            if product.kind in self.config.of_tvm:
                 raise Refusal(ASKED)
-            return found
+            return product
         except Exception as err:
             reraise_fatal(err)
             if contracts:
@@ -104,14 +106,14 @@ class _Kernels:
         if call.args[0] not in self.products:
             return None
         gvar = call.args[0]
-        found = self.products[gvar]
-        product = found.product
+        anchor = self.products[gvar]
+        product = anchor.product
         args = list(call.args[1].fields)
-        position = [p.same_as(found.weight.buffer) for p in self.mod[gvar].params].index(True)
+        position = [p.same_as(anchor.weight.buffer) for p in self.mod[gvar].params].index(True)
         weight = args[position]
         is_constant = isinstance(weight, tvm.ir.GenericConst)
         in_calls = isinstance(product, Convolution) and self.owner.config.packed_arguments
-        packs = found.takes_packed and (is_constant or in_calls)
+        packs = anchor.takes_packed and (is_constant or in_calls)
         tiles = self._tiles(gvar, packs and is_constant)
         kernel = self._kernel(match.builder, gvar, packs, tiles)
         if kernel is None:
@@ -139,9 +141,9 @@ class _Kernels:
         """Return a constant in panels. All products that share the constant share the result."""
         key = weight.value, layout(product), tiles.columns, tiles.group, tiles.at_once
         if key not in self.weights:
-            made = packed(product, weight.value.numpy(), tiles.columns, tiles.group, tiles.at_once)
+            panels = packed(product, weight.value.numpy(), tiles.columns, tiles.group, tiles.at_once)
             dtype = tiles.packed_dtype(str(weight.ty.dtype))
-            self.weights[key] = relax.const(made if str(made.dtype) == dtype else made.astype(dtype))
+            self.weights[key] = relax.const(panels if str(panels.dtype) == dtype else panels.astype(dtype))
         return self.weights[key]
 
     def _packed_in_call(
@@ -151,43 +153,43 @@ class _Kernels:
         if not isinstance(weight, relax.Var):
             raise Refusal("the weight of the convolution is no variable")
         key = layout(product), tiles.columns
-        made: dict[Hashable, relax.Var] = match.notes.setdefault(weight, {})
-        if key not in made:
+        panels: dict[Hashable, relax.Var] = match.notes.setdefault(weight, {})
+        if key not in panels:
             func = emit_packing(product, tiles, self.device.choices)
             kernel = match.builder.add_func(func, "packed_weight")
             out = relax.TensorType(packed_shape(product, tiles.columns), str(weight.ty.dtype))
-            made[key] = match.emit(relax.call_tir(kernel, [weight], out), "packed")
+            panels[key] = match.emit(relax.call_tir(kernel, [weight], out), "packed")
         self.owner.computed[name] = f"{template_note(tiles, True)} in each call"
-        return made[key]
+        return panels[key]
 
     def _kernel(
         self, builder: relax.BlockBuilder, gvar: tvm.ir.GlobalVar, packs: bool, tiles: Tiles
     ) -> tvm.ir.GlobalVar | None:
         key = gvar, packs, tiles.instruction is None
         if key not in self.kernels:
-            made = self._made(gvar, packs, tiles)
+            function = self._made(gvar, packs, tiles)
             name = f"{gvar.name_hint}_tiled"
-            self.kernels[key] = None if made is None else builder.add_func(made, name)
+            self.kernels[key] = None if function is None else builder.add_func(function, name)
         return self.kernels[key]
 
     def _made(self, gvar: tvm.ir.GlobalVar, packs: bool, tiles: Tiles) -> tirx.PrimFunc | None:
         func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
-        found, buffer = self.products[gvar], None
+        product, buffer = self.products[gvar], None
         try:
             if packs:
-                shape = packed_shape(found.product, tiles.columns, tiles.group, tiles.at_once)
-                dtype = tiles.packed_dtype(found.weight.dtype)
-                buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
-            elif isinstance(found.product, Convolution):
-                if found.takes_packed:
+                shape = packed_shape(product.product, tiles.columns, tiles.group, tiles.at_once)
+                dtype = tiles.packed_dtype(product.weight.dtype)
+                buffer = tirx.decl_buffer(shape, dtype, f"{product.weight.name}_packed")
+            elif isinstance(product.product, Convolution):
+                if product.takes_packed:
                     raise Refusal("the weight of the convolution is not a constant: bind it to the module")
                 raise Refusal("the operators behind the convolution read its weight too")
-            made = emit_anchored(func, found, tiles, buffer, self.device, owner.config)
+            emitted = emit_anchored(func, product, tiles, buffer, self.device, owner.config)
             if owner.check:
-                lowered(made, owner.target)
+                lowered(emitted, owner.target)
         except Exception as err:
             reraise_fatal(err)
             owner.computed[name] = f"TVM: {error_text(err)}"
             return None
         owner.computed[name] = template_note(tiles, packs)
-        return made.without_attr("global_symbol")
+        return emitted.without_attr("global_symbol")

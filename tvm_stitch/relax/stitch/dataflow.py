@@ -18,7 +18,7 @@ from ...graph.reader import Unreadable, read
 from ...graph.rewrite.constants import with_numbers
 from ...repairs.prim_funcs import is_scheduled
 from ...report.flow import Flow, FlowNode, RefusedEdge
-from ...scope.identify import Identified
+from ...scope.identified import Identified
 from ...scope.node import Node, NodeKind, Value, kind_of, specialize
 from ...support.failures import reason_of
 from ..rewriting.extents import is_unusual
@@ -71,16 +71,16 @@ class GraphReader:
         Raises:
             Unreadable: with the reason.
         """
-        found = self._found(gvar)
-        if isinstance(found, str):
-            raise Unreadable(found)
-        if len(found.symbols) != len(scalars):
+        graph = self._found(gvar)
+        if isinstance(graph, str):
+            raise Unreadable(graph)
+        if len(graph.symbols) != len(scalars):
             raise Unreadable("the function takes scalar arguments")
         if gvar in self.static:
-            return found
-        values: dict[Any, Any] = dict(zip(found.symbols, scalars))
+            return graph
+        values: dict[Any, Any] = dict(zip(graph.symbols, scalars))
         types = [arg.ty for arg in args]
-        for t, ty in zip([*found.inputs[: len(args)], *found.outputs], [*types, *results]):
+        for t, ty in zip([*graph.inputs[: len(args)], *graph.outputs], [*types, *results]):
             shape = getattr(ty, "shape", None)
             if shape is None:
                 raise Unreadable("an argument's shape is unknown")
@@ -91,11 +91,11 @@ class GraphReader:
                     raise Unreadable(
                         f"its arguments and results say that {formal} is {values[formal]} and {actual}"
                     )
-        for t in found.tensors():
+        for t in graph.tensors():
             unknown = [v for s in t.shape if not isinstance(s, int) for v in free_vars(s) if v not in values]
             if unknown:  # it may be another number in another call
                 raise Unreadable(f"no argument or result says what {unknown[0]} is")
-        return specialize(found, values)
+        return specialize(graph, values)
 
     def is_static(self, gvar: Any) -> bool:
         """Return whether all shapes of a readable function are numbers."""
@@ -126,9 +126,9 @@ class GraphReader:
 
     def _found(self, gvar: Any) -> StitchGraph | str:
         if gvar not in self.cache:
-            found = self.cache[gvar] = self._read(self.mod[gvar], gvar.name_hint)
-            if isinstance(found, StitchGraph) and all(
-                isinstance(s, int) for t in found.tensors() for s in t.shape
+            result = self.cache[gvar] = self._read(self.mod[gvar], gvar.name_hint)
+            if isinstance(result, StitchGraph) and all(
+                isinstance(s, int) for t in result.tensors() for s in t.shape
             ):
                 self.static.add(gvar)
         return self.cache[gvar]
@@ -162,9 +162,9 @@ def view_block(block: relax.BindingBlock, reader: GraphReader) -> BlockView:
         if sizes:
             node.sizes = [each for each in relax.analysis.free_symbolic_vars(value) if each in sizes]
         if isinstance(binding, relax.MatchCast):
-            found = relax.analysis.definable_tir_vars_in_type(binding.ty)
-            node.defines = [each for each in found if each not in sizes]
-            sizes.update(found)
+            symbols = relax.analysis.definable_tir_vars_in_type(binding.ty)
+            node.defines = [each for each in symbols if each not in sizes]
+            sizes.update(symbols)
         view.nodes.append(node)
         view.numbers[node] = _inlined(node)
         if _is_packed(value) or getattr(value, "tuple_value", None) in packed:
@@ -195,33 +195,33 @@ def _inlined(node: Node) -> dict[int, Any]:
         return {}
     tensors = node.graph.inputs
     numbers = {i: number_in(v, tensors[i]) for i, v in enumerate(node.inputs)}
-    found = {i: number for i, number in numbers.items() if number is not None}
-    if found:
-        node.inputs = [v for i, v in enumerate(node.inputs) if i not in found]
-        node.graph = with_numbers(node.graph, {tensors[i]: number for i, number in found.items()})
-    return found
+    inlined = {i: number for i, number in numbers.items() if number is not None}
+    if inlined:
+        node.inputs = [v for i, v in enumerate(node.inputs) if i not in inlined]
+        node.graph = with_numbers(node.graph, {tensors[i]: number for i, number in inlined.items()})
+    return inlined
 
 
 def _splittable(block: relax.BindingBlock) -> set[relax.Var]:
     """Return the variables of calls with several results that are read one result at a time, under one name each."""
-    found: set[Any] = set()
+    splittable: set[Any] = set()
     named: set[Any] = set()
     for binding in block.bindings:
         if is_call_tir(binding.value) and len(result_types(binding.value)) > 1:
             if type(binding.var).__name__ == "DataflowVar":
-                found.add(binding.var)
-    if not found:
-        return found
+                splittable.add(binding.var)
+    if not splittable:
+        return splittable
     for binding in block.bindings:
         if type(binding.value).__name__ == "TupleGetItem":
             result = (binding.value.tuple_value, int(binding.value.index))
             if result in named:
-                found.discard(result[0])
+                splittable.discard(result[0])
             named.add(result)
             continue
         for v in relax.analysis.free_vars(binding.value):
-            found.discard(v)
-    return found
+            splittable.discard(v)
+    return splittable
 
 
 def is_call_tir(value: relax.Expr) -> bool:
@@ -288,21 +288,21 @@ def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -
     return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")
 
 
-def flow_of(view: BlockView, found: Identified) -> Flow:
+def flow_of(view: BlockView, identified: Identified) -> Flow:
     """Return the calls of a block and the edges on which kernels end, without objects of TVM."""
-    made = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
+    makers = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
     nodes = tuple(
         FlowNode(
             tuple(_name_of(view.named(v)) for v in node.outputs),
             node.name,
             node.kind.value,
             node.reason,
-            tuple(dict.fromkeys(made[v] for v in node.inputs if v in made)),
+            tuple(dict.fromkeys(makers[v] for v in node.inputs if v in makers)),
         )
         for node in view.nodes
     )
-    refusals = tuple(RefusedEdge(*b.edge, b.reason) for b in found.boundaries)
-    return Flow(nodes, refusals, dict(found.left))
+    refusals = tuple(RefusedEdge(*b.edge, b.reason) for b in identified.boundaries)
+    return Flow(nodes, refusals, dict(identified.left))
 
 
 def _name_of(value: relax.Var | tuple[relax.Var, int]) -> str:

@@ -180,10 +180,10 @@ def workspace_types(
 
 def _symbols(params: Sequence[tuple[Any, Any]], given: Sequence[Any]) -> dict[Any, Any]:
     """Return the caller's values of the variables in a function's shapes."""
-    found: dict[Any, Any] = {}
+    symbols: dict[Any, Any] = {}
     for (param, buffer), value in zip(params, given):
         if buffer is None:
-            found[param] = value
+            symbols[param] = value
             continue
         ty = value if isinstance(value, relax.TensorType) else value.ty
         shape = getattr(ty, "shape", None)
@@ -191,8 +191,8 @@ def _symbols(params: Sequence[tuple[Any, Any]], given: Sequence[Any]) -> dict[An
             continue
         for formal, actual in zip(buffer.shape, shape):
             if compat.kind(formal) in ("Var", "SizeVar"):
-                found.setdefault(formal, actual)
-    return found
+                symbols.setdefault(formal, actual)
+    return symbols
 
 
 def _int64(extent: Any) -> Any:

@@ -68,18 +68,18 @@ def _number(value: relax.Expr) -> Expr | None:
 
 def _computes(op: Operator, tensor: Tensor, kinds: Collection[str]) -> bool:
     """Return True if an operator applies one of ``kinds`` to an element of a tensor. Indices do not count."""
-    found = False
+    computes = False
 
     def reads(e: Expr) -> bool:
-        nonlocal found
+        nonlocal computes
         if compat.is_load(e):
             return op.operand[compat.load_buffer(e)] is tensor
         of_operands = [reads(operand) for operand in compat.operands(e)]
-        found |= any(of_operands) and compat.kind(e) in kinds
+        computes |= any(of_operands) and compat.kind(e) in kinds
         return any(of_operands)
 
     reads(op.value)
-    return found
+    return computes
 
 
 def with_numbers(func: tirx.PrimFunc, numbers: Mapping[Buffer, Expr]) -> tirx.PrimFunc:

@@ -63,15 +63,15 @@ class ScheduleStitchOps:
             check()
             try:
                 plan = choose_plan(read(func, name), device, self.config)
-                made = emit(func, plan)
+                kernel = emit(func, plan)
                 if self.check:
-                    self._check(made)
+                    self._check(kernel)
             except Exception as err:  # a fault of this package or of TVM must not cost a working model
                 raise_where_strict(err, name, self.config.strict)
                 declined[name] = reason_of(err, name)
                 return None
             plans[name] = plan
-            return made
+            return kernel
 
         return decided(with_unscheduled(mod, scheduled), plans=plans, declined=declined)
 

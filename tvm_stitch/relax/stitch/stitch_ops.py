@@ -19,7 +19,8 @@ from ...graph.fingerprint import fingerprint
 from ...records.decisions import add_all, decided, decisions_of
 from ...scope.epilogue import no_template
 from ...scope.for_target import identify_for
-from ...scope.identify import Boundary, Identified, none_excluded
+from ...scope.identified import Boundary, Identified
+from ...scope.identify import none_excluded
 from ...scope.node import Node, Value
 from ...support.failures import raise_where_strict, reason_of
 from ...support.interrupts import carrying, check
@@ -74,7 +75,9 @@ class StitchOps:
         stitcher, excluded = resilient(step, lambda _: {}, strict=self.config.strict)
         used = {key: known[key] for key in stitcher.used}
         # Another attempt on this module finds the same. A pass that is kept holds no other module.
-        self._known = {key: found for key, found in known.items() if key[0] in {block for block, _ in used}}
+        self._known = {
+            key: identified for key, identified in known.items() if key[0] in {block for block, _ in used}
+        }
         failed: dict[str, str] = {}
         for reasons in excluded.values():
             add_all(failed, reasons)
@@ -83,7 +86,7 @@ class StitchOps:
             outlined=stitcher.scopes,
             left=stitcher.left | failed,
             boundaries=stitcher.boundaries,
-            flows=[flow_of(view, found) for view, found in used.values()],
+            flows=[flow_of(view, identified) for view, identified in used.values()],
         )
 
 
@@ -112,7 +115,7 @@ class _Stitcher(PyExprMutator):
             try:
                 view = view_block(block, self.reader)
                 templates, but = has_templates(self.target, self.config), self.config.of_tvm
-                found = identify_for(
+                identified = identify_for(
                     view.nodes,
                     self.target,
                     self.config,
@@ -122,26 +125,26 @@ class _Stitcher(PyExprMutator):
                     template=partial(has_template, but=but) if templates else no_template,
                     permuted=partial(reads_permuted, but=but) if templates else no_template,
                 )
-                self.known[key] = view, found
+                self.known[key] = view, identified
             except Exception as err:
                 name = f"the block of {block.bindings[0].var.name}"
                 raise_where_strict(err, name, self.config.strict)
                 self.left[name] = reason_of(err, name)
                 return super().visit_dataflow_block_(block)
-        view, found = self.known[key]
+        view, identified = self.known[key]
         self.used.append(key)
-        self.boundaries += found.boundaries
-        self.left |= found.checked_left(self.config)
+        self.boundaries += identified.boundaries
+        self.left |= identified.checked_left(self.config)
         self.builder_._begin_dataflow_block()
         try:
-            self._emit_units(view, found)
+            self._emit_units(view, identified)
         finally:
             ended = self.builder_._end_block()
         return ended
 
-    def _emit_units(self, view: BlockView, found: Identified) -> None:
-        scope_of = {n: s for s in found.scopes for n in s.nodes}
-        for nodes in found.order:
+    def _emit_units(self, view: BlockView, identified: Identified) -> None:
+        scope_of = {n: s for s in identified.scopes for n in s.nodes}
+        for nodes in identified.order:
             scope = scope_of.get(nodes[0])
             if scope is not None:
                 name = fingerprint(scope.graph)
@@ -149,9 +152,11 @@ class _Stitcher(PyExprMutator):
                 name = f"{_name('fused', nodes)} at {nodes[0].index}"
             if (scope is None and len(nodes) == 1) or name in self.exclude:
                 for node in nodes:
-                    self._keep(view, node, node in found.views)
+                    self._keep(view, node, node in identified.views)
                 continue
-            inputs, outputs = (scope.inputs, scope.outputs) if scope is not None else found.interface(nodes)
+            inputs, outputs = (
+                (scope.inputs, scope.outputs) if scope is not None else identified.interface(nodes)
+            )
             try:
                 gvar = self._outline(view, nodes, inputs, outputs, stitch=scope is not None)
             except Exception as err:
@@ -209,15 +214,15 @@ class _Stitcher(PyExprMutator):
             return gvar
         func = self.reader.mod[gvar]
         buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
-        made = with_numbers(func, {buffers[i]: number for i, number in numbers.items()})
-        return self.builder_.add_func(made, node.name)
+        called = with_numbers(func, {buffers[i]: number for i, number in numbers.items()})
+        return self.builder_.add_func(called, node.name)
 
     def _define(self, view: BlockView, value: Value, expr: Any) -> None:
-        var, made = view.named(value), self.builder_.normalize(expr)
+        var, normalized = view.named(value), self.builder_.normalize(expr)
         if isinstance(var, tuple):  # a result of a call with several that the program never names
-            self.builder_.emit(made)
+            self.builder_.emit(normalized)
         else:
-            rebound(self, var, made)
+            rebound(self, var, normalized)
 
 
 def _may_be_reshaped(var: relax.Var) -> bool:

@@ -58,8 +58,8 @@ class ComputeTemplates:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module with the marked functions and their calls replaced."""
         maker = _Maker(self, {str(gvar.name_hint) for gvar in mod.functions})
-        made = with_calls(mod, maker.replaced)
-        return decided(made, computed=maker.computed, declined=maker.declined, outlined=maker.outlined)
+        replaced = with_calls(mod, maker.replaced)
+        return decided(replaced, computed=maker.computed, declined=maker.declined, outlined=maker.outlined)
 
 
 @dataclass(frozen=True)

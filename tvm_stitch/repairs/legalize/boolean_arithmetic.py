@@ -68,8 +68,8 @@ def _by_integers(dtype: str) -> Mend:
     def mend(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if not is_of_booleans(call):
             return call
-        found = relax.Call(call.op, [builder.emit(R.astype(call.args[0], dtype))], call.attrs)
-        return R.astype(builder.emit(found), "bool") if str(call.ty.dtype) == "bool" else found
+        result = relax.Call(call.op, [builder.emit(R.astype(call.args[0], dtype))], call.attrs)
+        return R.astype(builder.emit(result), "bool") if str(call.ty.dtype) == "bool" else result
 
     return mend
 

@@ -82,5 +82,5 @@ def converted_where_propagated(
         before = hidden[int(called.rpartition(".")[2])]
         return relax.Call(before.op, call.args[1:], before.attrs, before.ty_args)
 
-    made = convert(apply_rules(mod, [Rule("TVM's rule for it is wrong, or fails", unknown, (CALL,))]))
-    return apply_rules(made, [Rule("the layouts are converted", shown, ("relax.call_pure_packed",))])
+    converted = convert(apply_rules(mod, [Rule("TVM's rule for it is wrong, or fails", unknown, (CALL,))]))
+    return apply_rules(converted, [Rule("the layouts are converted", shown, ("relax.call_pure_packed",))])

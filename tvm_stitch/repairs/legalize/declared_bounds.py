@@ -60,8 +60,8 @@ def _simplified(func: relax.Function) -> relax.Function:
         if (var.name in least or var.name in most) and 0 <= low <= high:
             compat.bind_range(analyzer, var, compat.const(high + 1, "int64"), low)
     mutator = _Mutator(analyzer)
-    made = mutator.visit_expr(func)
-    return with_result_inferred(made) if mutator.changed else func
+    simplified = mutator.visit_expr(func)
+    return with_result_inferred(simplified) if mutator.changed else func
 
 
 @relax.expr_functor.mutator

@@ -68,7 +68,7 @@ def _as_it_begins(nest: Any) -> Any:
     kept = [(axis, value) for axis, value in axes if axis.iter_type != REDUCED]
     needed = set().union(*[compat.free_vars(value) for _axis, value in kept])
     block = stmt.block
-    made: Any = s_tir.SBlock(
+    statement: Any = s_tir.SBlock(
         [axis for axis, _value in kept],
         [],
         block.writes,
@@ -76,10 +76,12 @@ def _as_it_begins(nest: Any) -> Any:
         block.init,
         annotations=block.annotations,
     )
-    made = s_tir.SBlockRealize([value for _axis, value in kept], stmt.predicate, made)
+    statement = s_tir.SBlockRealize([value for _axis, value in kept], stmt.predicate, statement)
     for loop in reversed([loop for loop in loops if loop.loop_var in needed]):
-        made = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, made, annotations=loop.annotations)
-    return made
+        statement = tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, statement, annotations=loop.annotations
+        )
+    return statement
 
 
 def _those_that_run(sequence: Any) -> Any:

@@ -91,8 +91,8 @@ class _Hidden(relax.PyExprMutator):
 class _Shown(relax.PyExprMutator):
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         value = self.visit_expr(binding.value)
-        made = self.lookup_binding(value) if isinstance(value, relax.DataflowVar) else None
-        is_item = isinstance(made, relax.TupleGetItem) and isinstance(binding.var, relax.DataflowVar)
+        definition = self.lookup_binding(value) if isinstance(value, relax.DataflowVar) else None
+        is_item = isinstance(definition, relax.TupleGetItem) and isinstance(binding.var, relax.DataflowVar)
         if is_item and compat.structural_equal(value.ty, binding.ty):
             self.set_var_remap(binding.var, value)
             return

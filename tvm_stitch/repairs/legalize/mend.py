@@ -109,17 +109,17 @@ def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     of_booleans = str(x.ty.dtype) == "bool"
     if of_booleans:
         x = builder.emit(relax.op.astype(x, "int8"))
-    found = []
+    results = []
     if which in ("both", "values"):
         extreme = relax.op.max if attrs.largest else relax.op.min
         value = extreme(x, axis, True)
-        found.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
+        results.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
     if which in ("both", "indices"):
         position = relax.op.argmax if attrs.largest else relax.op.argmin
         index = builder.emit(position(x, axis, True))
         dtype = str(attrs.dtype) if attrs.dtype is not None else "int32"
-        found.append(index if str(index.ty.dtype) == dtype else relax.op.astype(index, dtype))
-    return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
+        results.append(index if str(index.ty.dtype) == dtype else relax.op.astype(index, dtype))
+    return relax.Tuple([builder.emit(each) for each in results]) if which == "both" else results[0]
 
 
 def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -267,15 +267,15 @@ class MendImports:
         def mended(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             nonlocal retyped
             name = operator_name(call)
-            made = MENDED[name](builder, call)
-            retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
-            return made
+            rewritten_module = MENDED[name](builder, call)
+            retyped |= name in ("relax.cumsum", "relax.cumprod") and rewritten_module is not call
+            return rewritten_module
 
-        made = with_calls(
+        rewritten_module = with_calls(
             mod,
             MENDED,
             mended,
             why="TVM fails on the imported call, errs, or keeps its layout",
             when=_may_be_mended,
         )
-        return with_own_functions(made, with_result_inferred) if retyped else made
+        return with_own_functions(rewritten_module, with_result_inferred) if retyped else rewritten_module

@@ -64,8 +64,8 @@ def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
     params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
     with builder.function("main", params):
         builder.emit_func_output(builder.emit(operator(*params)))
-    made = exclusively([relax.transform.LegalizeOps()], "LegalizeRaised")(builder.get())
-    (func,) = [f for g, f in made.functions_items() if g.name_hint != "main"] or [None]
+    legalized = exclusively([relax.transform.LegalizeOps()], "LegalizeRaised")(builder.get())
+    (func,) = [f for g, f in legalized.functions_items() if g.name_hint != "main"] or [None]
     return func
 
 

@@ -34,8 +34,8 @@ def _widened(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not _is_bfloat16(call.args[0]):
         return call
     args = [relax.op.astype(arg, "float32") if _is_bfloat16(arg) else arg for arg in call.args]
-    made = relax.Call(call.op, list(map(builder.emit, args)), call.attrs, call.ty_args, call.span)
-    return relax.op.astype(builder.emit(made), "bfloat16") if _is_bfloat16(call) else made
+    wide = relax.Call(call.op, list(map(builder.emit, args)), call.attrs, call.ty_args, call.span)
+    return relax.op.astype(builder.emit(wide), "bfloat16") if _is_bfloat16(call) else wide
 
 
 def _is_bfloat16(value: relax.Expr) -> bool:

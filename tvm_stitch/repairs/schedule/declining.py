@@ -66,13 +66,13 @@ class ApplyDecliningRules:
         first: Exception | None = None
         for rule in self.rules:
             try:
-                found = rule.apply(func, target, False)
-                if found is None:
+                schedules = rule.apply(func, target, False)
+                if schedules is None:
                     continue
-                (schedule,) = [found] if isinstance(found, s_tir.Schedule) else found
-                made = schedule.mod["main"]
-                _check(func, made, target)
-                return made
+                (schedule,) = [schedules] if isinstance(schedules, s_tir.Schedule) else schedules
+                scheduled = schedule.mod["main"]
+                _check(func, scheduled, target)
+                return scheduled
             except Exception as err:
                 reraise_fatal(err)
                 first = first or err
@@ -152,11 +152,11 @@ def _check_allocations(func: Any, scheduled: Any, target: Any) -> None:
     buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
     if all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape):
         return
-    found: list[Any] = []
+    allocations: list[Any] = []
     for kernel in lowered(scheduled, target):
         tvm_ffi.structural_walk(
-            kernel.body, (tirx.AllocBuffer, lambda n: found.append(n.buffer)), order="post"
+            kernel.body, (tirx.AllocBuffer, lambda n: allocations.append(n.buffer)), order="post"
         )
-    for buffer in found:
+    for buffer in allocations:
         if buffer.scope() != "shared.dyn" and not all(isinstance(e, tirx.IntImm) for e in buffer.shape):
             raise Unlowerable(f"{buffer.name} in {buffer.scope()} memory has a size known at run time only")

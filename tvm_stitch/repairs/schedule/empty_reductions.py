@@ -44,9 +44,9 @@ def _rewritten(_name: str, func: Any) -> Any:
 
 
 def _realizes(func: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, found.append), order="pre")
-    return found
+    realizes: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, realizes.append), order="pre")
+    return realizes
 
 
 def _may_be_empty(block: Any) -> bool:

@@ -44,7 +44,7 @@ def _rewritten(_name: str, func: Any) -> Any:
     schedule = s_tir.Schedule(func)
     for name in names:
         schedule.cache_write(schedule.get_sblock(name), 0, "global")
-    made = schedule.mod["main"]
+    rewritten = schedule.mod["main"]
     sums: dict[Any, Any] = {}
 
     def found(block: Any) -> None:
@@ -54,8 +54,8 @@ def _rewritten(_name: str, func: Any) -> Any:
                 narrow.shape, "float32", f"{narrow.name}_wide", layout=narrow.ty.layout
             )
 
-    tvm_ffi.structural_walk(made.body, (s_tir.SBlock, found), order="pre")
-    return with_body(made, _widened(made.body, sums))
+    tvm_ffi.structural_walk(rewritten.body, (s_tir.SBlock, found), order="pre")
+    return with_body(rewritten, _widened(rewritten.body, sums))
 
 
 def _accumulates_halves(block: Any) -> bool:

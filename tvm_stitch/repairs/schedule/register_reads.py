@@ -87,16 +87,16 @@ def foreign_read(func: Any) -> str | None:
             if _tag(loop) and loop.loop_var in compat.free_vars(value)
         }
         written = {region.source for region in block.writes}
-        for found, regions in ((writes, block.writes), (reads, block.reads)):
+        for accesses, regions in ((writes, block.writes), (reads, block.reads)):
             for region in regions:
                 buffer = region.source
-                if buffer.scope() != "local" or (found is reads and buffer in written):
+                if buffer.scope() != "local" or (accesses is reads and buffer in written):
                     continue
                 begin = tuple(compat.substitute(each.min, values) for each in region.region)
                 extents = tuple(compat.int_value(each.extent) or 1 for each in region.region)
-                reduced = frozenset(of_all if found is writes else ())
+                reduced = frozenset(of_all if accesses is writes else ())
                 access = _Access(begin, extents, realize.predicate, loops, reduced)
-                found.setdefault(buffer, []).append(access)
+                accesses.setdefault(buffer, []).append(access)
     for buffer, each in reads.items():
         if buffer in writes and not _are_own(buffer, writes[buffer], each):
             return str(buffer.name)

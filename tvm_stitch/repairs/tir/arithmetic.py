@@ -198,8 +198,8 @@ class DeviceArithmetic(Arithmetic):
 
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
         dtype = compat.dtype_of(x)
-        made = super().complement(make, x)
-        return as_c_type(made, dtype, True) if is_small(dtype) else made
+        result = super().complement(make, x)
+        return as_c_type(result, dtype, True) if is_small(dtype) else result
 
 
 class HostArithmetic(Arithmetic):

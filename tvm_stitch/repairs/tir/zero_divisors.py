@@ -90,9 +90,9 @@ def _left_by_threads(body: Any, divisors: Sequence[Expr]) -> Any:
 
 def _launches(body: Any) -> bool:
     """Return True if a statement launches threads of a GPU."""
-    found: list[Any] = []
-    compat.structural_walk(body, (tir.AttrStmt, found.append), order="post")
-    return any(attr.attr_key == "thread_extent" for attr in found)
+    launches: list[Any] = []
+    compat.structural_walk(body, (tir.AttrStmt, launches.append), order="post")
+    return any(attr.attr_key == "thread_extent" for attr in launches)
 
 
 def without_folded_divisors(func: Any) -> Any:
@@ -123,17 +123,17 @@ _DIVISIONS = (tir.FloorDiv, tir.FloorMod, tir.Div, tir.Mod)
 def _divisors(func: Any) -> list[Expr]:
     """Return the different integer divisors that consist of the function's symbols and may be 0. Floats do not trap."""
     symbols = _symbols_of(func)
-    found: dict[Any, Expr] = {}
+    divisors: dict[Any, Expr] = {}
 
     def visit(e: Expr) -> None:
         used = _symbols(e.b)
         if "int" not in compat.dtype_of(e.b):
             return
         if used and used <= symbols and not is_positive(e.b):
-            found.setdefault(compat.expression_key(e.b), e.b)
+            divisors.setdefault(compat.expression_key(e.b), e.b)
 
     compat.structural_walk(func.body, (_DIVISIONS, visit), order="post")
-    return list(found.values())
+    return list(divisors.values())
 
 
 def _symbols_of(func: Any) -> set[Any]:
@@ -146,9 +146,9 @@ def _symbols_of(func: Any) -> set[Any]:
 
 def _may_fold(divisor: Expr) -> bool:
     """Return True if a divisor may become a constant where a condition bounds its symbols."""
-    found: list[Expr] = []
-    compat.structural_walk(divisor, ((tir.Max, tir.Min, *_DIVISIONS), found.append), order="post")
-    return bool(found)
+    products: list[Expr] = []
+    compat.structural_walk(divisor, ((tir.Max, tir.Min, *_DIVISIONS), products.append), order="post")
+    return bool(products)
 
 
 def _symbols(e: Expr) -> set[Any]:

@@ -133,13 +133,13 @@ def read(path: Path) -> Side:
         ValueError: if it is not a saved report.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not a saved report: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{path} is not a report of this version; write it with: tvm-stitch explain --save")
     try:
-        return side_of(found["report"], path.name)
+        return side_of(data["report"], path.name)
     except (ValueError, KeyError) as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -164,7 +164,7 @@ def _seconds(kernel: Mapping[str, Any], measured: bool) -> float | None:
 
 def _opportunities(data: Mapping[str, Any], kernels: Sequence[SideKernel]) -> tuple[Opportunity, ...]:
     """Return boundaries with advice, and kernels that move more than they must, the largest first."""
-    found: dict[tuple[str, str], Opportunity] = {}
+    opportunities: dict[tuple[str, str], Opportunity] = {}
     for edge in data["edges"]:
         before, after = kernels[edge["producer"]], kernels[edge["consumer"]]
         size = sum(_size(value["bytes"]) or 0 for value in edge["values"])
@@ -175,22 +175,22 @@ def _opportunities(data: Mapping[str, Any], kernels: Sequence[SideKernel]) -> tu
                     [_share(k, size) for k in (before, after)],
                 )
                 each = Opportunity(what, reason["text"], reason["advice"], 2 * size, _sum(parts))
-                _add(found, each)
+                _add(opportunities, each)
     for call, kernel in zip(data["kernels"], kernels):
         least = _size(call["bytes_least"])
         if kernel.kind == "stitched" and kernel.bytes is not None and least and kernel.bytes > least:
             extra = kernel.bytes - least
             what = "it moves more than each operand and result once"
-            _add(found, Opportunity(kernel.function, what, "", extra, _share(kernel, extra)))
-    return tuple(sorted(found.values(), key=lambda o: (-(o.seconds or 0.0), -o.bytes, o.what)))
+            _add(opportunities, Opportunity(kernel.function, what, "", extra, _share(kernel, extra)))
+    return tuple(sorted(opportunities.values(), key=lambda o: (-(o.seconds or 0.0), -o.bytes, o.what)))
 
 
-def _add(found: dict[tuple[str, str], Opportunity], each: Opportunity) -> None:
+def _add(opportunities: dict[tuple[str, str], Opportunity], each: Opportunity) -> None:
     """Add an opportunity to those of equal kernels for the same reason."""
     key = each.what, each.reason
-    if (same := found.get(key)) is not None:
+    if (same := opportunities.get(key)) is not None:
         each = Opportunity(*key, each.advice, same.bytes + each.bytes, _sum([same.seconds, each.seconds]))
-    found[key] = each
+    opportunities[key] = each
 
 
 def _share(kernel: SideKernel, size: int) -> float | None:

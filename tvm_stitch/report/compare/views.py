@@ -26,56 +26,59 @@ _STYLE = (
 )
 
 
-def difference_text(found: Difference) -> str:
+def difference_text(difference: Difference) -> str:
     """Return a difference as text: totals, changes, and the best opportunities of the second side."""
-    names = (found.before.name, found.after.name)
-    lines = [f"{names[0]} ({found.before.target}) and {names[1]} ({found.after.target})", ""]
-    rows = _totals(found)
+    names = (difference.before.name, difference.after.name)
+    lines = [f"{names[0]} ({difference.before.target}) and {names[1]} ({difference.after.target})", ""]
+    rows = _totals(difference)
     width = max(20, *(len(name) + 2 for name in names))
     lines.append(f"{'':20}{names[0]:>{width}}{names[1]:>{width}}")
     lines += [f"{title:20}{a:>{width}}{b:>{width}}" for title, a, b in rows]
-    if _estimates(found):
+    if _estimates(difference):
         lines.append(f"({BOUNDS})")
-    lines += ["", f"{count_of(found.equal, 'kernel')} unchanged; changes, the largest first:"]
-    changes = _alike((_numbers(c), f"{_names(c.before)} -> {_names(c.after)}") for c in found.changes)
+    lines += ["", f"{count_of(difference.equal, 'kernel')} unchanged; changes, the largest first:"]
+    changes = _alike((_numbers(c), f"{_names(c.before)} -> {_names(c.after)}") for c in difference.changes)
     for (numbers, kernels), times in changes[:MOST_CHANGES]:
         lines += [f"  {numbers}{f', {times} alike' if times > 1 else ''}", f"      {kernels}"]
     if len(changes) > MOST_CHANGES:
         lines.append(f"  and {len(changes) - MOST_CHANGES} more")
-    if not found.changes:
+    if not difference.changes:
         lines.append("  none")
     lines += ["", f"Best opportunities of {names[1]}:"]
-    for number, each in enumerate(found.opportunities, 1):
+    for number, each in enumerate(difference.opportunities, 1):
         lines.append(f"  {number}. {each.what}: {each.reason}")
-        lines.append(f"     {_saving(each, found.after)}{f'. {each.advice}' if each.advice else ''}")
-    if not found.opportunities:
+        lines.append(f"     {_saving(each, difference.after)}{f'. {each.advice}' if each.advice else ''}")
+    if not difference.opportunities:
         lines.append("  none: every boundary has to be, and no kernel moves more than it must")
     return "\n".join(lines)
 
 
-def difference_page(found: Difference, title: str) -> str:
+def difference_page(difference: Difference, title: str) -> str:
     """Return a difference as a single HTML file without scripts.
 
     Args:
         found: the difference.
         title: name of the model, any text.
     """
-    names = (found.before.name, found.after.name)
+    names = (difference.before.name, difference.after.name)
     changes = [
         [f"{kernels} ({times} alike)" if times > 1 else kernels, *cells]
         for (kernels, *cells), times in _alike(
-            (_names(c.before), _names(c.after), *_pair(c.before, c.after, found)) for c in found.changes
+            (_names(c.before), _names(c.after), *_pair(c.before, c.after, difference))
+            for c in difference.changes
         )
     ]
-    opportunities = [[o.what, o.reason, _saving(o, found.after), o.advice] for o in found.opportunities]
+    opportunities = [
+        [o.what, o.reason, _saving(o, difference.after), o.advice] for o in difference.opportunities
+    ]
     heading = html.escape(title)
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{heading}: difference</title>',
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><main>',
         f"<h1>{heading}</h1>",
-        _table("Totals", ["", *names], [list(row) for row in _totals(found)]),
-        f"<p>{html.escape(BOUNDS.capitalize())}.</p>" if _estimates(found) else "",
-        _table(f"Changes ({found.equal} kernels are unchanged)", [*names, "bytes", "time"], changes),
+        _table("Totals", ["", *names], [list(row) for row in _totals(difference)]),
+        f"<p>{html.escape(BOUNDS.capitalize())}.</p>" if _estimates(difference) else "",
+        _table(f"Changes ({difference.equal} kernels are unchanged)", [*names, "bytes", "time"], changes),
         _table(
             f"Best opportunities of {names[1]}",
             ["kernels", "reason", "would save", "what to do"],
@@ -91,20 +94,20 @@ def _alike(rows: Iterable[tuple[str, ...]]) -> list[tuple[tuple[str, ...], int]]
     return list(Counter(rows).items())
 
 
-def plain(found: Difference) -> dict[str, Any]:
+def plain(difference: Difference) -> dict[str, Any]:
     """Return a difference as JSON-able data."""
 
     def kernels(side: Sequence[SideKernel]) -> list[dict[str, Any]]:
         return [{**dataclasses.asdict(k), "operators": sorted(k.operators)} for k in side]
 
     return {
-        "before": found.before.name,
-        "after": found.after.name,
-        "measured": not _estimates(found),
-        "totals": {title.strip(): [a, b] for title, a, b in _totals(found)},
-        "unchanged": found.equal,
-        "changes": [{"before": kernels(c.before), "after": kernels(c.after)} for c in found.changes],
-        "opportunities": [dataclasses.asdict(o) for o in found.opportunities],
+        "before": difference.before.name,
+        "after": difference.after.name,
+        "measured": not _estimates(difference),
+        "totals": {title.strip(): [a, b] for title, a, b in _totals(difference)},
+        "unchanged": difference.equal,
+        "changes": [{"before": kernels(c.before), "after": kernels(c.after)} for c in difference.changes],
+        "opportunities": [dataclasses.asdict(o) for o in difference.opportunities],
     }
 
 
@@ -124,8 +127,8 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) ->
     )
 
 
-def _totals(found: Difference) -> list[tuple[str, str, str]]:
-    sides = (found.before, found.after)
+def _totals(difference: Difference) -> list[tuple[str, str, str]]:
+    sides = (difference.before, difference.after)
     rows = [("kernels", *(str(len(side.kernels)) for side in sides))]
     counts = [Counter(k.kind for k in side.kernels) for side in sides]
     rows += [(f"  {kind}", *(str(c[kind]) for c in counts)) for kind in KINDS if any(c[kind] for c in counts)]
@@ -134,8 +137,8 @@ def _totals(found: Difference) -> list[tuple[str, str, str]]:
     return [(title, a, b) for title, a, b in rows]
 
 
-def _estimates(found: Difference) -> bool:
-    return not (found.before.measured and found.after.measured)
+def _estimates(difference: Difference) -> bool:
+    return not (difference.before.measured and difference.after.measured)
 
 
 def _time(kernels: Sequence[SideKernel], side: Side) -> str:
@@ -143,9 +146,11 @@ def _time(kernels: Sequence[SideKernel], side: Side) -> str:
     return seconds if side.measured or seconds == "?" else f"at least {seconds}"
 
 
-def _pair(before: Sequence[SideKernel], after: Sequence[SideKernel], found: Difference) -> tuple[str, str]:
+def _pair(
+    before: Sequence[SideKernel], after: Sequence[SideKernel], difference: Difference
+) -> tuple[str, str]:
     sizes = [bytes_in_words(total_bytes(side)) for side in (before, after)]
-    return " -> ".join(sizes), f"{_time(before, found.before)} -> {_time(after, found.after)}"
+    return " -> ".join(sizes), f"{_time(before, difference.before)} -> {_time(after, difference.after)}"
 
 
 def _numbers(change: Change) -> str:

@@ -5,116 +5,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
-import numpy as np
 import tvm
 
-from .specs import Body, Spec
-
-#: Largest allowed |actual - reference|: (relative, absolute), by dtype of the output.
-DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
-    "float32": (2e-5, 2e-5),
-    "float16": (4e-3, 4e-3),
-    "bfloat16": (3e-2, 3e-2),
-    "int8": (0.0, 1.0),  # a rounding decided the other way
-}
-
-
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A workload: a Relax module whose ``main`` takes ``arguments`` and returns ``results``.
-
-    Attributes
-    ----------
-    build : makes the module, high-level operators only (nothing legalized).
-    inputs : draws fresh random inputs, one array per argument. The dtype of bfloat16 arrays comes from ml_dtypes.
-    kernels : the most launches of memory-intensive kernels that a stitched call may need.
-    stock_kernels : the launches of TVM's default pipeline on llvm, or None if not recorded.
-    tolerance : dtype of an output -> (relative, absolute) error allowed against the float64 reference.
-    matmuls : launches of compute-intensive kernels, which ``kernels`` does not count.
-    constant_bytes : bytes of weights bound into the module.
-    sizes : the extents of the case, by name.
-    body : the module's computation, for a front end to build. It is None if an importer makes the module.
-    """
-
-    name: str
-    build: Callable[[], tvm.IRModule]
-    inputs: Callable[[np.random.Generator], list[np.ndarray]]
-    kernels: int
-    stock_kernels: int | None
-    tolerance: Mapping[str, tuple[float, float]]
-    arguments: tuple[Spec, ...]
-    results: tuple[Spec, ...]
-    matmuls: int = 0
-    constant_bytes: int = 0
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    body: Body | None = None
-
-    def bytes_least(self) -> int:
-        """Count the bytes that any implementation must move: each input read once, each output written once."""
-        return self.constant_bytes + sum(spec.nbytes for spec in (*self.arguments, *self.results))
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.standard_normal(shape, dtype=np.float32)
-
-
-def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.random(shape, dtype=np.float32) * np.float32(1.5) + np.float32(0.5)
-
-
-def _additive_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw 0 for positions that may be attended to, always the first one, and -10000 for others."""
-    mask = np.where(rng.random(shape) < 0.25, np.float32(-1e4), np.float32(0.0))
-    mask[..., 0] = 0.0
-    return mask
-
-
-def _dropout_multiplier(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return np.where(rng.random(shape, dtype=np.float32) < 0.1, np.float32(0.0), np.float32(1 / 0.9))
-
-
-def _case(
-    name: str,
-    arguments: Sequence[tuple[Spec, Draw]],
-    results: Sequence[Spec],
-    body: Body,
-    *,
-    stock_kernels: int | None = None,
-    symbolic: str | None = None,
-    tolerance: Mapping[str, tuple[float, float]] | None = None,
-    sizes: Mapping[str, int],
-) -> Case:
-    """Assemble a case. With ``symbolic``, the leading extent ``sizes[symbolic]`` becomes a variable."""
-    specs = tuple(spec for spec, _ in arguments)
-
-    def build() -> tvm.IRModule:
-        from . import relax_workload  # needs Relax of Apache TVM 0.27, but bodies are for Relay as well
-
-        return relax_workload.build(specs, body, symbolic, sizes)
-
-    def inputs(rng: np.random.Generator) -> list[np.ndarray]:
-        return [draw(rng, spec.shape).astype(np.dtype(spec.dtype)) for spec, draw in arguments]
-
-    return Case(
-        name=name,
-        build=build,
-        inputs=inputs,
-        kernels=1,
-        stock_kernels=stock_kernels,
-        tolerance={**DEFAULT_TOLERANCE, **(tolerance or {})},
-        arguments=specs,
-        results=tuple(results),
-        sizes=dict(sizes),
-        body=body,
-    )
-
+from .case import (
+    DEFAULT_TOLERANCE,
+    Case,
+    case_of,
+    draw_dropout,
+    draw_mask,
+    draw_normal,
+    draw_positive,
+    place_of,
+)
+from .specs import Spec
 
 # Functions that several workloads share. Each emits primitives only.
 
@@ -147,9 +52,9 @@ def softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = Fa
     def body(ops: Any, x: Any) -> list[Any]:
         return [_softmax(ops, x)]
 
-    return _case(
+    return case_of(
         "softmax",
-        [(x, _normal)],
+        [(x, draw_normal)],
         [Spec("y", x.shape, dtype)],
         body,
         stock_kernels=4,
@@ -167,9 +72,9 @@ def log_softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool 
         total = ops.sum(ops.exp(shifted), axis=-1, keepdims=True)
         return [ops.subtract(shifted, ops.log(total))]
 
-    return _case(
+    return case_of(
         "log_softmax",
-        [(x, _normal)],
+        [(x, draw_normal)],
         [Spec("y", x.shape, dtype)],
         body,
         stock_kernels=4,
@@ -193,12 +98,12 @@ def attention_softmax(
         probability = _softmax(ops, ops.add(scaled, mask))
         return [ops.multiply(probability, dropout)]
 
-    return _case(
+    return case_of(
         "attention_softmax",
         [
-            (Spec("scores", shape, dtype), _normal),
-            (Spec("mask", (batch, 1, 1, keys), dtype), _additive_mask),
-            (Spec("dropout", shape, dtype), _dropout_multiplier),
+            (Spec("scores", shape, dtype), draw_normal),
+            (Spec("mask", (batch, 1, 1, keys), dtype), draw_mask),
+            (Spec("dropout", shape, dtype), draw_dropout),
         ],
         [Spec("y", shape, dtype)],
         body,
@@ -215,12 +120,12 @@ def layer_norm(rows: int, columns: int, dtype: str = "float32", symbolic: bool =
     def body(ops: Any, x: Any, gamma: Any, beta: Any) -> list[Any]:
         return [_layer_norm(ops, x, gamma, beta, dtype)]
 
-    return _case(
+    return case_of(
         "layer_norm",
         [
-            (x, _normal),
-            (Spec("gamma", (columns,), dtype), _normal),
-            (Spec("beta", (columns,), dtype), _normal),
+            (x, draw_normal),
+            (Spec("gamma", (columns,), dtype), draw_normal),
+            (Spec("beta", (columns,), dtype), draw_normal),
         ],
         [Spec("y", x.shape, dtype)],
         body,
@@ -246,10 +151,10 @@ def add_layer_norm_gelu(rows: int, columns: int, dtype: str = "float32", symboli
         second = ops.add(first, bias)
         return [first, second, _gelu(ops, _layer_norm(ops, second, gamma, beta, dtype), dtype)]
 
-    vectors = [(Spec(name, (columns,), dtype), _normal) for name in ("bias", "gamma", "beta")]
-    return _case(
+    vectors = [(Spec(name, (columns,), dtype), draw_normal) for name in ("bias", "gamma", "beta")]
+    return case_of(
         "add_layer_norm_gelu",
-        [(x, _normal), (Spec("residual", x.shape, dtype), _normal), *vectors],
+        [(x, draw_normal), (Spec("residual", x.shape, dtype), draw_normal), *vectors],
         [Spec("first_sum", x.shape, dtype), Spec("second_sum", x.shape, dtype), Spec("y", x.shape, dtype)],
         body,
         stock_kernels=5,
@@ -268,10 +173,10 @@ def softmax_add_layer_norm_gelu(
         added = ops.add(_softmax(ops, x), residual)
         return [_gelu(ops, _layer_norm(ops, added, gamma, beta, dtype), dtype)]
 
-    vectors = [(Spec(name, (columns,), dtype), _normal) for name in ("gamma", "beta")]
-    return _case(
+    vectors = [(Spec(name, (columns,), dtype), draw_normal) for name in ("gamma", "beta")]
+    return case_of(
         "softmax_add_layer_norm_gelu",
-        [(x, _normal), (Spec("residual", x.shape, dtype), _normal), *vectors],
+        [(x, draw_normal), (Spec("residual", x.shape, dtype), draw_normal), *vectors],
         [Spec("y", x.shape, dtype)],
         body,
         stock_kernels=7,
@@ -300,12 +205,12 @@ def group_norm_silu(
         shifted = ops.reshape(ops.add(scaled, ops.reshape(beta, vector)), ops.shape_of(x))
         return [ops.multiply(shifted, ops.sigmoid(shifted))]
 
-    return _case(
+    return case_of(
         "group_norm_silu",
         [
-            (Spec("x", shape, dtype), _normal),
-            (Spec("gamma", (channels,), dtype), _normal),
-            (Spec("beta", (channels,), dtype), _normal),
+            (Spec("x", shape, dtype), draw_normal),
+            (Spec("gamma", (channels,), dtype), draw_normal),
+            (Spec("beta", (channels,), dtype), draw_normal),
         ],
         [Spec("y", shape, dtype)],
         body,
@@ -337,12 +242,12 @@ def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic
         limited = ops.clip(ops.round(quotient), -127.0, 127.0)
         return [added, ops.astype(limited, "int8"), scale]
 
-    return _case(
+    return case_of(
         "rms_norm_quantize",
         [
-            (x, _normal),
-            (Spec("residual", x.shape, dtype), _normal),
-            (Spec("weight", (columns,), dtype), _positive),
+            (x, draw_normal),
+            (Spec("residual", x.shape, dtype), draw_normal),
+            (Spec("weight", (columns,), dtype), draw_positive),
         ],
         [
             Spec("sum", x.shape, dtype),
@@ -370,11 +275,11 @@ def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = 
         new_cell = ops.add(kept, written)
         return [ops.multiply(ops.sigmoid(o), ops.tanh(new_cell)), new_cell]
 
-    return _case(
+    return case_of(
         "lstm_cell",
         [
-            (Spec("gates", (batch, 4 * hidden), dtype), _normal),
-            (Spec("cell", (batch, hidden), dtype), _normal),
+            (Spec("gates", (batch, 4 * hidden), dtype), draw_normal),
+            (Spec("cell", (batch, hidden), dtype), draw_normal),
         ],
         [Spec("new_hidden", (batch, hidden), dtype), Spec("new_cell", (batch, hidden), dtype)],
         body,
@@ -392,9 +297,9 @@ def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = Fals
         value = ops.strided_slice(x, axes=[1], begin=[hidden], end=[2 * hidden])
         return [ops.multiply(ops.multiply(gate, ops.sigmoid(gate)), value)]
 
-    return _case(
+    return case_of(
         "swiglu",
-        [(Spec("x", (rows, 2 * hidden), dtype), _normal)],
+        [(Spec("x", (rows, 2 * hidden), dtype), draw_normal)],
         [Spec("y", (rows, hidden), dtype)],
         body,
         stock_kernels=1,
@@ -410,9 +315,9 @@ def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symboli
         power = ops.power(x, ops.const(2.5, dtype))
         return [ops.add(ops.broadcast_to(power, ops.shape_of(y)), y)]
 
-    return _case(
+    return case_of(
         "power_broadcast_add",
-        [(Spec("x", (rows, 1), dtype), _positive), (Spec("y", (rows, columns), dtype), _normal)],
+        [(Spec("x", (rows, 1), dtype), draw_positive), (Spec("y", (rows, columns), dtype), draw_normal)],
         [Spec("z", (rows, columns), dtype)],
         body,
         stock_kernels=1,
@@ -434,7 +339,7 @@ def encoder_layer(batch: int, sequence: int, hidden: int, heads: int, ffn: int) 
     return Case(
         name="encoder_layer",
         build=build,
-        inputs=lambda rng: [_normal(rng, x.shape)],
+        inputs=lambda rng: [draw_normal(rng, x.shape)],
         kernels=6,
         stock_kernels=14,
         tolerance={**DEFAULT_TOLERANCE, "float32": (1e-4, 1e-4)},
@@ -476,11 +381,3 @@ def cases(scale: str = "test") -> list[Case]:
     """
     at = place_of(scale, SCALES)
     return [make(*extents[at]) for make, extents in _EXTENTS.items()]
-
-
-def place_of(scale: str, scales: Sequence[str]) -> int:
-    """Return the index of ``scale`` in ``scales``. Raise ValueError if it is none of them."""
-    if scale not in scales:
-        *others, last = map(repr, scales)
-        raise ValueError(f"unknown scale {scale!r}: choose {', '.join(others)} or {last}")
-    return scales.index(scale)

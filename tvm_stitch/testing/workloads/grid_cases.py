@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from .cases import Body, Case, Spec, _case, group_norm_silu, place_of
+from .case import place_of
+from .cases import group_norm_silu
+from .grid_case import NORMAL, POSITIVE, Domain, GridCase, as_grid_case, grid_case_of
+from .specs import Spec
 
 EPSILON = 1e-5
 """The number added to variances."""
@@ -47,73 +48,6 @@ class Adam:
 ADAM = Adam()
 
 
-@dataclass(frozen=True)
-class Domain:
-    """The distribution of an argument's elements, so that any array library can draw them on its device.
-
-    ``"normal"``: mean ``low``, standard deviation ``high``. ``"uniform"``: [low, high). ``"integer"``: low to high - 1.
-    """
-
-    kind: Literal["normal", "uniform", "integer"] = "normal"
-    low: float = 0.0
-    high: float = 1.0
-
-    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Draw an array of ``shape`` in float32 (int64 for ``"integer"``)."""
-        if self.kind == "normal":
-            drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(self.high) + np.float32(
-                self.low
-            )
-            return np.asarray(drawn, np.float32)
-        if self.kind == "uniform":
-            return np.asarray(rng.uniform(self.low, self.high, shape), np.float32)
-        return rng.integers(int(self.low), int(self.high), shape)
-
-
-NORMAL = Domain()
-POSITIVE = Domain("uniform", 0.5, 2.0)
-
-
-@dataclass(frozen=True)
-class GridCase(Case):
-    """A :class:`Case` with the distribution of each argument: large ones are drawn on the device."""
-
-    domains: tuple[Domain, ...] = field(default=())
-
-    @property
-    def label(self) -> str:
-        """Return the name and the sizes, since one workload may have several sizes."""
-        return f"{self.name}<{','.join(str(size) for size in self.sizes.values())}>"
-
-
-def _grid_case(
-    name: str,
-    arguments: Sequence[tuple[Spec, Domain]],
-    results: Sequence[Spec],
-    body: Body,
-    *,
-    sizes: Mapping[str, int],
-    stock_kernels: int,
-    longest: int = 1,
-) -> GridCase:
-    """Assemble a case. ``longest`` is the length of its longest sum that no division makes small again."""
-    case = _case(
-        name,
-        [(spec, domain.draw) for spec, domain in arguments],
-        results,
-        body,
-        stock_kernels=stock_kernels,
-        sizes=sizes,
-        # The error of a sequential sum of n numbers of magnitude 1 is about 3e-8 n. The limit is 7 times as large.
-        tolerance={"float32": (2e-5, max(2e-5, 2e-7 * longest))},
-    )
-    return _as_grid_case(case, [domain for _, domain in arguments])
-
-
-def _as_grid_case(case: Case, domains: Sequence[Domain]) -> GridCase:
-    return GridCase(**{f.name: getattr(case, f.name) for f in fields(case)}, domains=tuple(domains))
-
-
 def layer_norm_backward(rows: int, columns: int) -> GridCase:
     """Make the case of layer norm's gradients (dx, dgamma, dbeta) from x, dy <rows, columns> and gamma.
 
@@ -135,7 +69,7 @@ def layer_norm_backward(rows: int, columns: int) -> GridCase:
         dgamma = ops.sum(ops.multiply(dy, normal), axis=0)
         return [ops.multiply(inner, rstd), dgamma, ops.sum(dy, axis=0)]
 
-    return _grid_case(
+    return grid_case_of(
         "layer_norm_backward",
         [(Spec("x", shape, "float32"), NORMAL), (Spec("dy", shape, "float32"), NORMAL)]
         + [(Spec("gamma", vector, "float32"), NORMAL)],
@@ -172,7 +106,7 @@ def batch_norm_training(rows: int, channels: int) -> GridCase:
         scaled = ops.multiply(ops.multiply(centred, scale), gamma)
         return [ops.add(scaled, beta), running(mean, batch_mean), running(var, variance)]
 
-    return _grid_case(
+    return grid_case_of(
         "batch_norm_training",
         _batch_norm_arguments(shape, channels),
         _batch_norm_results(shape, vector),
@@ -190,7 +124,7 @@ def batch_norm_training_nchw(batch: int, channels: int, height: int, width: int)
         done = ops.batch_norm_training(*args, axis=1, epsilon=EPSILON, momentum=MOMENTUM)
         return ops.parts(done, 3)
 
-    return _grid_case(
+    return grid_case_of(
         "batch_norm_training_nchw",
         _batch_norm_arguments(shape, channels),
         _batch_norm_results(shape, vector),
@@ -220,7 +154,7 @@ def cross_entropy(rows: int, classes: int) -> GridCase:
     def body(ops: Any, logits: Any, targets: Any) -> list[Any]:
         return [ops.nll_loss(ops.log_softmax(logits, axis=-1), targets, reduction="mean")]
 
-    return _grid_case(
+    return grid_case_of(
         "cross_entropy",
         [
             (Spec("logits", (rows, classes), "float32"), NORMAL),
@@ -239,7 +173,7 @@ def row_sum(rows: int, columns: int) -> GridCase:
     def body(ops: Any, x: Any) -> list[Any]:
         return [ops.sum(x, axis=1)]
 
-    return _grid_case(
+    return grid_case_of(
         "row_sum",
         [(Spec("x", (rows, columns), "float32"), NORMAL)],
         [Spec("y", (rows,), "float32")],
@@ -256,7 +190,7 @@ def column_sum(rows: int, columns: int) -> GridCase:
     def body(ops: Any, x: Any) -> list[Any]:
         return [ops.sum(x, axis=0)]
 
-    return _grid_case(
+    return grid_case_of(
         "column_sum",
         [(Spec("x", (rows, columns), "float32"), NORMAL)],
         [Spec("y", (columns,), "float32")],
@@ -314,7 +248,7 @@ def clip_adam(shapes: Sequence[tuple[int, ...]], adam: Adam = ADAM) -> GridCase:
     def specs(name: str) -> list[Spec]:
         return [Spec(f"{name}{place}", shape, "float32") for place, shape in enumerate(shapes)]
 
-    return _grid_case(
+    return grid_case_of(
         "clip_adam" if count == 1 else "clip_adam_tensors",
         [(spec, domain) for name, domain in kinds.items() for spec in specs(name)],
         [spec for name in ("new_first", "new_second", "new_parameter") for spec in specs(name)],
@@ -331,7 +265,7 @@ def deviation_sum(rows: int, columns: int) -> GridCase:
         centred = ops.subtract(x, ops.mean(x))
         return [ops.sum(ops.multiply(centred, centred))]
 
-    return _grid_case(
+    return grid_case_of(
         "deviation_sum",
         [(Spec("x", (rows, columns), "float32"), Domain("normal", 0.5, 1.0))],
         [Spec("y", (), "float32")],
@@ -355,7 +289,7 @@ def standardize_by_max(rows: int, columns: int) -> GridCase:
         return [ops.divide(normal, ops.max(ops.abs(normal)))]
 
     shape = (rows, columns)
-    return _grid_case(
+    return grid_case_of(
         "standardize_by_max",
         [(Spec("x", shape, "float32"), Domain("normal", 0.5, 1.0))],
         [Spec("y", shape, "float32")],
@@ -383,7 +317,7 @@ def figure7(rows: int, columns: int, others: int) -> GridCase:
         broadcast3 = ops.broadcast_to(reduce2, crossed)
         return [ops.multiply(broadcast2, broadcast3)]
 
-    return _grid_case(
+    return grid_case_of(
         "figure7",
         [
             (Spec("p1", wide, "float32"), POSITIVE),
@@ -399,7 +333,7 @@ def figure7(rows: int, columns: int, others: int) -> GridCase:
 
 def group_norm(batch: int, channels: int, groups: int, pixels: int) -> GridCase:
     """Make ``cases.group_norm_silu`` with rows of channels / groups x pixels elements, too many for a few warps."""
-    return _as_grid_case(group_norm_silu(batch, channels, groups, pixels), [NORMAL] * 3)
+    return as_grid_case(group_norm_silu(batch, channels, groups, pixels), [NORMAL] * 3)
 
 
 #: The tensors of a small BERT: matrices, vectors, and a few numbers.

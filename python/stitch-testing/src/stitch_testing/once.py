@@ -15,13 +15,13 @@ def once(passes: Passes) -> Passes:
 
     Modules are compared by identity. Decisions reach a recorder the first time only.
     """
-    made: list[tuple[tvm.IRModule, tvm.IRModule]] = []
+    results: list[tuple[tvm.IRModule, tvm.IRModule]] = []
 
     def run(mod: tvm.IRModule) -> tvm.IRModule:
-        for given, result in made:
+        for given, result in results:
             if given.same_as(mod):
                 return result
-        made.append((mod, passes(mod)))
-        return made[-1][1]
+        results.append((mod, passes(mod)))
+        return results[-1][1]
 
     return run

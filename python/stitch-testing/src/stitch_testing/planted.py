@@ -56,7 +56,7 @@ def _functions(source: str) -> tuple[str, list[_Function]]:
     Raises ValueError if braces do not match.
     """
     text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), source)
-    found = []
+    functions = []
     for match in _FUNCTION.finditer(text):
         depth, at = 1, match.end()
         while depth:
@@ -66,8 +66,8 @@ def _functions(source: str) -> tuple[str, list[_Function]]:
             depth += 1 if brace[0] == "{" else -1
             at = brace.end()
         params = tuple(p.strip() for p in match["params"].split(",") if p.strip())
-        found.append(_Function(match["name"], match["kind"] == "global", params, match.end(), at - 1))
-    return text, found
+        functions.append(_Function(match["name"], match["kind"] == "global", params, match.end(), at - 1))
+    return text, functions
 
 
 def _barrier_places(source: str, kind: Barrier, kernel: str | None = None) -> list[tuple[int, int]]:
@@ -93,12 +93,12 @@ def barriers(source: str | Lowered, kind: Barrier = "grid-barrier", kernel: str 
 
 def _pointers(function: _Function) -> dict[str, str]:
     """Return the parameters that point to writable memory, as name -> element type."""
-    found = {}
+    pointers = {}
     for param in function.params:
         match = re.fullmatch(r"(?P<type>[\w:\s]+?)\s*\*\s*(?:__restrict__\s*)?(?P<name>\w+)", param)
         if match and "const" not in match["type"].split():
-            found[match["name"]] = match["type"]
-    return found
+            pointers[match["name"]] = match["type"]
+    return pointers
 
 
 def _closing(text: str, at: int) -> int:

@@ -77,7 +77,7 @@ def _flags() -> list[str]:
 
 
 def _parse(log: str) -> dict[str, KernelResources]:
-    found: dict[str, KernelResources] = {}
+    resources: dict[str, KernelResources] = {}
     name, memory, function = "", (0, 0), ""
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
@@ -90,6 +90,8 @@ def _parse(log: str) -> dict[str, KernelResources]:
             memory = int(sizes["stores"]) + int(sizes["loads"]), int(sizes["stack"])
         elif (used := _USED.search(line)) and name:
             shared = _SHARED.search(used["rest"])
-            found[name] = KernelResources(int(used["registers"]), int(shared[1]) if shared else 0, *memory)
+            resources[name] = KernelResources(
+                int(used["registers"]), int(shared[1]) if shared else 0, *memory
+            )
             name = ""
-    return found
+    return resources

@@ -39,7 +39,7 @@ def stitch_graph(mod: tvm.IRModule, config: StitchConfig | None = None) -> Stitc
     Raises:
         ValueError: if it becomes another number of stitch ops.
     """
-    found = stitch_graphs(mod, config)
-    if len(found) != 1:
-        raise ValueError(f"the module becomes {len(found)} stitch ops: use stitch_graphs")
-    return found[0]
+    graphs = stitch_graphs(mod, config)
+    if len(graphs) != 1:
+        raise ValueError(f"the module becomes {len(graphs)} stitch ops: use stitch_graphs")
+    return graphs[0]

@@ -42,10 +42,10 @@ def _operator(op: Operator, known: set[Tensor]) -> None:
         )
     _require(bool(op.reduce) <= op.is_reduce, f"{op.name}: reduced axes without a combiner")
     _require(op.is_reduce == (op.identity is not None), f"{op.name}: combiner and identity go together")
-    found = list(loads(op.value))
-    _require(len(found) == len(op.accesses), f"{op.name}: {len(found)} loads but {len(op.accesses)} accesses")
+    read = list(loads(op.value))
+    _require(len(read) == len(op.accesses), f"{op.name}: {len(read)} loads but {len(op.accesses)} accesses")
     axes = {a.var for a in op.axes}
-    for (load, guarded), access in zip(found, op.accesses):
+    for (load, guarded), access in zip(read, op.accesses):
         _require(access.tensor in known, f"{op.name} reads {access.tensor.name} before it is made")
         _require(op in access.tensor.consumers, f"{op.name} is no consumer of {access.tensor.name}")
         _require(guarded == access.guarded, f"{op.name}: the guard of a read of {access.tensor.name} is lost")
@@ -64,12 +64,12 @@ def _operator(op: Operator, known: set[Tensor]) -> None:
 
 def _symbols(op: Operator) -> set[compat.Var]:
     """Return the symbols that an operator may mention."""
-    found: set[compat.Var] = set()
+    symbols: set[compat.Var] = set()
     for t in [op.output, *op.inputs]:
         for extent in t.shape:
             if not isinstance(extent, int):
-                found |= compat.free_vars(extent)
-    return found
+                symbols |= compat.free_vars(extent)
+    return symbols
 
 
 def _require(condition: bool, message: str) -> None:

@@ -58,7 +58,7 @@ def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 
 def checked(body: Callable[..., Any], *specs: Any) -> tuple[RowMapping, str]:
-    """The mapping of the one kernel, which is right, and its code."""
+    """Return the mapping of the one kernel and its code, and check its results."""
     mod = build(body, *specs)
     rng = np.random.default_rng()
     inputs = [rng.standard_normal(shape).astype(np.dtype(dtype)) for shape, dtype in specs]
@@ -118,7 +118,7 @@ def test_vectors_of_several_copies(share: Callable[[int, int], None]) -> None:
 @pytest.mark.parametrize(("device", "copied"), [(GPUS["a100"], True), (GPUS["t4"], False), (H200, True)])
 def test_devices_that_copy(share: Callable[[int, int], None], device: Any, copied: bool) -> None:
     share(1, 256)
-    made = in_block.plan_in_block(
+    kernel_plan = in_block.plan_in_block(
         graph(build(softmax, ((64, 8192), "float32"), ((8192,), "float32"))), device
     )
-    assert made.stage.row_mapping.async_copies == copied
+    assert kernel_plan.stage.row_mapping.async_copies == copied

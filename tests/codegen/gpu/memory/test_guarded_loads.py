@@ -21,7 +21,10 @@ MANY = (35, 31, 9)
 def dual_path(
     width: int, more: int, dtype: str, places: tuple[int, ...] = MANY
 ) -> tuple[tvm.IRModule, list[Spec]]:
-    """A block of a dual path network: a convolution's channels are added to one path, and appended to the other."""
+    """Build a block of a dual path network.
+
+    Channels of a convolution are added to one path, and appended to the other.
+    """
 
     def body(emit: Emit, x: Any, residual: Any, dense: Any, scale: Any) -> Any:
         axis = len(places)

@@ -18,7 +18,7 @@ MANY = (35, 31, 9)
 
 
 def joined(shapes: list[tuple[int, ...]], axis: int, dtype: str) -> tuple[tvm.IRModule, list[Spec]]:
-    """A concatenation that is scaled by channel, and passes ReLU."""
+    """Build a concatenation that is scaled by channel, and passes ReLU."""
 
     def body(emit: Emit, *xs: Any) -> Any:
         *pieces, scale = xs
@@ -31,7 +31,7 @@ def joined(shapes: list[tuple[int, ...]], axis: int, dtype: str) -> tuple[tvm.IR
 
 
 def normed(shapes: list[tuple[int, ...]], dtype: str) -> tuple[tvm.IRModule, list[Spec]]:
-    """A softmax of rows that two tensors make together."""
+    """Build a softmax of rows that two tensors make together."""
 
     def body(emit: Emit, *xs: Any) -> Any:
         y = emit(R.astype(emit(R.concat(list(xs), 1)), "float32"))
@@ -43,7 +43,7 @@ def normed(shapes: list[tuple[int, ...]], dtype: str) -> tuple[tvm.IRModule, lis
 
 
 def padded(shape: tuple[int, ...], dtype: str) -> tuple[tvm.IRModule, list[Spec]]:
-    """An image with channels last and a border."""
+    """Build an image with channels last and a border."""
 
     def body(emit: Emit, x: Any) -> Any:
         wide = emit(R.nn.pad(x, [0, 0, 1, 2, 2, 1, 0, 0], pad_value=0.5))
@@ -53,7 +53,7 @@ def padded(shape: tuple[int, ...], dtype: str) -> tuple[tvm.IRModule, list[Spec]
 
 
 def widest_load(source: str, name: str) -> int:
-    """The bytes of the widest load of a parameter."""
+    """Return the bytes of the widest load of a parameter."""
     types = {"uint4": 16, "float4": 16, "uint2": 8, "float2": 8, "half4": 8, "nv_bfloat164": 8}
     types |= {"uint1": 4, "half2": 4, "nv_bfloat162": 4}
     return max([size for word, size in types.items() if f"*({word}*)({name}_ptr" in source], default=0)

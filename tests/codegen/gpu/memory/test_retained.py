@@ -21,6 +21,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.lowering.kernels import NAME as LOWERING
 from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 F32 = "float32"
 Body = Callable[..., Any]
@@ -51,12 +52,12 @@ CASES = [
 
 @pytest.mark.parametrize(("case", "sms"), CASES, ids=lambda v: str(getattr(v, "label", v)))
 @pytest.mark.parametrize("seed", [0, 1])
-def test_cases(case: grid_cases.GridCase, sms: int, seed: int) -> None:
+def test_cases(case: GridCase, sms: int, seed: int) -> None:
     check_emulated(case.build(), case.inputs(np.random.default_rng(seed)), config=few(sms), seed=seed)
 
 
 def test_the_cases_retain() -> None:
-    """In shared memory, in registers, and in both; of the whole data and of a part."""
+    """Data is retained in shared memory, in registers, and in both. It is the whole data or a part."""
     found = [kept_by(case.build(), few(sms)) for case, sms in CASES]
     assert sum(kept is not None for kept in found) >= 5
     assert any(kept and kept.shared and kept.registers for kept in found)

@@ -41,7 +41,7 @@ def alone(emit: Any, x: Any) -> Any:
 
 
 def between(emit: Any, x: Any) -> Any:
-    """With something light before it and behind it."""
+    """Put light operators before and behind it."""
     return emit(R.abs(emit(R.negative(turned(emit, emit(R.add(x, x)))))))
 
 
@@ -60,7 +60,7 @@ def to_channels_last(emit: Any, x: Any) -> Any:
 
 
 def checked(body: Callable[..., Any], *specs: Any) -> Any:
-    """The mapping of the one kernel, which is right."""
+    """Return the mapping of the one kernel, and check its results."""
     mod = build(body, *specs)
     rng = np.random.default_rng()
     inputs = [(4 * rng.standard_normal(shape)).astype(np.dtype(dtype)) for shape, dtype in specs]
@@ -102,7 +102,7 @@ def test_clusters_share_rows(
 
 @pytest.mark.parametrize("inputs", [1, 2])
 def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nothing uses of it is there too, also where one patch takes another's place."""
+    """Unused values of it are there too, also where one patch takes another's place."""
 
     def body(emit: Any, *xs: Any) -> Any:
         y = turned(emit, xs[0])

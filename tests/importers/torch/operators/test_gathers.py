@@ -40,7 +40,7 @@ def test_reads() -> None:
 
 
 def test_indices_in_front_of_a_tensor_count_from_its_end() -> None:
-    """PyTorch fails at them; here nothing in front of the tensor is read."""
+    """PyTorch fails at them. Here nothing in front of the tensor is read."""
     x, i = torch.randn(4, 3), torch.tensor([-1, -2, 1])
     mod = imported(
         lambda x, i: [F.embedding(i, x), x.index_select(0, i), x.gather(0, i.expand(2, 3))], x, i.abs() - 1

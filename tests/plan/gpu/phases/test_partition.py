@@ -24,11 +24,12 @@ from tvm_stitch.plan.gpu.phases.partition import (
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.slices import Slice
 from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_case import GridCase
 
 F32 = "float32"
 
 
-def parted(case: grid_cases.GridCase) -> Partition:
+def parted(case: GridCase) -> Partition:
     return partition(stitch_graph(case.build()), H200)
 
 
@@ -42,89 +43,91 @@ def read_by(part: Slice) -> set[Tensor]:
     return {t for op in part.copies for t in op.inputs} - made
 
 
-def over(found: StitchGraph, *axes: int) -> Operator:
-    """The reduction of so many elements."""
-    (op,) = [op for op in found.reduces if tuple(int(a.extent) for a in op.reduce) == axes]
+def over(op_graph: StitchGraph, *axes: int) -> Operator:
+    """Return the reduction over axes of these extents."""
+    (op,) = [op for op in op_graph.reduces if tuple(int(a.extent) for a in op.reduce) == axes]
     return op
 
 
 def test_gradients_of_layer_norm() -> None:
-    """All of a row in one part: statistics, gradient, and what it adds to the sums; these are finished after it."""
-    found = parted(grid_cases.layer_norm_backward(4096, 768))
-    first, second = (only(parts) for parts in found.phases)
+    """One part has all of a row: statistics, gradient, and what it adds to the sums. The sums are finished after it."""
+    partitioned = parted(grid_cases.layer_norm_backward(4096, 768))
+    first, second = (only(parts) for parts in partitioned.phases)
     assert first.domain.rows == 4096 and second.domain.rows == 768
-    along = {op for op in found.graph.reduces if op.output.size == 4096}
-    across = {op for op in found.graph.reduces if op.output.size == 768}
+    along = {op for op in partitioned.graph.reduces if op.output.size == 4096}
+    across = {op for op in partitioned.graph.reduces if op.output.size == 768}
     assert (len(along), len(across)) == (4, 2)
-    assert first.cross_row == across == set(found.crossing.partials) and along <= set(first.roots)
-    (dx,) = [t.producer for t in found.graph.outputs if t.size == 4096 * 768]
+    assert first.cross_row == across == set(partitioned.crossing.partials) and along <= set(first.roots)
+    (dx,) = [t.producer for t in partitioned.graph.outputs if t.size == 4096 * 768]
     assert first.stored == {dx}
     assert {op.output for op in second.stored} == {op.output for op in across}
-    assert found.crossing.stored == {} and found.crossing.scalars == {}  # no value of a row crosses blocks
-    assert read_by(second) == set(found.crossing.partials.values())
+    assert (
+        partitioned.crossing.stored == {} and partitioned.crossing.scalars == {}
+    )  # no value of a row crosses blocks
+    assert read_by(second) == set(partitioned.crossing.partials.values())
 
 
 def test_batch_norm() -> None:
-    """All sums in one reading of the data; the statistics are finished once, and read by all."""
+    """All sums come from one reading of the data. The statistics are finished once, and read by all."""
     case = grid_cases.batch_norm_training(8192, 256)
-    found = partition(with_one_pass_variance(stitch_graph(case.build())), H200)
-    (shift, folding), (finishing,), (writing,) = found.phases
-    assert shift.replicated and set(found.crossing.shared) == {op.output for op in shift.stored}
+    partitioned = partition(with_one_pass_variance(stitch_graph(case.build())), H200)
+    (shift, folding), (finishing,), (writing,) = partitioned.phases
+    assert shift.replicated and set(partitioned.crossing.shared) == {op.output for op in shift.stored}
     assert folding.domain.rows == 8192 and len(folding.cross_row) == 3 and folding.stored == set()
     assert finishing.domain.rows == 256
-    assert read_by(finishing) >= {found.crossing.partials[op] for op in folding.cross_row}
-    running = {t for t in found.graph.outputs if t.size == 256}
+    assert read_by(finishing) >= {partitioned.crossing.partials[op] for op in folding.cross_row}
+    running = {t for t in partitioned.graph.outputs if t.size == 256}
     assert len(running) == 2 and running <= {op.output for op in finishing.stored}
-    assert {op.output for op in writing.stored} == {t for t in found.graph.outputs if t.size != 256}
+    assert {op.output for op in writing.stored} == {t for t in partitioned.graph.outputs if t.size != 256}
     assert all(not part.cross_row for part in (shift, finishing, writing))
-    assert all(f < len(found.phases) - 1 for f in found.crossing.stored.values())
+    assert all(f < len(partitioned.phases) - 1 for f in partitioned.crossing.stored.values())
 
 
 def test_clipping_and_adam_over_five_tensors() -> None:
-    """All norms in one phase, which every block finishes for itself; then a part for each tensor, side by side."""
+    """All norms are in one phase, which every block finishes by itself. Then each tensor has a part, side by side."""
     shapes = [(300, 40), (257,), (5, 3, 7), (64,), (1,)]
-    found = parted(grid_cases.clip_adam(shapes))
-    norms, steps = found.phases
+    partitioned = parted(grid_cases.clip_adam(shapes))
+    norms, steps = partitioned.phases
     assert (
         {op for part in norms for op in part.cross_row}
-        == set(found.crossing.partials)
-        == set(found.crossing.scalars)
+        == set(partitioned.crossing.partials)
+        == set(partitioned.crossing.scalars)
     )
-    assert all(op.output.size == 1 and f == 0 for op, f in found.crossing.scalars.items())
-    assert len(found.crossing.partials) == len(shapes) == len(steps)
+    assert all(op.output.size == 1 and f == 0 for op, f in partitioned.crossing.scalars.items())
+    assert len(partitioned.crossing.partials) == len(shapes) == len(steps)
     assert sorted(len(part.stored) for part in steps) == [3] * 5
-    assert found.crossing.stored == {}  # totals are in registers after the barrier
+    assert partitioned.crossing.stored == {}  # totals are in registers after the barrier
 
 
 def test_chained_full_reductions() -> None:
     """Each needs the one before: a phase for each, all over the flat data."""
-    found = parted(grid_cases.standardize_by_max(64, 512))
-    assert [only(parts).domain.flat for parts in found.phases] == [True] * 4
-    assert [len(only(parts).cross_row) for parts in found.phases] == [1, 1, 1, 0]
-    assert sorted(found.crossing.scalars.values()) == [0, 1, 2]
-    found = parted(grid_cases.deviation_sum(64, 512))
-    assert sorted(found.crossing.scalars.values()) == [0, 1]
+    partitioned = parted(grid_cases.standardize_by_max(64, 512))
+    assert [only(parts).domain.flat for parts in partitioned.phases] == [True] * 4
+    assert [len(only(parts).cross_row) for parts in partitioned.phases] == [1, 1, 1, 0]
+    assert sorted(partitioned.crossing.scalars.values()) == [0, 1, 2]
+    partitioned = parted(grid_cases.deviation_sum(64, 512))
+    assert sorted(partitioned.crossing.scalars.values()) == [0, 1]
 
 
 def test_a_total_that_is_an_output_is_written_in_a_phase_of_its_own() -> None:
-    found = parted(grid_cases.deviation_sum(64, 512))
-    (last,) = [op for op, f in found.crossing.scalars.items() if f == 1]
-    assert last.output in found.graph.outputs
-    assert len(found.phases) == 3 and found.phases[2] == []
+    partitioned = parted(grid_cases.deviation_sum(64, 512))
+    (last,) = [op for op, f in partitioned.crossing.scalars.items() if f == 1]
+    assert last.output in partitioned.graph.outputs
+    assert len(partitioned.phases) == 3 and partitioned.phases[2] == []
 
 
 def test_figure_7() -> None:
     """Rows, then sums across the other tensor's rows, then their finish, then the product."""
-    found = parted(grid_cases.figure7(4096, 1024, 8192))
-    rows, folding, finishing, writing = (only(parts) for parts in found.phases)
-    regional, crossing = over(found.graph, 1024), over(found.graph, 8192)
+    partitioned = parted(grid_cases.figure7(4096, 1024, 8192))
+    rows, folding, finishing, writing = (only(parts) for parts in partitioned.phases)
+    regional, crossing = over(partitioned.graph, 1024), over(partitioned.graph, 8192)
     assert rows.domain.rows == 4096 and regional in rows.roots and regional not in rows.stored
     (power,) = rows.stored
-    assert power.name.startswith("T_power") and found.crossing.stored[power.output] == 0
+    assert power.name.startswith("T_power") and partitioned.crossing.stored[power.output] == 0
     assert folding.domain.rows == 8192 and folding.cross_row == {crossing}
     assert power.output in read_by(folding) and power not in folding.copies
-    assert found.crossing.partials[crossing] in read_by(finishing)
-    assert {t.producer for t in found.graph.outputs} == writing.stored and writing.domain.flat
+    assert partitioned.crossing.partials[crossing] in read_by(finishing)
+    assert {t.producer for t in partitioned.graph.outputs} == writing.stored and writing.domain.flat
     assert read_by(writing) == {power.output, crossing.output}
 
 
@@ -142,9 +145,9 @@ def test_disconnected_parts_share_a_phase() -> None:
         columns.operators + rows.operators,
         columns.outputs + rows.outputs,
     )
-    found = partition(both, H200)
-    assert [sorted(int(p.domain.rows) for p in parts) for parts in found.phases] == [[513, 4096], [256]]
-    assert {op.output for parts in found.phases for p in parts for op in p.stored} == set(both.outputs)
+    partitioned = partition(both, H200)
+    assert [sorted(int(p.domain.rows) for p in parts) for parts in partitioned.phases] == [[513, 4096], [256]]
+    assert {op.output for parts in partitioned.phases for p in parts for op in p.stored} == set(both.outputs)
 
 
 def test_symbolic_and_empty_extents_are_declined() -> None:
@@ -159,19 +162,19 @@ def test_no_more_phases_than_a_kernel_should_have() -> None:
             x = emit(R.subtract(x, emit(R.max(emit(R.exp(x))))))
         return [x]
 
-    found = stitch_graph(build(chain, ((64, 64), F32)))
+    op_graph = stitch_graph(build(chain, ((64, 64), F32)))
     with pytest.raises(Misaligned, match=f"of at most {CHOICES.most_phases}"):
-        partition(found, H200)
+        partition(op_graph, H200)
 
 
 def test_small_parts_of_a_phase_stand_in_order() -> None:
-    """A part that every block evaluates for itself may read another such part of the phase, opened later."""
-    found = partition(stitch_graph(random_graph(200434, 4000, "grid").mod), H200)
+    """A part that every block evaluates by itself may read another such part of the phase, opened later."""
+    partitioned = partition(stitch_graph(random_graph(200434, 4000, "grid").mod), H200)
     reading = 0
-    for parts in found.phases:
+    for parts in partitioned.phases:
         made: set[Tensor] = set()
         for part in parts:
-            needed = read_by(part) & set(found.crossing.shared)
+            needed = read_by(part) & set(partitioned.crossing.shared)
             assert needed <= made
             reading += bool(needed and part.replicated)
             made |= {op.output for op in part.stored} if part.replicated else set()
@@ -183,16 +186,16 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
         y = emit(R.sum(x, 1))
         return [y, emit(R.abs(y))]
 
-    found = graph(build(body, ((64, 32), F32)))
-    made = _Partitioner(found, replace(H200, sms=4), False, ())
-    first, second = found.operators
+    op_graph = graph(build(body, ((64, 32), F32)))
+    made = _Partitioner(op_graph, replace(H200, sms=4), False, ())
+    first, second = op_graph.operators
     part = made._open(first, 0, False, True)
-    before = part.made
+    before = part.piece
     monkeypatch.setattr(
         "tvm_stitch.plan.gpu.phases.partition.is_strided", lambda alignment: alignment is not before.alignment
     )
     assert not made._join(part, second, False, True)
-    assert part.made is before and part.roots == (first,) and second not in made.home
+    assert part.piece is before and part.roots == (first,) and second not in made.home
 
 
 def counted_visits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -245,9 +248,9 @@ def test_the_results_of_a_scan_share_its_steps(monkeypatch: pytest.MonkeyPatch) 
                 shown.append(emit(R.tanh(state)))
             return shown
 
-        found = graph(build(scan, ((8, 16), F32), ((8, 16), F32)))
+        op_graph = graph(build(scan, ((8, 16), F32), ((8, 16), F32)))
         counted[0] = 0
-        partition(found, H200)
+        partition(op_graph, H200)
         return counted[0]
 
     assert visits(24) < 3 * visits(12)

@@ -41,7 +41,7 @@ def response_norm(
 
 
 def excited(n: int, height: int, width: int, channels: int, dtype: str) -> tuple[tvm.IRModule, list[Spec]]:
-    """An image scaled by a sigmoid of its channels' means."""
+    """Scale an image by a sigmoid of its channels' means."""
 
     def body(emit: Emit, x: Any) -> Any:
         wide = emit(R.astype(x, "float32"))
@@ -57,7 +57,7 @@ def planned(mod: tvm.IRModule) -> KernelPlan:
 
 
 def working_blocks(plan: KernelPlan) -> list[int]:
-    """The blocks that work in each phase."""
+    """Return the blocks that work in each phase."""
     return [max(stage.stride * stage.tiles for stage in stages) for stages in plan.phases]
 
 

@@ -78,7 +78,7 @@ def test_softmax_over_channels(shape: tuple[int, ...]) -> None:
 
 
 def test_vectors_are_no_memory_of_the_runtime() -> None:
-    """What a kernel holds for its lanes lies on the stack, where LLVM makes registers of it."""
+    """Values that a kernel holds for its lanes are on the stack, where LLVM makes registers of them."""
     source = check([(64, 100)], F32, softmax(-1), np_softmax(-1)).source
     assert "fmul <" in source and not re.search(r"@(__)?TVMBackendAllocWorkspace,", source)
 
@@ -313,7 +313,7 @@ def test_gather() -> None:
     )
 
 
-# What LLVM gets.
+# The code that LLVM gets.
 
 INNER = {
     "softmax add layer norm gelu": (

@@ -104,7 +104,7 @@ def test_a_softmax_along_columns_feeds_one_along_rows() -> None:
 
 
 def test_scratch_is_a_workspace_of_the_host_code() -> None:
-    """No parameter is added; every run takes new memory that nobody has written."""
+    """No parameter is added. Every run takes new memory that nobody has written."""
     kernel = check(
         [(1000, 48)], "float32", lambda x: relay.sum(relay.exp(x), 0), lambda x: np.exp(x).sum(0), WIDE
     )

@@ -170,7 +170,7 @@ def test_nvrtc_compiles(dtype: str) -> None:
 @needs_nvcc
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_stay_in_registers(dtype: str) -> None:
-    """No local memory in PTX; vectors of 16 bytes to and from memory."""
+    """PTX has no local memory, and vectors of 16 bytes to and from memory."""
     from tvm.contrib.nvcc import compile_cuda
 
     kernel = GpuKernel(function([(4096, 768)], dtype, lambda x: relay.nn.softmax(x)))

@@ -14,7 +14,7 @@ RUNNER = "auto_scheduler.local_runner.run"
 
 
 def is_free(lock: Path) -> bool:
-    """Whether another process could measure now."""
+    """Return whether another process could measure now."""
     with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -165,5 +165,5 @@ class MatrixStageEmitter(WeightEmitter):
             )
 
         ops, threads = list(p.reduces), self.mapping.threads
-        found = fold_partials(ops, u.slices, threads, self.lane, part, self.stage.partials_in_order)
-        self._set_results(ops, found)
+        folded = fold_partials(ops, u.slices, threads, self.lane, part, self.stage.partials_in_order)
+        self._set_results(ops, folded)

@@ -57,7 +57,7 @@ def load_guarded(
     if not plan.numbers:
         return Loaded()
     size = cm.chunks * cm.vector
-    found = Loaded(
+    loaded = Loaded(
         plan,
         {
             load.leaf: tile
@@ -71,13 +71,13 @@ def load_guarded(
         base = memory.base(cm, step, chunk)
         with B.when(memory._tail(p.columns, base)):
             start = chunk * B.i64(cm.vector)
-            for condition, flag in zip(plan.conditions, found.flags):
+            for condition, flag in zip(plan.conditions, loaded.flags):
                 _decide(memory, condition, flag, cm, base, start)
             for slot in plan.slots:
                 with B.loop("unroll", cm.vector // slot.columns, "part") as part:
                     skipped = part * B.i64(slot.columns)
-                    _fill(memory, found, slot, slot.loads, {}, base + skipped, start + skipped)
-    return found
+                    _fill(memory, loaded, slot, slot.loads, {}, base + skipped, start + skipped)
+    return loaded
 
 
 def _tile(memory: RowMemory, slot: Slot, size: int) -> Buffer:
@@ -95,18 +95,18 @@ def _decide(
 
 
 def _fill(
-    memory: RowMemory, found: Loaded, slot: Slot, loads: Sequence[GuardedLoad], known: Mapping[int, bool],
+    memory: RowMemory, loaded: Loaded, slot: Slot, loads: Sequence[GuardedLoad], known: Mapping[int, bool],
     column: Expr, start: Expr,
 ) -> None:  # fmt: skip
     """Emit the load of the first input whose conditions hold, or zeros. ``known`` has the conditions decided so far."""
-    tile = found.tiles[slot.loads[0].leaf]
+    tile = loaded.tiles[slot.loads[0].leaf]
     if not loads:
         with B.loop("unroll", slot.columns, "v") as v:
             B.store(tile, compat.const(0, compat.buffer_dtype(tile)), [start + v])
         return
     paths = [path for each in loads[0].paths if (path := _open(each, known)) is not None]
     if not paths:
-        _fill(memory, found, slot, loads[1:], known, column, start)
+        _fill(memory, loaded, slot, loads[1:], known, column, start)
         return
     if not all(paths):
         _copy(memory, slot, loads[0], tile, column, start)
@@ -116,9 +116,9 @@ def _fill(
         ((number, holds),) = paths[0]
         later[number] = not holds
     B.either(
-        _any_holds(found, paths, start),
+        _any_holds(loaded, paths, start),
         lambda: _copy(memory, slot, loads[0], tile, column, start),
-        lambda: _fill(memory, found, slot, loads[1:], later, column, start),
+        lambda: _fill(memory, loaded, slot, loads[1:], later, column, start),
     )
 
 
@@ -129,9 +129,9 @@ def _open(path: Path, known: Mapping[int, bool]) -> Path | None:
     return frozenset((number, holds) for number, holds in path if number not in known)
 
 
-def _any_holds(found: Loaded, paths: Sequence[Path], start: Expr) -> Expr:
+def _any_holds(loaded: Loaded, paths: Sequence[Path], start: Expr) -> Expr:
     def all_hold(path: Path) -> Expr:
-        literals = ((found.holds(number, start), holds) for number, holds in sorted(path))
+        literals = ((loaded.holds(number, start), holds) for number, holds in sorted(path))
         return reduce(tir.And, (flag if holds else tir.Not(flag) for flag, holds in literals))
 
     return reduce(tir.Or, map(all_hold, paths))

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def load_pieces(memory: RowMemory, p: RowLoop, cm: ColumnMapping, step: Expr) -> dict[Key, Buffer]:
     """Load the values of a pass that are pieces of inputs, and return a tile of a thread's columns for each."""
-    found: dict[Key, Buffer] = {}
+    loaded: dict[Key, Buffer] = {}
     if memory.guarded or memory.mapping.shared or cm.vector == 1:
-        return found
+        return loaded
     for key in p.values:
         choice = memory.stage.choice(key, p.columns)
         if choice is not None:
-            found[key] = _loaded(memory, key, choice, p, cm, step)
-    return found
+            loaded[key] = _loaded(memory, key, choice, p, cm, step)
+    return loaded
 
 
 def _loaded(memory: RowMemory, key: Key, choice: Choice, p: RowLoop, cm: ColumnMapping, step: Expr) -> Buffer:

@@ -134,6 +134,6 @@ class RowMemory(RowPosition):
     ) -> tuple[list[Expr], Buffer]:
         """Return the indices and the buffer of the vector of ``piece`` elements that begins at a column."""
         self.eval.column = column
-        found = vector_address(self.eval, memory, indices, piece)
+        address = vector_address(self.eval, memory, indices, piece)
         self.eval.column = None
-        return found
+        return address

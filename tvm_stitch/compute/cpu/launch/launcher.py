@@ -73,6 +73,6 @@ def module() -> Any:
         RuntimeError: if there is no C++ compiler, or it rejects the source.
         OSError: if the cache folder cannot be used.
     """
-    made = CODE.module()
+    compiled = CODE.module()
     ctypes.CDLL(str(CODE.library()), mode=ctypes.RTLD_GLOBAL)  # TVM's JIT looks for names there
-    return made
+    return compiled

@@ -13,24 +13,24 @@ from ...slices import Cut, Slice, aligned_slice
 class Draft:
     """A stage in the making. Its roots change while operators are placed, and its alignment with them."""
 
-    def __init__(self, made: Slice):
-        self.made = made
+    def __init__(self, piece: Slice):
+        self.piece = piece
         self.joining: tuple[Operator, ...] = ()  # roots that are not aligned yet
         self.storing: frozenset[Operator] = frozenset()
         self.replicated = False
-        self.phase, self.domain = made.phase, made.domain
+        self.phase, self.domain = piece.phase, piece.domain
 
     @property
     def roots(self) -> tuple[Operator, ...]:
-        return (*self.made.roots, *self.joining)
+        return (*self.piece.roots, *self.joining)
 
     @property
     def cross_row(self) -> frozenset[Operator]:
-        return self.made.cross_row
+        return self.piece.cross_row
 
     @property
     def stored(self) -> frozenset[Operator]:
-        return self.made.stored | self.storing
+        return self.piece.stored | self.storing
 
     def join(self, root: Operator, stored: bool) -> None:
         """Take in a root that is aligned with the rest later."""
@@ -38,9 +38,9 @@ class Draft:
         if stored:
             self.storing = self.storing | {root}
 
-    def become(self, made: Slice) -> None:
+    def become(self, piece: Slice) -> None:
         """Replace the stage by one with other roots."""
-        self.made, self.joining, self.storing = made, (), frozenset()
+        self.piece, self.joining, self.storing = piece, (), frozenset()
 
     def settle(self, cut: Cut) -> None:
         """Align the roots that joined."""
@@ -59,7 +59,7 @@ class Draft:
         Raises:
             Misaligned: when its domain does not serve them all.
         """
-        choices, dominant = self.made.alignment.choices, self.made.dominant
+        choices, dominant = self.piece.alignment.choices, self.piece.dominant
         return aligned_slice(
             cut, choices, self.phase, self.domain, roots, cross_row, stored, dominant=dominant
         )
@@ -70,4 +70,4 @@ class Draft:
 
     def finished(self, phase: int) -> Slice:
         """Return the resulting stage, in a phase of this number."""
-        return replace(self.made, phase=phase, replicated=self.replicated)
+        return replace(self.piece, phase=phase, replicated=self.replicated)

@@ -196,12 +196,12 @@ class _Partitioner(Placement):
             return self._add_sum(draft, root)
         draft.settle(self.cut)
         try:
-            made = draft.with_roots(self.cut, roots, cross_row, kept)
-            if is_strided(made.alignment) and not is_strided(draft.made.alignment):
+            joined = draft.with_roots(self.cut, roots, cross_row, kept)
+            if is_strided(joined.alignment) and not is_strided(draft.piece.alignment):
                 raise Misaligned("its rows lie across memory")
         except Misaligned:
             return False
-        draft.become(made)
+        draft.become(joined)
         self.home[root] = draft
         return True
 
@@ -255,13 +255,13 @@ class _Partitioner(Placement):
         crossing, kept = [root] if across else [], [root] if stored else []
         for dominant, domain in self._domains(root, phase, across):
             try:
-                made = aligned_slice(
+                opened = aligned_slice(
                     self.cut, self.device.choices, phase, domain, [root], crossing, kept, dominant=dominant
                 )
             except Misaligned as err:
                 reasons.append(str(err))
                 continue
-            draft = Draft(made)
+            draft = Draft(opened)
             self.drafts.append(draft)
             self.home[root] = draft
             self._absorb(draft)
@@ -279,7 +279,7 @@ class _Partitioner(Placement):
                 r not in other.cross_row for r in other.roots
             ):
                 continue
-            before = draft.made
+            before = draft.piece
             if all(self._fits(draft, r, True) and self._join(draft, r, True, False) for r in other.roots):
                 self.drafts.remove(other)
             else:
@@ -335,15 +335,15 @@ class _Partitioner(Placement):
         Raises:
             Misaligned: when there is no room. Each row of weights would compute the operand again.
         """
-        found = False
+        shares = False
         for producer in list(self._producers(root, set())):
             homes = {self.home[source] for source in self._sources(producer)}
             if producer.is_reduce or not homes:
                 continue
             if not self._store_rows(producer, homes):
                 self._share_operand(producer, homes)
-            found = True
-        return found
+            shares = True
+        return shares
 
     def _store_rows(self, op: Operator, homes: Collection[Draft]) -> bool:
         """Store the operand of a product where another product's rows of weights give it. Return whether they do."""

@@ -73,18 +73,18 @@ class Placement:
 
     def _sources(self, root: Operator) -> list[Operator]:
         """Return the reductions placed in stages, and not global, whose results the root reads."""
-        found: dict[Operator, None] = {}
+        sources: dict[Operator, None] = {}
         seen: set[Operator] = set()
 
         def visit(op: Operator) -> None:
             for producer in self._producers(op, seen):
                 if producer in self.home and producer.is_reduce:
-                    found[producer] = None
+                    sources[producer] = None
                 else:
                     visit(producer)
 
         visit(root)
-        return list(found)
+        return list(sources)
 
     def _kept_bytes(self, op: Operator) -> int:
         """Return the bytes that every block keeps if it keeps the results of an operator as well."""
@@ -123,8 +123,8 @@ class Placement:
 
     def _leaves(self, roots: Sequence[Operator], phase: int) -> set[Tensor]:
         operators = slice_operators(self.cut, roots, phase)
-        made = {op.output for op in operators}
-        return {t for op in operators for t in op.inputs if t not in made}
+        computed = {op.output for op in operators}
+        return {t for op in operators for t in op.inputs if t not in computed}
 
     def _idles(self, draft: Draft, root: Operator, across: bool) -> bool:
         """Return whether the few rows of a stage would move a root's bytes slower than a later stage of all blocks.

@@ -117,23 +117,31 @@ def outcome(job: Job, result: CheckResult[Any], script: Callable[[], str]) -> Ou
 
 def parser(prog: str, targets: Sequence[str], description: str | None) -> argparse.ArgumentParser:
     """Make the command line of a long run. The caller implements ``--stock`` and other differences."""
-    made = argparse.ArgumentParser(prog=prog, description=description)
-    made.add_argument("--count", type=int, default=300, help="graphs to check")
-    made.add_argument("--start", type=int, default=0, help="first seed")
-    made.add_argument("--target", choices=sorted(targets), default="llvm")
-    made.add_argument("--max-elements", type=int, default=40_000, help="elements of the largest value")
-    made.add_argument(
+    argument_parser = argparse.ArgumentParser(prog=prog, description=description)
+    argument_parser.add_argument("--count", type=int, default=300, help="graphs to check")
+    argument_parser.add_argument("--start", type=int, default=0, help="first seed")
+    argument_parser.add_argument("--target", choices=sorted(targets), default="llvm")
+    argument_parser.add_argument(
+        "--max-elements", type=int, default=40_000, help="elements of the largest value"
+    )
+    argument_parser.add_argument(
         "--level",
         choices=LEVELS,
         default="grid",
         help="axes to reduce: innermost ones, any, any and crossed",
     )
-    made.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
-    made.add_argument("--show", action="store_true", help="print module and traceback of every failure")
-    made.add_argument("--multiprocessors", type=int, default=0, help="of a GPU that kernels can use (0: all)")
-    made.add_argument("--jobs", type=int, default=1, help="processes")
-    made.add_argument("--timeout", type=float, default=300, help="most seconds for one graph")
-    return made
+    argument_parser.add_argument(
+        "--stock", action="store_true", help="TVM's default pipeline instead of stitching"
+    )
+    argument_parser.add_argument(
+        "--show", action="store_true", help="print module and traceback of every failure"
+    )
+    argument_parser.add_argument(
+        "--multiprocessors", type=int, default=0, help="of a GPU that kernels can use (0: all)"
+    )
+    argument_parser.add_argument("--jobs", type=int, default=1, help="processes")
+    argument_parser.add_argument("--timeout", type=float, default=300, help="most seconds for one graph")
+    return argument_parser
 
 
 def long_run(

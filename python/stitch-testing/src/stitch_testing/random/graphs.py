@@ -123,12 +123,12 @@ def stitched_pipeline(target: str, config: StitchConfig | None = None) -> Pipeli
     """Return the stitching pipeline for ``"llvm"``, ``"cuda"`` (this machine's device) or ``"emulated-cuda"``."""
     import tvm_stitch.relax
 
-    made = {
+    pipelines = {
         "llvm": lambda: tvm.target.Target("llvm"),
         "cuda": lambda: tvm.target.Target.from_device(tvm.cuda(0)),
         "emulated-cuda": emulated_target,
     }
-    return tvm_stitch.relax.pipeline(made[target](), config)
+    return tvm_stitch.relax.pipeline(pipelines[target](), config)
 
 
 @dataclass(frozen=True)

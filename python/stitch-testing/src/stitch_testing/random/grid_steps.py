@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..reference.operators import is_float
-from .steps import Node, Sketch, Step, combine, steps
+from .sketch import Node, Sketch
+from .steps import Step, combine, steps
 
 #: Longer sums of half types are computed in float32, as in models. In the type itself they mean nothing.
 _LONG_FOR_HALF = 64

@@ -15,7 +15,8 @@ import numpy as np
 from ..reference.bounds import Bound
 from .front_end import FrontEnd
 from .grid_steps import GRID_STEPS, random_matrix
-from .steps import Node, Sketch, Step, column_reduce, random_shape, row_reduce, steps
+from .sketch import Node, Sketch, random_shape
+from .steps import Step, column_reduce, row_reduce, steps
 
 Level = Literal["row", "column", "grid"]
 """Axes that a graph reduces. ``"row"``: the innermost ones. ``"column"``: any. ``"grid"``: any, with row and column
@@ -134,7 +135,7 @@ def grow(
     arguments = [argument for group in groups for argument in group]
     sketch = Sketch(rng, front, max_elements)
     wanted = int(rng.integers(3, 41))
-    made: list[Node] = []
+    grown: list[Node] = []
     with front.function(arguments) as params:
         waiting = iter(params)
         for group in groups:
@@ -142,9 +143,9 @@ def grow(
             for (shape, dtype), param in zip(group, waiting):
                 sketch.add_input(param, draw(rng, shape, dtype))
             _grow(sketch, (*STEPS[level], *more_steps), max(3, wanted // parts))
-            made += sketch.nodes[len(group) :]
-        results = [node for node in made if not node.used]
-        interior = [node for node in made if node.used]
+            grown += sketch.nodes[len(group) :]
+        results = [node for node in grown if not node.used]
+        interior = [node for node in grown if node.used]
         if interior and rng.random() < 0.3:
             results.append(interior[int(rng.integers(len(interior)))])
         front.finish([node.var for node in results])

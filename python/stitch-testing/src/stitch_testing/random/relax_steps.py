@@ -7,7 +7,8 @@ seeds as they are that other tests name, and stock TVM compiles those.
 
 from __future__ import annotations
 
-from .steps import Node, Sketch, Step
+from .sketch import Node, Sketch
+from .steps import Step
 
 
 def _flip(sketch: Sketch) -> Node | None:

@@ -45,11 +45,11 @@ def evaluate_graph(graph: StitchGraph, inputs: Sequence[np.ndarray], exact: bool
         values[tensor] = array.astype(_held(tensor.dtype, exact))
     for op in graph.operators:
         values[op.output] = _Evaluation(op, values, exact).run()
-    found = [values[t] for t in graph.outputs]
+    results = [values[t] for t in graph.outputs]
     if exact:
-        return found
+        return results
     with np.errstate(over="ignore"):
-        return [v.astype(np.dtype(t.dtype)) for v, t in zip(found, graph.outputs)]
+        return [v.astype(np.dtype(t.dtype)) for v, t in zip(results, graph.outputs)]
 
 
 def _static(extents: Sequence[Extent]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from tvm import relay
 
 from tvm_stitch.testing.workloads import cases as named
 from tvm_stitch.testing.workloads import grid_cases as named_grid
-from tvm_stitch.testing.workloads.cases import Case
+from tvm_stitch.testing.workloads.case import Case
 from tvm_stitch.testing.workloads.specs import Body, Spec
 
 from . import ops
@@ -54,13 +54,13 @@ def cases(scale: str = "test") -> list[Case]:
     ------
     ValueError : unknown scale.
     """
-    found = []
+    rewritten = []
     for case in named.cases(scale):
         if case.name == "rms_norm_quantize":
             case = named.rms_norm_quantize(case.sizes["rows"], case.sizes["columns"], "float16")
         if case.body is not None:
-            found.append(in_relay(case))
-    return found
+            rewritten.append(in_relay(case))
+    return rewritten
 
 
 def grid_cases(scale: str = "test") -> list[named_grid.GridCase]:

@@ -45,10 +45,10 @@ def count_kernels(lib: Any) -> KernelCount:
 def _launched(lib: Any, name: str) -> list[tuple[str, Kind]]:
     """Return the kernels of one node, in order."""
     metadata = lib.function_metadata
-    found = list(metadata[name].tir_primfuncs.items()) if name in metadata else []
-    if not found:
+    launched = list(metadata[name].tir_primfuncs.items()) if name in metadata else []
+    if not launched:
         return _launched_outside(lib.get_lib(), name)
-    ((target, primfunc),) = found
+    ((target, primfunc),) = launched
     on_gpu = "gpu" in target.keys
     if on_gpu:
         count = _launches(primfunc.body)
@@ -93,28 +93,28 @@ def kernels_in(source: str) -> list[str]:
 
 def holds_contraction(function: relay.Function) -> bool:
     """Return whether a Relay function calls a contraction (matmul, convolution), nested functions included."""
-    found = False
+    holds = False
 
     def visit(node: Any) -> None:
-        nonlocal found
+        nonlocal holds
         if isinstance(node, relay.Call) and isinstance(node.op, tvm.ir.Op):
             base = node.op.name.rsplit(".", 1)[-1]
-            found |= any(word in base for word in CONTRACTION_NAMES) and "transform" not in base
+            holds |= any(word in base for word in CONTRACTION_NAMES) and "transform" not in base
 
     relay.analysis.post_order_visit(function, visit)
-    return found
+    return holds
 
 
 def _calls_library(body: Any) -> bool:
     """Return whether a PrimFunc calls a packed function, other than to allocate."""
-    found = False
+    calls = False
 
     def visit(node: Any) -> None:
-        nonlocal found
-        found |= isinstance(node, tir.Call) and getattr(node.op, "name", "") in _HOST_CALLS
+        nonlocal calls
+        calls |= isinstance(node, tir.Call) and getattr(node.op, "name", "") in _HOST_CALLS
 
     tir.stmt_functor.post_order_visit(body, visit)
-    return found
+    return calls
 
 
 def _launches(stmt: Any) -> int:

@@ -63,8 +63,8 @@ def to_numpy(array: Any) -> np.ndarray:
     """Return a NumPy array of an array of NumPy or TVM. TVM returns bfloat16 as ``uint16``."""
     if isinstance(array, np.ndarray):
         return array
-    found = array.numpy()
-    return found.view(ml_dtypes.bfloat16) if str(array.dtype) == "bfloat16" else found
+    converted = array.numpy()
+    return converted.view(ml_dtypes.bfloat16) if str(array.dtype) == "bfloat16" else converted
 
 
 class Evaluator:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..random.steps import Node, Sketch, Step
+from ..random.sketch import Node, Sketch
+from ..random.steps import Step
 
 
 def _pad(sketch: Sketch) -> Node | None:

@@ -81,12 +81,12 @@ def module(case: Case) -> tvm.IRModule:
                 zeros = emit(R.full_like(weights, relax.const(0.0, "float32")))
                 weights = emit(R.where(emit(R.logical_not(seen)), zeros, weights))
             weights = emit(R.astype(weights, case.dtype))
-            found = emit(
+            attended = emit(
                 R.matmul(matrices(weights, case.queries, case.keys), matrices(v, case.keys, case.size))
             )
             if case.flat:
-                found = emit(R.reshape(found, [case.batch, case.heads, case.queries, case.size]))
-            result = builder.emit_output(R.permute_dims(found, [0, 2, 1, 3]))
+                attended = emit(R.reshape(attended, [case.batch, case.heads, case.queries, case.size]))
+            result = builder.emit_output(R.permute_dims(attended, [0, 2, 1, 3]))
         builder.emit_func_output(result)
     return builder.get()
 
@@ -94,15 +94,15 @@ def module(case: Case) -> tvm.IRModule:
 def inputs(case: Case, rng: np.random.Generator) -> list[np.ndarray]:
     """Draw fresh random inputs. A quarter of a mask's elements is -inf, and a whole row if the case is safe."""
     shapes = [(case.batch, n, case.heads, case.size) for n in (case.queries, case.keys, case.keys)]
-    made = [rng.standard_normal(shape, dtype=np.float32).astype(case.dtype) for shape in shapes]
+    arrays = [rng.standard_normal(shape, dtype=np.float32).astype(case.dtype) for shape in shapes]
     if case.mask is not None:
         mask = rng.standard_normal(case.mask, dtype=np.float32)
         mask[rng.random(case.mask) < 0.25] = -np.inf
         mask[..., 0] = 0.0
         if case.safe and mask.size:
             mask.reshape(-1, mask.shape[-1])[-1] = -np.inf
-        made.append(mask.astype(case.mask_dtype or case.dtype))
-    return made
+        arrays.append(mask.astype(case.mask_dtype or case.dtype))
+    return arrays
 
 
 def reference(case: Case, arrays: list[np.ndarray]) -> np.ndarray:

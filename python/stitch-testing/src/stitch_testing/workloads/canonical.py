@@ -96,11 +96,11 @@ def plan_data(plan: KernelPlan) -> dict[str, Any]:
     kernel = vars(describe("kernel", plan))
     operators = zip(plan.graph.operators, kernel["operators"], strict=True)
     kernel["operators"] = [
-        {**found, "operator": f"{op.name}<{_extents(op.output.shape)}>"} for op, found in operators
+        {**data, "operator": f"{op.name}<{_extents(op.output.shape)}>"} for op, data in operators
     ]
     reduces = {op.name for op in plan.graph.reduces}
-    for found in kernel["groups"]:
-        _choose_dominant(found, reduces)
+    for data in kernel["groups"]:
+        _choose_dominant(data, reduces)
     ordered: dict[str, Any] = json.loads(json.dumps(_ordered(kernel)))
     return ordered
 
@@ -117,18 +117,18 @@ def plan_lines(plan: KernelPlan) -> list[str]:
     return Report("", [Kernel(**plan_data(plan))]).verbose().splitlines()[2:]
 
 
-def _ordered(found: Any, key: str = "") -> Any:
-    if isinstance(found, dict):
-        return {k: _ordered(v, k) for k, v in found.items()}
-    if not isinstance(found, list):
-        return found
-    items = [_ordered(v) for v in found]
+def _ordered(data: Any, key: str = "") -> Any:
+    if isinstance(data, dict):
+        return {k: _ordered(v, k) for k, v in data.items()}
+    if not isinstance(data, list):
+        return data
+    items = [_ordered(v) for v in data]
     return items if key in _IN_TIME else sorted(items, key=_by_number)
 
 
-def _by_number(found: Any) -> list[Any]:
+def _by_number(data: Any) -> list[Any]:
     """Sort names by their numbers, v2 before v10, and entries by their first name."""
-    parts = re.split(r"(\d+)", found if isinstance(found, str) else json.dumps(found))
+    parts = re.split(r"(\d+)", data if isinstance(data, str) else json.dumps(data))
     return [int(part) if i % 2 else part for i, part in enumerate(parts)]
 
 

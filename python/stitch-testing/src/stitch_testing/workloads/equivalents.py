@@ -35,6 +35,7 @@ from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.target import resolve_target
 from tvm_stitch.testing.workloads import cases, grid_cases
+from tvm_stitch.testing.workloads.case import Case
 
 from .canonical import graph_lines, plan_lines, rename
 
@@ -56,10 +57,10 @@ Description = dict[str, dict[str, list[list[str]]]]
 _MAIN_LINES = ("kernel:", "  mapping:", "  launch:", "  phase ", "  shared memory")
 
 
-def workloads() -> dict[str, cases.Case]:
+def workloads() -> dict[str, Case]:
     """Return the workloads whose graphs and plans must be equal, by name and extents."""
     f16 = "float16"
-    found = [
+    cases_of = [
         cases.softmax(1024, 1024),
         cases.softmax(33, 1000, f16),
         cases.log_softmax(64, 30000),
@@ -80,15 +81,15 @@ def workloads() -> dict[str, cases.Case]:
         grid_cases.standardize_by_max(4096, 4096),
         grid_cases.figure7(4096, 1024, 8192),
     ]
-    return {f"{case.name} {', '.join(_told(case))}": case for case in found}
+    return {f"{case.name} {', '.join(_told(case))}": case for case in cases_of}
 
 
-def _told(case: cases.Case) -> list[str]:
+def _told(case: Case) -> list[str]:
     dtype = [] if case.arguments[0].dtype == "float32" else [case.arguments[0].dtype]
     return [*(f"{name} {size}" for name, size in case.sizes.items()), *dtype]
 
 
-def stitch_graphs(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
+def stitch_graphs(case: Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
     """Return the graphs of a workload's stitch ops, by the front end of the installed TVM."""
     target = resolve_target(target)
     if compat.HAS_RELAY:
@@ -98,7 +99,7 @@ def stitch_graphs(case: cases.Case, target: Any, config: StitchConfig) -> list[S
     return from_relax(case.build(), config, target)
 
 
-def _from_relay(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
+def _from_relay(case: Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
     from tvm_stitch.relay.lower import read_function
     from tvm_stitch.relay.stitch_ops import StitchOps
 
@@ -120,7 +121,7 @@ def stitched_functions(mod: tvm.IRModule) -> list[Any]:
     return [expr for expr in post_order(bodies) if is_marked(expr)]
 
 
-def describe_workload(case: cases.Case, whole: bool = False) -> Description:
+def describe_workload(case: Case, whole: bool = False) -> Description:
     """Describe a workload under all settings: its graphs, and its plans as main lines and a digest, or ``whole``."""
     graphs: dict[str, list[list[str]]] = {}
     plans: dict[str, list[list[str]]] = {}
@@ -145,16 +146,16 @@ def _shortened(lines: list[str]) -> list[str]:
     return [*(line for line in lines if line.startswith(_MAIN_LINES)), f"sha256 {digest}"]
 
 
-def _shared(found: Mapping[str, list[list[str]]]) -> dict[str, list[list[str]]]:
+def _shared(lists: Mapping[str, list[list[str]]]) -> dict[str, list[list[str]]]:
     """Join the settings with equal values into one key."""
     keys: list[list[str]] = []
-    for name, value in found.items():
-        key = next((k for k in keys if found[k[0]] == value), None)
+    for name, value in lists.items():
+        key = next((k for k in keys if lists[k[0]] == value), None)
         if key is None:
             keys.append([name])
         else:
             key.append(name)
-    return {", ".join(key): found[key[0]] for key in keys}
+    return {", ".join(key): lists[key[0]] for key in keys}
 
 
 @contextmanager
@@ -179,10 +180,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="workloads whose names hold TEXT")
     parser.add_argument("--plans", action="store_true", help="whole plans instead of their main lines")
     options = parser.parse_args(argv)
-    found = {
+    plans = {
         n: describe_workload(case, options.plans) for n, case in workloads().items() if options.only in n
     }
-    text = json.dumps(found, indent=1) + "\n"
+    text = json.dumps(plans, indent=1) + "\n"
     if options.write is None:
         print(text, end="")
     else:
