@@ -264,8 +264,15 @@ class MatmulTasks:
         # ``emit_dots``.
         whole = isinstance(rows, int) and (rows <= self.tiles.task_rows or self.tiles.task_rows % tile == 0)
         whole = whole and rows % tile == 0
+        fewest = 0
+        if isinstance(rows, int):
+            fewest = min(rows, rows % self.tiles.task_rows or self.tiles.task_rows)
         each_tile(
-            count, tile, whole, lambda number, at, size: visit(number, self._number(first + at, "row"), size)
+            count,
+            tile,
+            whole,
+            lambda number, at, size: visit(number, self._number(first + at, "row"), size),
+            fewest,
         )
 
     def _sums(

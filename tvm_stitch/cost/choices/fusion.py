@@ -22,6 +22,9 @@ class FusionChoices:
     open_bins: int = 8
     """Most scopes that a scope without a path to them is tried with. The bound keeps the work linear in the size of
     the graph."""
+    inlined_operations: int = 2048
+    """The most operations of a value that the next kernel on a GPU may inline. TVM's schedules write each value before
+    it at each read."""
     short_sum: int = 4
     short_window: int = 9
     """Most elements of a sum, and of a pool's window, that are added as an element-wise operator does."""

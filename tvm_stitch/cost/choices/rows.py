@@ -24,6 +24,9 @@ class RowChoices:
     recomputed_operators: int = 4
     """Most heavy operators that may be evaluated again for every row instead of once (no in-block scheme shares
     them)."""
+    inlined_operators: int = 64
+    """Most operators of an expression with conditions below another condition, where a value is written again at each
+    of its reads. Moves of data do not count."""
     hoisted_reads: int = 4
     """Reads from which on a value that no row changes is worth a register for each column."""
     guarded_visits: int = 512

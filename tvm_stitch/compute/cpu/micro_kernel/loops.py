@@ -12,7 +12,9 @@ from ....compat import Buffer, Expr, T, tir
 from ....graph.extent import Extent, as_expr
 
 
-def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr, int], None]) -> None:
+def each_tile(
+    count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr, int], None], fewest: int = 0
+) -> None:
     """Emit a loop over tiles of rows. The last tile overlaps the one before. Too few rows are visited one by one.
 
     Args:
@@ -20,6 +22,7 @@ def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr
         tile: rows of a tile.
         whole: whether ``count`` is known to be a multiple of ``tile``.
         visit: processes a tile, from its number, its first row, and its number of rows.
+        fewest: a number of rows that ``count`` is never below.
     """
     if whole:
         tiles = count // tile if isinstance(count, int) else tir.floordiv(count, B.i64(tile))
@@ -27,13 +30,19 @@ def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr
             visit(at, at * B.i64(tile), tile)
         return
     count = as_expr(count)
-    with T.If(tir.GE(count, B.i64(tile))):
-        with T.Then():
-            with B.loop("serial", tir.floordiv(count + B.i64(tile - 1), B.i64(tile)), "tile") as at:
-                visit(at, tir.min(at * B.i64(tile), count - B.i64(tile)), tile)
-        with T.Else():
-            with B.loop("serial", count, "row") as at:
-                visit(at, at, 1)
+
+    def overlapping() -> None:
+        with B.loop("serial", tir.floordiv(count + B.i64(tile - 1), B.i64(tile)), "tile") as at:
+            visit(at, tir.min(at * B.i64(tile), count - B.i64(tile)), tile)
+
+    def one_by_one() -> None:
+        with B.loop("serial", count, "row") as at:
+            visit(at, at, 1)
+
+    if fewest >= tile:
+        overlapping()
+    else:
+        B.either(tir.GE(count, B.i64(tile)), overlapping, one_by_one)
 
 
 def each_width(panel: Expr, columns: int, width: int, visit: Callable[[int], None]) -> None:
@@ -55,20 +64,40 @@ def nested(loops: Iterable[tuple[str, Extent]]) -> Iterator[list[Expr]]:
 
 
 def in_groups(
-    count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None], at_once: int
+    count: Extent,
+    step: Callable[[Expr], None],
+    before: Callable[[Expr], None],
+    at_once: int,
+    unrolled: int,
 ) -> None:
-    """Emit a loop of ``count`` steps in groups of ``at_once``, with ``before`` ahead of each group."""
+    """Emit a loop of ``count`` steps in groups of ``at_once``, with ``before`` ahead of each group.
+
+    The loop over the steps of a group is no loop of its own, which LLVM would unroll.
+
+    Args:
+        count: number of steps.
+        step: emits a step.
+        before: emits what comes ahead of a group, from its first step.
+        at_once: steps of a group.
+        unrolled: steps whose code is emitted one after the other. It divides ``at_once``.
+    """
 
     def group(start: Expr) -> None:
-        before(start)
-        with B.loop("unroll", at_once, "u") as u:
+        if unrolled == at_once:
+            before(start)
+        else:
+            with T.If(tir.EQ(tir.floormod(start, B.i64(at_once)), B.i64(0))), T.Then():
+                before(start)
+        with B.loop("unroll", unrolled, "u") as u:
             step(start + u)
 
-    _divided(count, at_once, group, step)
+    _divided(count, unrolled, group, step)
 
 
 def sequential(
-    count: Extent, buffers: Sequence[list[Buffer]], step: Callable[[Expr, list[Buffer]], None]
+    count: Extent,
+    buffers: Sequence[list[Buffer]],
+    step: Callable[[Expr, list[Buffer]], None],
 ) -> None:
     """Emit a loop of ``count`` steps, which use the ``buffers`` cyclically."""
 
@@ -87,7 +116,7 @@ def _divided(count: Extent, size: int, group: Callable[[Expr], None], single: Ca
     with times("serial", whole, "k") as at:
         group(at * B.i64(size))
     done = whole * size if isinstance(whole, int) else whole * B.i64(size)
-    if isinstance(count, int) and count == done:
+    if size == 1 or (isinstance(count, int) and count == done):
         return
     with times("serial", as_expr(count) - as_expr(done), "rest") as rest:
         single(as_expr(done) + rest)

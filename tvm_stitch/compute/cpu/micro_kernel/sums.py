@@ -102,8 +102,17 @@ def emit_sums(
             lambda k: step([*outer, k]),
             lambda k: ahead.emit(flatten([*outer, k], loops)),
             choices.fetch_steps,
+            unrolled_steps(rows * -(-width // lanes), choices),
         )
     return sums
+
+
+def unrolled_steps(vectors: int, choices: Choices) -> int:
+    """Return how many steps of a loop that adds to so many vectors are emitted one after the other."""
+    steps = choices.fetch_steps
+    while steps > 1 and steps * vectors > choices.unrolled_vectors:
+        steps //= 2
+    return steps
 
 
 def chains_of(rows: int, vectors: int, choices: Choices) -> int:

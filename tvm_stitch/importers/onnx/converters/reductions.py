@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ....relax.rewriting.extents import require_extent
 from .elementwise import in_float
 from .node import ANY, Conversion, Node, Unsupported, as_tensor, positive, scalar
 
@@ -175,6 +176,7 @@ def _position(op: _Op) -> Callable[[Node], relax.Expr]:
         axis, keep = positive(int(node.attributes["axis"]), len(dims)), bool(node.attributes["keepdims"])
         if isinstance(dims[axis], int) and dims[axis] == 0:
             raise Unsupported(f"no element of an empty dimension is an extreme: axis {axis} of {dims}")
+        require_extent(node.bb, dims[axis], 1)
         if not node.attributes.get("select_last_index", 0):
             return op(x, axis, keep)
         position = node.emit(op(relax.op.flip(x, axis), axis, keep))

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 from ....compat import int_value
+from ....relax.rewriting.extents import require_extent
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
 from .values import cast, constant, full, has_no_elements, known_shape, result_type, type_name, widened
@@ -112,8 +113,11 @@ def _position(function: Callable[..., Any], node: Any, importer: Any) -> Any:
     if type_name(x) == "bool":
         x = cast(x, "int8", importer)
     if axis is None:
+        for extent in x.ty.shape:
+            require_extent(importer.block_builder, extent, 1)
         flat = emit(function(emit(R.reshape(x, [-1])), 0))
         return emit(R.reshape(flat, [1] * rank)) if keep else flat
+    require_extent(importer.block_builder, x.ty.shape[int(axis) % rank], 1)
     return emit(function(x, int(axis) % rank, keep))
 
 
@@ -124,6 +128,7 @@ def _with_positions(extreme: Any, position: Any, node: Any, importer: Any) -> An
     if rank == 0:
         return relax.Tuple([x, full([], 0, "int64", importer)])
     axis, keep = int(node.args[1]) % rank, bool(argument(node, 2, "keepdim", False))
+    require_extent(importer.block_builder, x.ty.shape[axis], 1)
     values = emit(extreme(x, axis, keep))
     numbers = cast(x, "int8", importer) if type_name(x) == "bool" else x
     return relax.Tuple([values, emit(position(numbers, axis, keep))])
