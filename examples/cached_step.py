@@ -55,9 +55,10 @@ class CachedStep(nn.Module):
     Args:
         model: a causal model of transformers, in evaluation mode.
         length: the number of tokens that the caches hold.
-        scores: the number of positions whose scores are returned, the last ones; 0 for all.
+        scores: the number of positions whose scores are returned, the last ones, or 0 for all.
         more: names of further arguments of the model, such as ``"encoder_hidden_states"``.
         shapes: (heads, width) of the keys and of the values of each layer. The model is asked if there are none.
+        candidates: the number of best words whose scores are returned, in place of all words' scores, or 0 for all.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class CachedStep(nn.Module):
         scores: int = 1,
         more: tuple[str, ...] = (),
         shapes: Sequence[Shapes] | None = None,
+        candidates: int = 0,
     ):
         super().__init__()
+        self.candidates = candidates
         self.model, self.scores, self.more, self.argument = model, scores, more, cache_argument(model)
         shapes = cache_shapes(model) if shapes is None else shapes
         self.layers = len(shapes)
@@ -83,7 +86,7 @@ class CachedStep(nn.Module):
 
     def forward(
         self, ids: torch.Tensor, position: torch.Tensor, *more: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         """Compute one step and extend the caches.
 
         Args:
@@ -92,7 +95,8 @@ class CachedStep(nn.Module):
             more: further arguments of the model.
 
         Returns:
-            The best next token, int64 [1, 1], the next position, int64 [], and scores [1, positions, words].
+            The best next token, int64 [1, 1], the next position, int64 [], and scores [1, positions, words]. With
+            candidates, the scores are [1, positions, candidates], and their words, int64, follow.
         """
         return self.computed(ids, position, self.caches(), more)
 
@@ -102,13 +106,14 @@ class CachedStep(nn.Module):
         position: torch.Tensor,
         caches: Sequence[torch.Tensor],
         more: Sequence[torch.Tensor] = (),
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         """Compute one step with caches other than the buffers, in the order of :meth:`caches`."""
         cache = cache_around(caches[0::2], caches[1::2], position)
         arguments = {self.argument: cache, **dict(zip(self.more, more, strict=True))}
         scores = self.model(input_ids=ids, use_cache=True, logits_to_keep=self.scores, **arguments).logits
         best = scores[:, -1].argmax(-1, keepdim=True)
-        return best, position + ids.shape[1], scores
+        after = position + ids.shape[1]
+        return (best, after, *scores.topk(self.candidates)) if self.candidates else (best, after, scores)
 
 
 def cache_argument(model: nn.Module) -> str:
@@ -135,7 +140,7 @@ def exported(step: nn.Module, tokens: int | None, length: int, *more: torch.Tens
 
     Args:
         step: a :class:`CachedStep`, or a module with its inputs.
-        tokens: the number of new tokens; None for a symbolic number from 2 to ``length``.
+        tokens: the number of new tokens, or None for a symbolic number from 2 to ``length``.
         length: the number of tokens that the caches hold.
         more: further inputs, behind tokens and position.
     """
@@ -157,10 +162,14 @@ class CompiledSteps:
         length: the number of tokens that the caches hold.
         target: a target as ``tvm_stitch.compile`` takes it, such as ``"native"`` or ``"cuda"``.
         cuda_graph: whether the function of one token becomes a CUDA graph.
+        candidates: the number of best words whose scores are returned, or 0 for all words.
     """
 
-    def __init__(self, model: nn.Module, length: int, target: Any, cuda_graph: bool = False):
-        self.length, step = length, CachedStep(model, length)
+    def __init__(
+        self, model: nn.Module, length: int, target: Any, cuda_graph: bool = False, candidates: int = 0
+    ):
+        self.length, step = length, CachedStep(model, length, candidates=candidates)
+        self._results = 2 if candidates else 1
         self.device = tvm.cuda() if str(target).startswith("cuda") else tvm.cpu()
         self._functions: dict[bool, Any] = {}
         for single in (True, False):
@@ -182,13 +191,15 @@ class CompiledSteps:
         held = tvm.runtime.from_dlpack(tensor.detach().contiguous().clone())  # TVM wants aligned memory
         return held.copyto(self.device)
 
-    def __call__(self, ids: tvm.runtime.Tensor) -> tuple[tvm.runtime.Tensor, tvm.runtime.Tensor]:
+    def __call__(self, ids: tvm.runtime.Tensor) -> tuple[tvm.runtime.Tensor, ...]:
         """Take tokens, and return the best next one, int64 [1, 1], and the scores [1, 1, words], on the device.
+
+        With candidates, the scores are [1, 1, candidates], and their words, int64, follow.
 
         Args:
             ids: tokens on the device, int64 [1, tokens].
         """
         function = self._functions[ids.shape[1] == 1]
-        best, self.position, scores, *changed = function(ids, self.position, *self.caches)
-        self.caches = changed or self.caches
-        return best, scores
+        best, self.position, *others = function(ids, self.position, *self.caches)
+        self.caches = others[self._results :] or self.caches
+        return best, *others[: self._results]

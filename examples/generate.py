@@ -8,7 +8,8 @@
 
 The model is transformers' own, unchanged. Its caches have a static size. One compiled function takes the prompt, which
 may have any length, and another takes one token. Weights are in the compiled functions, so a GPU gets them once.
-Tokens, positions, scores and caches stay on the device. The best token is chosen inside the compiled function.
+Tokens, positions, scores and caches stay on the device. The best token, or the best ones among which a random token is
+drawn, are chosen inside the compiled function.
 
 Exit code: 0, or 1 if ``--check`` finds another token than PyTorch's, 2 for a usage error.
 """
@@ -30,34 +31,37 @@ MODELS = ("llama", "qwen3", "gemma3_text", "phi", "gpt2", "mixtral", "mistral", 
 DTYPES = ("float32", "bfloat16", "float16")
 TARGETS = ("native", "llvm", "cuda")
 
-Step = Callable[[Any], tuple[Any, Any]]
-"""Takes tokens [1, n], and returns the best next token [1, 1] and the scores [1, 1, words]."""
+Step = Callable[[Any], tuple[Any, ...]]
+"""Takes tokens [1, n], and returns the best next token [1, 1] and the scores [1, 1, words].
+
+If a step has candidates, the scores are those of the best words, and the words [1, 1, candidates] follow.
+"""
 
 
-def sample(scores: torch.Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
+def sample(
+    scores: torch.Tensor, words: torch.Tensor | None, temperature: float, generator: torch.Generator
+) -> int:
     """Return a random token.
 
     Args:
-        scores: scores of all words [words].
+        scores: scores of the candidates [n].
+        words: the candidates, int64 [n], or None if they are all words.
         temperature: scores are divided by it before the softmax.
-        top_k: only so many of the best tokens are candidates; 0 for all.
         generator: random numbers.
     """
-    scores = scores.double()
-    if 0 < top_k < len(scores):
-        worst = scores.topk(top_k).values[-1]
-        scores = scores.masked_fill(scores < worst, -torch.inf)
-    return int(torch.multinomial(torch.softmax(scores / temperature, -1), 1, generator=generator))
+    shares = torch.softmax(scores.double() / temperature, -1)
+    drawn = int(torch.multinomial(shares, 1, generator=generator))
+    return drawn if words is None else int(words[drawn])
 
 
-def generate(step: Step, prompt: Any, tokens: int, chosen: Callable[[Any, Any], Any]) -> list[Any]:
+def generate(step: Step, prompt: Any, tokens: int, chosen: Callable[..., Any]) -> list[Any]:
     """Return new tokens, each as the device has it.
 
     Args:
         step: called with the prompt first, then with each new token.
         prompt: tokens [1, n].
         tokens: the number of new tokens.
-        chosen: takes the best token and the scores, and returns the next token [1, 1].
+        chosen: takes the results of a step, and returns the next token [1, 1].
     """
     found, ids = [], prompt
     for _ in range(tokens):
@@ -94,12 +98,11 @@ class Contender:
         """Return the new tokens, and the seconds of the prompt and of all further tokens."""
         generator = torch.Generator().manual_seed(options.seed)
 
-        def chosen(best: Any, scores: Any) -> Any:
+        def chosen(best: Any, scores: Any, words: Any = None) -> Any:
             if not options.temperature:
                 return best
-            row = self.back(scores).reshape(-1)
-            token = sample(row, options.temperature, options.top_k, generator)
-            return self.moved(torch.tensor([[token]]))
+            row, among = (each if each is None else self.back(each).reshape(-1) for each in (scores, words))
+            return self.moved(torch.tensor([[sample(row, among, options.temperature, generator)]]))
 
         self.reset()
         ids = self.moved(prompt)
@@ -114,11 +117,18 @@ class Contender:
         return [int(self.back(each)) for each in found], first - start, end - first
 
 
+def candidates(options: argparse.Namespace) -> int:
+    """Return the number of best words among which a random token is drawn, or 0 for all words."""
+    drawn = options.temperature and (options.pretrained or options.top_k < options.words)
+    return options.top_k if drawn else 0
+
+
 def stitched(model: Any, options: argparse.Namespace) -> Contender:
     """Return the model compiled by tvm_stitch."""
     from cached_step import CompiledSteps
 
-    steps = CompiledSteps(model, options.length, options.target, options.cuda_graph)
+    count = candidates(options)
+    steps = CompiledSteps(model, options.length, options.target, options.cuda_graph, count)
 
     def back(tensor: Any) -> torch.Tensor:
         return torch.from_dlpack(tensor.copyto(_host()))
@@ -146,11 +156,12 @@ def in_torch(model: Any, options: argparse.Namespace, compiled: bool) -> Contend
     def reset() -> None:
         caches[:] = [StaticCache(config=model.config, max_cache_len=options.length)]
 
-    def step(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         call = forward if ids.shape[1] == 1 else model.forward
         with torch.no_grad():
             scores = call(input_ids=ids, **{name: caches[0]}, use_cache=True, logits_to_keep=1).logits
-        return scores[:, -1].argmax(-1, keepdim=True), scores
+        best, count = scores[:, -1].argmax(-1, keepdim=True), candidates(options)
+        return (best, *scores.topk(count)) if count else (best, scores)
 
     def wait() -> None:
         if device == "cuda":

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the design page says of the sources, told from their text: which file imports which, and where things stand."""
+"""The sources are as the design page says: which file imports which, and where mutators and checks of versions are."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import importlib
 import os
@@ -13,13 +12,11 @@ import subprocess
 import sys
 import types
 import typing
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tvm_stitch.cost.choices import Choices
-from tvm_stitch.device import GPUS
+from tests.kept import package_sources
 from tvm_stitch.plan import in_block
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +30,7 @@ PACKAGES = [
 
 # -- imports -------------------------------------------------------------------------------------------------
 def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> set[str]:
-    """The modules, of those given, that a module imports: at its top, within functions, or for type checkers alone.
+    """Return the modules, of those given, that a module imports: at its top, within functions, or for type checkers.
 
     A module behind a package brings the package's own file with it, where the importer is not in that package itself.
     """
@@ -61,7 +58,7 @@ def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
 
 
 def _modules(root: Path, pattern: str) -> dict[str, Path]:
-    """The files of modules, by their names below a folder of Python's path."""
+    """Return the files of modules, by their names below a folder of Python's path."""
     paths = {}
     for path in root.glob(pattern):
         parts = path.relative_to(root).with_suffix("").parts
@@ -75,7 +72,7 @@ def _graph(package: Path) -> dict[str, set[str]]:
 
 
 def _imports_among(paths: dict[str, Path]) -> dict[str, set[str]]:
-    """Which modules each of them imports."""
+    """Return the modules that each of them imports."""
     return {
         name: _imported(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", set(paths))
         for name, path in paths.items()
@@ -112,7 +109,7 @@ def test_no_files_import_each_other() -> None:
 
 
 def test_no_strategy_knows_another() -> None:
-    """Each file of ``plan/strategies`` proposes mappings by itself; the planner compares their estimates."""
+    """Each file of ``plan/strategies`` proposes mappings by itself. The planner compares their estimates."""
     name = "tvm_stitch.plan.strategies"
     known = {module: found for module, found in _graph(PACKAGES[0]).items() if module.startswith(f"{name}.")}
     assert len(known) >= 5
@@ -140,7 +137,7 @@ def test_circles_are_found() -> None:
 
 
 def _importers(package: Path, name: str) -> list[str]:
-    """The files of a package that import a module, or what is below it, from anywhere."""
+    """Return the files of a package that import a module, or what is below it, from anywhere."""
     found = []
     for path in sorted(package.rglob("*.py")):
         folders = path.relative_to(package.parent).parts[:-1]
@@ -183,7 +180,7 @@ def test_the_wheel_has_no_workload_that_no_page_shows() -> None:
 
 # -- what code generation knows of plans ---------------------------------------------------------------------
 def _names_from(source: str, folders: tuple[str, ...], package: str) -> set[tuple[str, str]]:
-    """The names that a module in some folders imports from a package, each with its module.
+    """Return the names that a module in some folders imports from a package, each with its module.
 
     A module of the package that is imported as a whole has an empty name.
     """
@@ -201,7 +198,7 @@ def _names_from(source: str, folders: tuple[str, ...], package: str) -> set[tupl
 
 
 def _is_type(value: object) -> bool:
-    """Whether a value is a class, an enum among them, or an alias such as ``Pair = tuple[int, int]``."""
+    """Return whether a value is a class, an enum among them, or an alias such as ``Pair = tuple[int, int]``."""
     return isinstance(value, (type, types.GenericAlias, types.UnionType)) or (
         typing.get_origin(value) is not None
     )
@@ -246,7 +243,7 @@ _OWN_MUTATORS = {
 
 
 def _has_mutator(text: str) -> bool:
-    """Whether a module has a class that is a mutator of TVM's, or decorated as one."""
+    """Return whether a module has a class that is a mutator of TVM's, or decorated as one."""
     classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
     words = [
         ast.unparse(each).split(".")[-1] for node in classes for each in (*node.bases, *node.decorator_list)
@@ -255,7 +252,7 @@ def _has_mutator(text: str) -> bool:
 
 
 def test_rules_rewrite_relax_functions() -> None:
-    found = {name.removeprefix("tvm_stitch/") for name, text in _sources() if _has_mutator(text)}
+    found = {name.removeprefix("tvm_stitch/") for name, text in package_sources() if _has_mutator(text)}
     assert "relax/rewriting/rules.py" in found
     assert {n for n in found if not n.startswith(("relax/rewriting/", "relay/"))} == set(_OWN_MUTATORS)
 
@@ -283,14 +280,9 @@ _MAY_CHECK = {
 }
 
 
-def _sources() -> Iterator[tuple[str, str]]:
-    for path in sorted((ROOT / "tvm_stitch").rglob("*.py")):
-        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
-
-
 def test_tvms_are_told_apart_in_one_place() -> None:
     """Elsewhere one asks for a capability."""
-    checks = {name for name, text in _sources() if _VERSION_CHECK.search(text)}
+    checks = {name for name, text in package_sources() if _VERSION_CHECK.search(text)}
     assert [name for name in checks if not name.startswith(tuple(_MAY_CHECK))] == []
     assert [place for place in _MAY_CHECK if not any(name.startswith(place) for name in checks)] == []
 
@@ -303,229 +295,8 @@ def test_capabilities_are_asked_for() -> None:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
     assert len(flags) > 5
-    texts = [text for name, text in _sources() if name != "tvm_stitch/compat/capabilities.py"]
+    texts = [text for name, text in package_sources() if name != "tvm_stitch/compat/capabilities.py"]
     assert [flag for flag in flags if not any(re.search(rf"\b{flag}\b(?!\",)", text) for text in texts)] == []
-
-
-# -- constants of choice -------------------------------------------------------------------------------------
-_NO_CHOICE = {
-    "compute/cpu/amx/instruction.py": {
-        "TILE_ROWS": "hardware",
-        "ROW_BYTES": "hardware",
-        "COLUMNS": "two registers of sums",
-        "MOST_ROWS": "two registers of sums",
-    },
-    "plan/gpu/occupancy.py": {
-        "MAX_REGISTERS": "what an instruction can name",
-        "OPT_IN_BYTES": "of CUDA, and of TVM's runtime",
-        "_REGISTER_UNIT": "hardware: how registers are given out",
-        "_SUB_PARTITIONS": "hardware",
-    },
-    "plan/gpu/patches.py": {
-        "PIECE_BYTES": "the most that an instruction copies",
-        "_PIECES_OF_BANKS": "hardware",
-    },
-    "relax/rewriting/contents.py": {"MOST_REMEMBERED": "a bound of memory, which changes no result"},
-    "plan/iteration/index_length.py": {
-        "_DIVISION_COPIES": "of TVM's lowering: how often it writes the operands"
-    },
-    "plan/gpu/uncoalesced.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
-    "codegen/small_integers.py": {
-        "_OFFSET": "the float whose lowest bits hold an integer",
-        "_OFFSET_BITS": "its bits",
-        "_EXACT": "integers that a type holds",
-    },
-    "plan/rows/weights.py": {"VECTOR_BYTES": "of a vector load"},
-    "plan/rows/fields.py": {"LARGEST": "of bfloat16: its mantissa", "MOST_VISITS": "a bound of time"},
-    "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
-    "codegen/gpu/memory/cache_policy.py": {"WORD": "of a register"},
-    "codegen/gpu/reduce.py": {"WARP": "hardware"},
-    "codegen/gpu/launch_check.py": {
-        "_CUDA": "TVM's number of a kind of device",
-        "_MULTIPROCESSORS": "TVM's number of an attribute",
-        "_DEVICE_ID": "TVM's number of a field",
-    },
-    "repairs/tir/negation.py": {"_LEAST": "the least int32"},
-    "compute/attention.py": {"SMALLEST_SCALE": "smaller scales become 0 in float32"},
-    "compute/cpu/attention.py": {"_LOWEST": "the lowest float32"},
-    "compute/cpu/dot_instruction.py": {"LLVM_VERSION": "the first LLVM with the intrinsics"},
-    "compute/cpu/tiles.py": {"CACHE_LINE": "hardware"},
-    "compute/recurrent/cuda_plan.py": {
-        "WARP": "hardware",
-        "VECTOR": "of the kernel's CUDA source: the most floats that an instruction loads",
-        "BARRIERS": "of the kernel's CUDA source: its memory before the states",
-    },
-    "compute/cuda/attention_few.py": {
-        "LARGEST_HEAD": "of the kernel's CUDA source, in which a lane has at most two vectors of a row",
-        "CLUSTERS": "the sizes of clusters that every device with clusters has",
-        "LARGEST_UNITS_HEAD": "of the kernel's CUDA source: the registers of its threads",
-        "_TILE": "of the instruction: the rows of a tile",
-        "_RESIDENT": "of the kernel's CUDA source: the registers of its threads",
-    },
-    "compute/cuda/attention_library.py": {
-        "LARGEST_HEAD": "of cuDNN",
-        "FIRST_FOR_WIDE_HEADS": "the first device on which cuDNN 9.0 takes them",
-    },
-    "compute/cuda/attention.py": {
-        "FIRST_CAPABILITY": "the first device with the instructions",
-        "LARGEST_HEAD": "of the kernel's CUDA source, whose threads have registers for so many",
-        "THREADS": "of the kernel's CUDA source",
-        "TILE": "of the kernel's CUDA source",
-        "SMALL_HEAD": "of the kernel's CUDA source, which has other tiles above it",
-        "_ALIGNMENT_BYTES": "the most that an instruction copies",
-    },
-    "compute/cuda/convolution.py": {"FIRST_CAPABILITY": "the first device with the instructions"},
-    "compute/cuda/convolution_plan.py": {
-        "DEPTH": "of the kernel's CUDA source",
-        "STAGES": "of the kernel's CUDA source",
-        "PLACE_WORDS": "of the kernel's CUDA source",
-        "REGISTERS": "of a thread of the kernel's CUDA source",
-        "_LARGEST": "the largest int32",
-    },
-    "compute/cuda/positions.py": {"FIRST": "an axis"},
-    "compute/cuda/splits.py": {"VECTOR": "the most that an instruction loads"},
-    "compute/recurrent/cell.py": {"GATES": "of kinds of cells", "DEFAULTS": "ONNX Runtime's"},
-    "relax/attention/operands.py": {"LEADING_AXES": "of the kernels' arguments"},
-    "relax/constants/computed_weights.py": {"_FILLED": "the values of operators"},
-    "relax/constants/evaluated.py": {"_MOST_AXES": "of NumPy's arrays"},
-    "relax/constants/views.py": {"_INTEGERS": "bits of types"},
-    "relax/constants/weights.py": {"VALUE": "numbers of arguments"},
-    "relax/legalize/aligned_regions.py": {"MOST_SAMPLES": "a limit that no finite region reaches"},
-    "relax/legalize/arg_reductions.py": {"LARGEST_INT32": "the largest int32"},
-    "relax/legalize/box_scores.py": {"THRESHOLD": "between the ranks 0 and 1", "LOWEST": "below all scores"},
-    "relax/legalize/grid_samples.py": {"ALPHA": "PyTorch's and ONNX's"},
-    "relax/legalize/short_scans.py": {"SCANS": "identities of operators"},
-    "relax/legalize/widening_casts.py": {"INJECTIVE": "TVM's number of a pattern"},
-    "relax/library/calls.py": {"_BFLOAT16_FROM": "the first compute capability with bfloat16"},
-    "relax/lowering/argument_checks.py": {
-        "PACKED": "TVM's number of a calling convention",
-        "MOST_AXES": "of the C++ that checks arguments",
-        "ANY_EXTENT": "a mark of the C++ that checks arguments",
-    },
-    "relax/lowering/kernels.py": {"HOST_LEVEL": "of LLVM for the host's code, whatever the device"},
-    "relax/lowering/serial_tasks.py": {"STACK_BYTES": "TVM's"},
-    "relax/precision/half.py": {"_FOLLOWS": "TVM's number of a policy"},
-    "relax/quantize/products.py": {"LARGEST_SUM": "the largest int32", "LARGEST_BYTE": "the largest uint8"},
-    "relax/quantize/unsigned.py": {"SHIFT": "from int8 to uint8"},
-    "relax/rewriting/operators.py": {"OPAQUE_PATTERN": "TVM's number of a pattern"},
-    "relax/stitch/numbers.py": {"_LARGEST": "beyond TVM's literals", "_LEAST": "the least int32"},
-}
-"""Numbers that are facts of devices, of TVM or of formats, with what they are."""
-_MATHEMATICS = "codegen/vector_math/"  # coefficients, and bit patterns of floats
-
-
-def _numbers(text: str) -> dict[str, int]:
-    """Names in capitals that a module binds to numbers, or to collections of them, and in which line."""
-    found = {}
-    for node in ast.parse(text).body:
-        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
-            continue
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-        constants = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
-        called = any(isinstance(n, (ast.Call, ast.Lambda)) for n in ast.walk(node.value))
-        if called or not any(type(value) in (int, float) for value in constants):
-            continue
-        found |= {name: node.lineno for name in names if re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name)}
-    return found
-
-
-_CHOICES = "cost/choices/"
-_LAYERS = ("plan/", "scope/", "codegen/", "cost/", "compute/", "relax/", "relay/templates/", "repairs/tir/")
-
-
-def test_constants_of_choice_are_fields_of_choices() -> None:
-    found: dict[str, dict[str, int]] = {}
-    for name, text in _sources():
-        short = name.removeprefix("tvm_stitch/")
-        if short.startswith(_LAYERS):
-            if not short.startswith(_MATHEMATICS) and (numbers := _numbers(text)):
-                found[short] = numbers
-    assert {name: set(numbers) for name, numbers in found.items()} == {
-        name: set(reasons) for name, reasons in _NO_CHOICE.items()
-    }
-
-
-def test_every_constant_of_choice_is_used_and_documented() -> None:
-    """Neighbouring fields may share the documentation behind them."""
-    sources = dict(_sources())
-    used = "".join(text for name, text in sources.items() if f"/{_CHOICES}" not in name)
-    names: list[str] = []
-    for name, text in sources.items():
-        if f"/{_CHOICES}" not in name:
-            continue
-        for made in [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]:
-            fields = [node for node in made.body if isinstance(node, ast.AnnAssign)]
-            names += [ast.unparse(node.target) for node in fields]
-            for node, following in zip(made.body, [*made.body[1:], None]):
-                shares = isinstance(node, ast.AnnAssign) and isinstance(following, ast.AnnAssign)
-                documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-                assert not isinstance(node, ast.AnnAssign) or shares or documented, ast.unparse(node)
-    assert set(names) == {field.name for field in dataclasses.fields(Choices)} and len(names) > 140
-    within = "".join(text for name, text in sources.items() if f"/{_CHOICES}" in name)
-    unused = [name for name in names if not re.search(rf"choices\.{name}\b", used)]
-    assert [name for name in unused if len(re.findall(rf"(?<!`)\b{name}\b", within)) < 2] == []
-
-
-def test_choices_are_frozen_numbers_of_a_device() -> None:
-    h200 = GPUS["h200"]
-    assert hash(Choices()) == hash(h200.choices) and Choices() == h200.choices
-    changed = h200.with_choices(split_gain=0.5)
-    assert changed.choices.split_gain == 0.5 != h200.choices.split_gain
-    assert dataclasses.replace(changed, choices=h200.choices) == h200
-
-
-def test_numbers_are_found() -> None:
-    text = "A = 3\n_B: int = -4\nC, D = 1, 2.5\nE = {(1, 2): 0.5}\nF = 'x'\nG = f(3)\nh = 7\nI = True\nJ = A * 2\n"
-    assert _numbers(text) == {"A": 1, "_B": 2, "C": 3, "D": 3, "E": 4, "J": 9}
-
-
-# -- plans are made once -------------------------------------------------------------------------------------
-def _assigned(text: str) -> list[str]:
-    """Attributes that a module assigns through anything but ``self``, or sets behind a frozen class's back."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            written = ast.unparse(node)
-            found += [] if written.startswith("self.") else [written]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "object.__setattr__"):
-            found.append(ast.unparse(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "vars":
-            found.append(ast.unparse(node))
-    return found
-
-
-def test_plans_are_frozen() -> None:
-    """Every class of data in ``plan`` is; what searches keeps its own state."""
-    found = []
-    for path in sorted((ROOT / "tvm_stitch/plan").rglob("*.py")):
-        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        for value in vars(module).values():
-            if (
-                isinstance(value, type)
-                and dataclasses.is_dataclass(value)
-                and value.__module__ == module.__name__
-            ):
-                found.append(value)
-    assert {"KernelPlan", "Stage", "Crossing", "Grid", "Partition", "Slice", "RowMapping", "CpuMapping", "LoopNest",
-            "RowLoop", "Alignment", "StageLayout",
-            "SharedBuffer", "ClusterSlots", "SharedMemory"} <= {each.__name__ for each in found}  # fmt: skip
-    assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
-
-
-def test_nothing_writes_into_a_plan() -> None:
-    for name, text in _sources():
-        short = name.removeprefix("tvm_stitch/")
-        if short.startswith(("plan/", "codegen/", "cost/")):
-            assert _assigned(text) == [], name
-
-
-def test_assignments_are_found() -> None:
-    text = (
-        "a.b = 1\nself.c = 2\nx, y.z = 3, 4\nd.e += 1\nsetattr(f, 'g', 5)\nvars(h).update(i)\nself.j.k = 6\n"
-    )
-    written = ["a.b", "d.e", "setattr(f, 'g', 5)", "vars(h)", "y.z"]
-    assert sorted(_assigned(text)) == written
 
 
 # -- start-up ------------------------------------------------------------------------------------------------

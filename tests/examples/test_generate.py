@@ -20,7 +20,8 @@ from tests.examples.tiny import WORDS, Cache, Tiny  # noqa: E402
 
 def _drawn(scores: Any, temperature: float, top_k: int, times: int = 400) -> list[int]:
     generator = torch.Generator().manual_seed(0)
-    return [sample(scores, temperature, top_k, generator) for _ in range(times)]
+    candidates = scores.topk(top_k) if top_k else (scores, None)
+    return [sample(*candidates, temperature, generator) for _ in range(times)]
 
 
 def test_random_tokens_follow_the_scores() -> None:
@@ -35,7 +36,7 @@ def test_random_tokens_follow_the_scores() -> None:
 
 
 def _counting(name: str, wrong_at: int = -1) -> Contender:
-    """A model whose best token is one more than the last, and whose scores are best for the one behind it."""
+    """Return a model whose best token is one more than the last, and whose scores are best for the one behind it."""
     seen: list[int] = []
 
     def step(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -132,7 +132,8 @@ RULES = (
     Rule(
         "`block ... holds SeqStmt, not one store`, `a loop nest ends in ...`",
         r"^block .* holds |a loop nest ends in",
-        "The operator is not a plain loop nest: sort, top-k, scatter, running sums of long rows or of symbolic ones",
+        "The operator is not a plain loop nest: sort, top-k of more than 64 elements, scatter, "
+        "running sums of long rows or of symbolic ones",
         "Nothing; [extending.md](../extending.md) says how readable constructs are added",
     ),
     Rule(

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from .program import Program
+
 
 class Arithmetic(Protocol):
     """Makes values of an element-wise computation."""
@@ -85,7 +87,7 @@ class Cell:
     """A recurrent cell.
 
     Attributes:
-        kind: ``lstm``, ``gru`` or ``rnn``.
+        kind: ``lstm``, ``gru`` or ``rnn``, or ``cell`` for one that is a program.
         hidden: number of hidden units.
         activations: as many as ``ACTIVATIONS`` has for the kind.
         clip: bound of the activations' operands, or None.
@@ -93,6 +95,7 @@ class Cell:
         linear_before_reset: whether a GRU applies the reset gate to the product, and not to the state before it.
         peepholes: whether an LSTM's gates see the cell state.
         projection: size of the state if an LSTM multiplies its result by weights, or None.
+        program: the function of a cell that has no name, or None.
     """
 
     kind: str
@@ -103,6 +106,7 @@ class Cell:
     linear_before_reset: bool = False
     peepholes: bool = False
     projection: int | None = None
+    program: Program | None = None
 
     @property
     def state(self) -> int:
@@ -111,13 +115,25 @@ class Cell:
 
     @property
     def gates(self) -> int:
-        """Number of gates."""
-        return GATES[self.kind]
+        """Number of gates, each with a product of the state."""
+        return GATES[self.kind] if self.program is None else self.program.products
+
+    @property
+    def inputs(self) -> int:
+        """Number of values of a unit that a step reads of the inputs."""
+        return self.gates if self.program is None else self.program.inputs
+
+    @property
+    def vectors(self) -> int:
+        """Number of values of a unit that all steps read: an LSTM's peepholes, or a program's vectors."""
+        if self.program is not None:
+            return self.program.vectors
+        return 3 if self.peepholes else 0
 
     @property
     def has_cell_state(self) -> bool:
         """True if there is a second state."""
-        return self.kind == "lstm"
+        return self.kind == "lstm" if self.program is None else len(self.program.results) > 1
 
     @property
     def two_products(self) -> bool:
@@ -145,8 +161,10 @@ class Cell:
             inputs: for each gate, the product of the input, with biases.
             products: for each gate, the product of the state (with ``product_bias`` for a GRU's last).
             state, cell_state: the states before.
-            peepholes: weights of the gates input, output and forget, if the cell has them.
+            peepholes: weights of the gates input, output and forget, or a program's vectors.
         """
+        if self.program is not None:
+            return self.program.values(arithmetic, inputs, products, state, cell_state, peepholes)
         a = _Formula(arithmetic)
         if self.kind == "lstm":
             return self._lstm(a, inputs, products, cell_state, peepholes)
@@ -222,6 +240,8 @@ class Layer:
         """Return the layer that :meth:`to_text` wrote."""
         fields = json.loads(text)
         cell = fields.pop("cell")
+        program = cell.pop("program", None)
+        cell["program"] = None if program is None else Program.of_fields(program)
         cell["activations"] = tuple(Activation(**each) for each in cell["activations"])
         return Layer(Cell(**cell), **fields)
 
@@ -232,17 +252,40 @@ class Layer:
         The inputs ``x`` are <T,B,I>, and their weights ``w`` <G*H,I>. The state's weights ``r`` are <G*H,S>, where S is
         the size of the state, and ``bias`` is <G*H>. The states ``h`` <B,S> and ``c`` <B,H> follow. Some cells have
         ``peepholes`` <3*H>, ``product_bias`` <H> or ``projection`` <S,H>. The ``lengths`` are <B> of int32.
+
+        A program has no ``w`` and no ``bias``. Its inputs ``x`` are <T,B,N*H> for N inputs, and its ``vectors`` <V*H>.
         """
         cell = self.cell
+        named = cell.program is None
         asked = {
+            "w": named,
+            "bias": named,
+            "vectors": not named and cell.vectors > 0,
             "c": cell.has_cell_state,
             "peepholes": cell.peepholes,
             "product_bias": cell.product_bias,
             "projection": cell.projection is not None,
             "lengths": self.masked,
         }
-        names = ("x", "w", "r", "bias", "h", "c", "peepholes", "product_bias", "projection", "lengths")
+        names = (
+            "x",
+            "w",
+            "r",
+            "bias",
+            "h",
+            "c",
+            "peepholes",
+            "vectors",
+            "product_bias",
+            "projection",
+            "lengths",
+        )
         return tuple(name for name in names if asked.get(name, True))
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of the operands that only some layers have, but for an LSTM's first cell state."""
+        return tuple(name for name in self.operands if name not in ("x", "w", "r", "bias", "h", "c"))
 
 
 @dataclass(frozen=True, eq=False)

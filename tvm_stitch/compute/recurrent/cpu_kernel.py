@@ -71,8 +71,9 @@ def recurrent_kernel(layer: Layer, tiling: Tiling, steps: Extent, batch: Extent)
 
     Its parameters are the projected inputs ``<T, B, blocks*gates*units>``, the packed weights ``<blocks, H, gates,
     units>``, then ``h`` and the further operands of ``layer.operands``. Weights of units (``peepholes`` <3, padded>,
-    ``product_bias`` <padded>) are padded. The results are ``y`` <T,B,H>, the last state <B,H>, an LSTM's last cell
-    state, and scratch memory ``<scratch_rows, B, padded>``.
+    ``product_bias`` <padded>) are padded. The inputs of a program are ``<T, B, inputs, padded>``, and its ``vectors``
+    <V, padded>. The results are ``y`` <T,B,H>, the last state <B,H>, an LSTM's last cell state, and scratch memory
+    ``<scratch_rows, B, padded>``.
 
     Args:
         layer: the layer.
@@ -92,12 +93,14 @@ class _Emitter:
         cell, padded = layer.cell, tiling.padded(layer.cell)
         blocks, hidden = tiling.blocks(cell), cell.hidden
         states = [self.batch, hidden]
+        columns = [blocks * cell.gates * tiling.units] if cell.program is None else [cell.inputs, padded]
         shapes: dict[str, Any] = {
-            "x": [self.steps, self.batch, blocks * cell.gates * tiling.units],
+            "x": [self.steps, self.batch, *columns],
             "r": [blocks, hidden, cell.gates, tiling.units],
             "h": states,
             "c": states,
             "peepholes": [3, padded],
+            "vectors": [cell.vectors, padded],
             "product_bias": [padded],
             "lengths": [self.batch],
         }
@@ -288,11 +291,14 @@ class _Emitter:
             return values.bound(B.fetch(scratch, at, row, unit), name)
 
         def input_of(gate: int) -> Expr:
+            if cell.program is not None:
+                return values.bound(B.fetch(of["x"], time, row, gate, unit), "input")
             column = (block * B.i64(cell.gates) + B.i64(gate)) * units + offset + lanes.lane
             return values.bound(B.fetch(of["x"], time, row, column), "input")
 
         state = kept(tir.floormod(part.step, B.i64(2)), "state")
-        inputs = [input_of(gate) for gate in part.gates]
+        numbers = part.gates if cell.program is None else range(cell.inputs)
+        inputs = [input_of(number) for number in numbers]
         products = [values.bound(each, "product") for each in products]
         if cell.product_bias:
             products[-1] = values.apply("add", products[-1], B.fetch(of["product_bias"], unit))
@@ -306,9 +312,9 @@ class _Emitter:
             result = cell.second_half(values, inputs[0], products[0], kept(2, "update"), state)
         else:
             before = kept(2, "cell_state") if cell.has_cell_state else None
-            seen = range(3) if cell.peepholes else ()
-            peepholes = [values.bound(B.fetch(of["peepholes"], n, unit), "peephole") for n in seen]
-            result, after = cell.step(values, inputs, products, state, before, peepholes)
+            of_units = of.get("vectors" if cell.program else "peepholes")
+            vectors = [values.bound(B.fetch(of_units, n, unit), "vector") for n in range(cell.vectors)]
+            result, after = cell.step(values, inputs, products, state, before, vectors)
         shown = result
         if self.layer.masked:
             inside = tir.LT(tir.Cast("int32", time), B.fetch(of["lengths"], row))

@@ -43,13 +43,13 @@ class LaneCell:
         self.dtype = compat.buffer_dtype(of["y"])
         kinds = {"state": FLOAT, "cell_state": FLOAT, "update": FLOAT, "sent": FLOAT, "shown": FLOAT}
         self.held = {name: B.local([1], dtype, name) for name, dtype in (kinds | {"length": "int32"}).items()}
-        self.inputs = B.local([self.cell.gates], FLOAT, "inputs")
+        self.inputs = B.local([self.cell.inputs], FLOAT, "inputs")
 
     def enter(self, has_steps: Expr | None) -> None:
         """Emit the loads of the first states and inputs. ``has_steps`` is None if there are steps."""
         for name, buffer in self.held.items():
             self._set(name, compat.const(0, compat.buffer_dtype(buffer)))
-        for gate in range(self.cell.gates):
+        for gate in range(self.cell.inputs):
             B.store(self.inputs, compat.float_const(0.0, FLOAT), [B.i64(gate)])
         with B.when(self.there):
             for name, operand in (("state", "h"), ("cell_state", "c")):
@@ -89,7 +89,7 @@ class LaneCell:
         return self.steps - B.i64(1) - step if self.layer.backwards else step
 
     def _load_inputs(self, step: Expr) -> None:
-        for gate in range(self.cell.gates):
+        for gate in range(self.cell.inputs):
             at = B.i64(self.column + gate * self.cell.hidden) + self.unit
             B.store(self.inputs, B.fetch(self.of["x"], self._time(step), self.row, at), [B.i64(gate)])
 
@@ -108,7 +108,8 @@ class LaneCell:
 
     def _compute(self, part: Part, products: list[Expr]) -> None:
         cell, of, values = self.cell, self.of, _Values()
-        inputs = [B.fetch(self.inputs, gate) for gate in part.gates]
+        numbers = part.gates if cell.program is None else range(cell.inputs)
+        inputs = [B.fetch(self.inputs, number) for number in numbers]
         state = self._get("state")
         if cell.product_bias:
             bias = self._wide(B.fetch(of["product_bias"], self.unit))
@@ -124,12 +125,12 @@ class LaneCell:
             result = cell.second_half(values, inputs[0], products[0], self._get("update"), state)
         else:
             before = self._get("cell_state") if cell.has_cell_state else None
-            seen = range(3) if cell.peepholes else ()
-            peepholes = [
-                B.cell(self._wide(B.fetch(of["peepholes"], B.i64(n * cell.hidden) + self.unit)), "peephole")
-                for n in seen
+            of_units = of.get("vectors" if cell.program else "peepholes")
+            vectors = [
+                B.cell(self._wide(B.fetch(of_units, B.i64(n * cell.hidden) + self.unit)), "vector")
+                for n in range(cell.vectors)
             ]
-            result, after = cell.step(values, inputs, products, state, before, peepholes)
+            result, after = cell.step(values, inputs, products, state, before, vectors)
         result, after = values.emitted(result, after)
         shown = result
         if self.layer.masked:

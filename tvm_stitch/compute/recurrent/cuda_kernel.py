@@ -40,7 +40,8 @@ def cuda_recurrent(
 ) -> PrimFunc:
     """Return the scheduled PrimFunc of a layer, or of both directions of one, which have clusters of their own.
 
-    The first parameter is the projected inputs ``<T,B,L*G*H>`` of all L layers in float32. Those of a layer are the
+    The first parameter is the projected inputs ``<T,B,L*G*H>`` of all L layers in float32 (``<T,B,L*N*H>``
+    for programs of N inputs). Those of a layer are the
     weights ``<G*H,H>``, then ``h`` and the further operands of ``layer.operands``. Its results are ``y`` <T,B,H>, the
     last state <B,H>, and an LSTM's last cell state. The operands of all layers come before all results.
 
@@ -52,7 +53,7 @@ def cuda_recurrent(
         zeros: for each layer, those of the first states ``h`` and ``c`` that are 0. They are no parameters.
     """
     extents = as_expr(steps), as_expr(batch)
-    x = tir.decl_buffer([*extents, len(layers) * layers[0].cell.gates * layers[0].cell.hidden], FLOAT, "x")
+    x = tir.decl_buffer([*extents, len(layers) * layers[0].cell.inputs * layers[0].cell.hidden], FLOAT, "x")
     inputs, results = [x], list[Buffer]()
     buffers = []
     for number, layer in enumerate(layers):
@@ -76,6 +77,7 @@ def _buffers(
         "h": states,
         "c": states,
         "peepholes": [3 * hidden],
+        "vectors": [cell.vectors * hidden],
         "product_bias": [hidden],
         "lengths": [batch],
     }
@@ -119,7 +121,7 @@ def _emit(
 
     def emit(number: int) -> None:
         device = DeviceFunctions(cell, d, memory, buffers[number]["r"])
-        place = Place(cluster, thread, first_row, rows, number * cell.gates * cell.hidden)
+        place = Place(cluster, thread, first_row, rows, number * cell.inputs * cell.hidden)
         Steps(layers[number], d, buffers[number], device, place, extents).emit()
 
     # A grid of no rows has one cluster of each layer, which leaves. The simplifier takes an extent for positive.

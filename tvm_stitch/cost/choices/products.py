@@ -63,6 +63,9 @@ class ProductChoices:
     """Products in each partial sum of a long sum."""
     fetch_steps: int = 8
     """Steps of the reduction between prefetches of the next weights."""
+    unrolled_vectors: int = 16
+    """Most additions of vectors in the innermost loop of a tile that prefetches. Convolutions took 0.96 to 1.0 times
+    as long with 16 as with 128. That was one core of an Emerald Rapids Xeon, with SSE and AVX-512."""
     least_tiles_of_fetch: int = 2
     """Fewest tiles of a block of weights for which the next block is prefetched. A single tile reads a stream, which
     the hardware prefetches."""
@@ -143,6 +146,10 @@ class ProductChoices:
     unrolled_steps: int = 8
     """Most steps of a loop that is written step by step. On a Xeon, 8 steps of one small kernel take 5 us, and 47 us in
     a loop of the host. They take 0.2 s more to compile."""
+    cpu_written_steps: int = 4
+    gpu_written_steps: int = 8
+    """Least steps of a recurrent cell that become one kernel if a model writes them out. On a GPU a stitched kernel
+    takes a few steps of few rows with what is around them. Not measured."""
     fourier_kernel_length: int = 64
     """The least length of a Fourier transform that becomes one kernel on a CPU."""
     fourier_largest_radix: int = 16
@@ -153,6 +160,11 @@ class ProductChoices:
     """Cost of a stage for each number: loads, stores and twiddles, in additions."""
     fourier_serial_numbers: int = 16384
     """Numbers of all rows of a Fourier transform up to which one thread of a CPU transforms them."""
+    selection_block: int = 64
+    """Elements of a row that a CPU compares at once with the least of the largest ones so far. Not measured."""
+    serial_selection: int = 65536
+    """Elements of all rows up to which one thread of a CPU selects the largest ones. A row of 32,000 took one core
+    20 us, and a parallel region takes about 5."""
     fourier_largest_factor: int = 256
     """The largest factor of a Fourier transform's length that becomes one matmul. Prime factors above it become a
     convolution of a power of two. Chosen so that a matrix has a megabyte, not measured."""

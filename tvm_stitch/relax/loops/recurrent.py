@@ -58,17 +58,20 @@ def looped(builder: relax.BlockBuilder, layer: Layer, operands: Operands) -> lis
     x, h = operands["x"], operands["h"]
     steps, batch, _ = x.ty.shape.values
     dtype = str(x.ty.dtype.dtype)
-    projected = emit(R.matmul(x, emit(R.permute_dims(operands["w"]))))
-    projected = emit(R.add(projected, operands["bias"]))
+    if cell.program is None:
+        projected = emit(R.matmul(x, emit(R.permute_dims(operands["w"]))))
+        projected = emit(R.add(projected, operands["bias"]))
+    else:
+        projected = x
     weights = emit(R.permute_dims(operands["r"]))
-    optional = [operands[name] for name in layer.operands[6 if cell.has_cell_state else 5 :]]
-    names = layer.operands[6 if cell.has_cell_state else 5 :]
+    names = layer.optional
+    optional = [operands[name] for name in names]
 
     def step(number: Any, unchanging: list[Any], state: list[Any]) -> Sequence[Any]:
         of = dict(zip(("projected", "weights", *names), unchanging, strict=True))
         values = _Values(builder, dtype)
         time = steps - tirx.const(1, "int64") - number if layer.backwards else number
-        inputs = _parts(builder, row(builder, of["projected"], time), cell.gates)
+        inputs = _parts(builder, row(builder, of["projected"], time), cell.inputs)
         before = state[0]
         product_bias = of.get("product_bias")
         if cell.two_products:
@@ -81,7 +84,11 @@ def looped(builder: relax.BlockBuilder, layer: Layer, operands: Operands) -> lis
             products = _parts(builder, emit(R.matmul(before, of["weights"])), cell.gates)
             if product_bias is not None:
                 products[-1] = emit(R.add(products[-1], product_bias))
-            seen = _parts(builder, of["peepholes"], 3) if cell.peepholes else ()
+            seen = (
+                _parts(builder, of["vectors" if cell.program else "peepholes"], cell.vectors)
+                if cell.vectors
+                else ()
+            )
             cell_state = state[1] if cell.has_cell_state else None
             after, after_cell = cell.step(values, inputs, products, before, cell_state, seen)
             if cell.projection is not None:

@@ -97,9 +97,13 @@ class _Layers:
         dtype = str(x.ty.dtype.dtype)
         pairs = [(match.var, layer, operands), *self._other(match, layer)]
         division = division_of(cell, dtype, compat.int_value(batch), self.owner.device, len(pairs))
-        w, bias = (_joined(match, [own[name] for _, _, own in pairs]) for name in ("w", "bias"))
-        projected = emit(R.matmul(x, emit(R.permute_dims(w)), out_dtype="float32"))
-        args, zeros = [emit(R.add(projected, emit(R.astype(bias, "float32"))))], []
+        if cell.program is None:
+            w, bias = (_joined(match, [own[name] for _, _, own in pairs]) for name in ("w", "bias"))
+            projected = emit(R.matmul(x, emit(R.permute_dims(w)), out_dtype="float32"))
+            args = [emit(R.add(projected, emit(R.astype(bias, "float32"))))]
+        else:
+            args = [emit(R.astype(x, "float32")) if dtype != "float32" else x]
+        zeros: list[list[str]] = []
         for var, each, own in pairs:
             self.owner.computed[f"recurrent layer {var.name}"] = (
                 f"our kernel: {cell.kind} of {cell.hidden} units, {division.blocks} blocks of a cluster divide the "
@@ -112,7 +116,8 @@ class _Layers:
                     if name in own and _is_zero(own[name], match.builder.lookup_binding)
                 ]
             )
-            args += [own["r"], *(own[name] for name in each.operands[4:] if name not in zeros[-1])]
+            others = [name for name in each.operands if name not in ("x", "w", "r", "bias", *zeros[-1])]
+            args += [own[name] for name in ("r", *others)]
         layers = [each for _, each, _ in pairs]
         kernel = cuda_recurrent(layers, division, *_own_extents(steps, batch), dtype, zeros)
         results = _called(match, cell, kernel, args, [steps, batch], dtype, count=len(pairs))
@@ -216,12 +221,18 @@ def _kernel_call(match: Match, layer: Layer, tiling: Tiling, operands: dict[str,
     x = operands["x"]
     steps, batch, features = x.ty.shape.values
     pack = _Packing(match, cell, tiling)
-    projected = emit(R.matmul(x, pack.inputs(operands["w"], features)))
-    projected = emit(R.add(projected, pack.bias(operands["bias"])))
+    if cell.program is None:
+        projected = emit(R.matmul(x, pack.inputs(operands["w"], features)))
+        projected = emit(R.add(projected, pack.bias(operands["bias"])))
+    else:
+        projected = emit(R.reshape(x, [steps, batch, cell.inputs, cell.hidden]))
+        if pack.more:
+            projected = emit(R.nn.pad(projected, [0, 0, 0, 0, 0, 0, 0, pack.more]))
     args = [projected, pack.states(operands["r"])]
-    for name in layer.operands[4:]:
-        value = operands[name]
-        args.append(pack.units(value, name) if name in ("peepholes", "product_bias") else value)
+    for name in layer.operands:
+        if name not in ("x", "w", "r", "bias"):
+            value = operands[name]
+            args.append(value if name in ("h", "c", "lengths") else pack.units(value, name))
     kernel = recurrent_kernel(layer, tiling, *_own_extents(steps, batch))
     scratch = relax.TensorType([scratch_rows(cell), batch, tiling.padded(cell)], "float32")
     return _called(match, cell, kernel, args, [steps, batch], "float32", [scratch])
@@ -285,10 +296,9 @@ class _Packing:
     def units(self, value: relax.Expr, name: str) -> relax.Expr:
         """Return values of the units with padding."""
         x: Any = self._known(value)
-        if name == "peepholes":
-            return self.arrays.tensor(
-                self.arrays.padded(self.arrays.reshape(x, [3, self.cell.hidden]), 1, self.more)
-            )
+        if name in ("peepholes", "vectors"):
+            rows = self.arrays.reshape(x, [self.cell.vectors, self.cell.hidden])
+            return self.arrays.tensor(self.arrays.padded(rows, 1, self.more))
         return self.arrays.tensor(self.arrays.padded(x, 0, self.more))
 
     def _blocks(self, weights: relax.Expr, depth: Any) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
+from ....compute.selection.ordered import NARROW
+from ....compute.selection.selection import MOST
 from ..core import Converter, argument
 from .values import HALVES, cast, full, has_no_elements, known_shape, naturals, type_name
 
@@ -185,6 +187,9 @@ def _topk(node: Any, importer: Any) -> Any:
     if 0 in [each for each in shape if type(each) is int]:
         return relax.Tuple([full(shape, 0, type_name(x), importer), full(shape, 0, "int64", importer)])
     axis %= len(x.ty.shape)
+    if int(count) <= MOST and type_name(x) in NARROW:
+        both = emit(R.topk(x, count, axis, "both", largest, "int64"))
+        return relax.Tuple([emit(relax.TupleGetItem(both, i)) for i in range(2)])
     order = emit(R.topk(_sort_key(x, importer), count, axis, "indices", largest, "int64"))
     return relax.Tuple([emit(R.gather_elements(x, order, axis=axis)), order])
 
