@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One architecture through the importers: built, exported, imported, compiled and compared.
 
-A child of ``architectures.py`` runs this file. It reads requests as lines of JSON, and writes lines before and behind
+A child of ``architectures.py`` runs this file. It reads requests as lines of JSON. It writes lines before and behind
 each way into Relax, so that its parent knows which one ended the process.
 """
 
@@ -92,9 +92,9 @@ class Built:
     def onnx(self) -> Any:
         """Return the ONNX file of the program."""
         if self.proto is None:
-            made = torch.onnx.export(self.program, verbose=False)
-            assert made is not None
-            self.proto = made.model_proto
+            exported = torch.onnx.export(self.program, verbose=False)
+            assert exported is not None
+            self.proto = exported.model_proto
         return self.proto
 
 
@@ -115,14 +115,16 @@ def _parameters(model: Any) -> list[Any]:
 
 
 def of_torch(model: Any, given: Sequence[torch.Tensor]) -> Case:
-    """Return the results of PyTorch."""
+    """Return the results of PyTorch. Models that draw random numbers draw those of the seed 0."""
+    torch.manual_seed(0)
     narrow = [x.numpy() for x in tensors(copy.deepcopy(model)(*given))]
     wide = None
     try:
         doubled = [x.double() if x.is_floating_point() else x for x in given]
-        found = [x.numpy() for x in tensors(copy.deepcopy(model).double()(*doubled))]
-        if [x.shape for x in found] == [x.shape for x in narrow]:
-            wide = found
+        torch.manual_seed(0)
+        results = [x.numpy() for x in tensors(copy.deepcopy(model).double()(*doubled))]
+        if [x.shape for x in results] == [x.shape for x in narrow]:
+            wide = results
     except Exception as error:  # a model with a type of its own has no results in float64
         reraise_fatal(error)
     return Case(arrays(tuple(given)), narrow, wide)
@@ -171,11 +173,11 @@ def _outcome(built: Built, path: str, stock: bool) -> Outcome:
         seconds += _stock(mod)
     try:
         vm = relax.VirtualMachine(executable, tvm.cpu())
-        found = [_run(vm, case.inputs) for case in built.cases]
+        runs = [_run(vm, case.inputs) for case in built.cases]
     except Exception as error:
         reraise_fatal(error)
         return Outcome("failed", f"run: {type(error).__name__}: {_first(error)}", tuple(seconds))
-    for case, results in zip(built.cases, found):
+    for case, results in zip(built.cases, runs):
         if reason := difference(results, case):
             if path == "onnx" and not difference(results, _of_runtime(built.onnx(), case.inputs)):
                 return Outcome(
@@ -217,11 +219,11 @@ def _first(error: Exception) -> str:
     return text if len(text) < 500 else f"{text[:250]} ... {text[-240:]}"
 
 
-def difference(found: Sequence[np.ndarray], case: Case) -> str:
+def difference(results: Sequence[np.ndarray], case: Case) -> str:
     """Return how results differ from the right ones, or nothing. Further results are changed buffers."""
-    if len(found) < len(case.narrow):
-        return f"{len(found)} results instead of {len(case.narrow)}"
-    for at, (got, narrow) in enumerate(zip(found, case.narrow)):
+    if len(results) < len(case.narrow):
+        return f"{len(results)} results instead of {len(case.narrow)}"
+    for at, (got, narrow) in enumerate(zip(results, case.narrow)):
         if got.dtype != narrow.dtype or got.shape != narrow.shape:
             return f"result {at}: {got.dtype}{list(got.shape)} instead of {narrow.dtype}{list(narrow.shape)}"
         wide = case.wide[at] if case.wide is not None else narrow

@@ -75,6 +75,7 @@ def measured(architecture: Architecture, contender: str, seconds: float) -> dict
     counted = Counted()
     call = _compiled(model, contender, counted)
     start = _processor_seconds()
+    torch.manual_seed(0)  # as of_torch sets it
     try:
         found = [x.numpy() for x in tensors(call(*given))]
     except Exception as error:

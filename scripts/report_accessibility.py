@@ -4,7 +4,7 @@
     npm install axe-core
     python scripts/report_accessibility.py --axe node_modules/axe-core/axe.min.js
 
-The reports are those of a BERT encoder, a block of a U-Net and a step of a decoder, and the difference of two
+The reports are those of a BERT encoder, a whole U-Net and a step of a decoder, and the difference of two
 configurations of each. Each is checked at the width of a desk and of a phone, in light and dark colours, and with an
 open panel. A line for each says which rules are violated, and where. The exit code is 1 if there is a violation, if a
 control is not reached by the keyboard, or if the page scrolls sideways.
@@ -96,10 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         page = PAGES[name]()
         for width, pixels in WIDTHS.items():
             for theme in THEMES:
-                found = findings(page, axe, pixels, theme)
-                wrong += len(found)
-                print(f"{name}, {width}, {theme}: {len(found) or 'no'} findings", flush=True)
-                print("".join(f"    {each}\n" for each in found), end="", flush=True)
+                violations = findings(page, axe, pixels, theme)
+                wrong += len(violations)
+                print(f"{name}, {width}, {theme}: {len(violations) or 'no'} findings", flush=True)
+                print("".join(f"    {each}\n" for each in violations), end="", flush=True)
     return int(wrong > 0)
 
 
@@ -120,14 +120,14 @@ def findings(page: str, axe: str, width: int, theme: str) -> list[str]:
     return [*told(outcome.found or {}, width), *outcome.complaints]
 
 
-def told(found: Mapping[str, Any], width: int) -> list[str]:
+def told(violations: Mapping[str, Any], width: int) -> list[str]:
     """Return what a page's script found, a line for each finding."""
     lines = [
         f"{where}: {rule}, {count} times, such as {node} {why}"
-        for where, rule, count, node, why in found.get("violations", ())
+        for where, rule, count, node, why in violations.get("violations", ())
     ]
-    lines += [f"not reached by the keyboard: {each}" for each in found.get("unreached", ())]
-    if found.get("sideways"):
+    lines += [f"not reached by the keyboard: {each}" for each in violations.get("unreached", ())]
+    if violations.get("sideways"):
         lines.append(f"the page scrolls sideways at a width of {width}")
     return lines
 
@@ -136,10 +136,10 @@ def _bert() -> Any:
     return from_onnx_named(build_bert())
 
 
-def _unet_block() -> Any:
+def _unet() -> Any:
     from report_opening import imported
 
-    return imported("unet-block", "small")
+    return imported("unet", "small")
 
 
 def _decoder() -> Any:
@@ -161,7 +161,7 @@ def difference(make: Callable[[], Any], title: str) -> str:
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "bert": (_bert, "BERT encoder"),
-    "unet-block": (_unet_block, "U-Net block"),
+    "unet": (_unet, "U-Net"),
     "decoder": (_decoder, "A step of a decoder"),
 }
 """The models by name, each with its title."""

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 (LEAST,) = re.fullmatch(r">=(3\.\d+)", PROJECT["requires-python"]).groups()
 SIBLINGS = {"cuda-emulator": "$(EMULATOR)", "stitch-testing": "$(TESTING)"}
-"""Distributions that the tests need beside the package, and the Makefile's names for their folders."""
+"""Distributions that the tests need next to the package, and the Makefile's names for their folders."""
 OFFLINE = re.compile(
     r"failure in name resolution|NewConnectionError|Connection refused|Network is unreachable"
 )
@@ -53,6 +53,7 @@ def test_requirements_are_those_of_their_users() -> None:
     extras = PROJECT["optional-dependencies"]
     assert {"onnx", "apache-tvm-ffi"} < set(PROJECT["dependencies"])
     assert [name for name, needs in extras.items() if any("apache-tvm-ffi==" in n for n in needs)] == ["tune"]
+    assert {"cloudpickle", "psutil", "xgboost"} < set(extras["tune"]), "the tuner imports them when it runs"
     named = [name for name in extras if f"`{name}`" in text("docs/user-guide/quick-start.md")]
     assert named == list(extras)
 
@@ -69,7 +70,7 @@ def test_both_ci_files_run_the_same() -> None:
 
 # -- built ----------------------------------------------------------------------------------------------------
 def _build(tree: Path, out: Path) -> None:
-    """Both distributions of a tree, by the backend that it names, without a network."""
+    """Build both distributions of a tree, by the backend that it names, without a network."""
     code = f"from setuptools import build_meta as b; b.build_sdist({str(out)!r}); b.build_wheel({str(out)!r})"
     out.mkdir()
     subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, capture_output=True, timeout=120)
@@ -149,7 +150,7 @@ def test_the_source_distribution_builds_the_same_wheel(built: Path, tmp_path: Pa
 
 # -- installed ------------------------------------------------------------------------------------------------
 def _pythons() -> list[str]:
-    """The oldest and the newest supported Pythons here: those on the path, and those beside this one."""
+    """Return the oldest and the newest supported Pythons here: those on the path, and those next to this one."""
     found: dict[tuple[int, int], str] = {}
     names = [f"python3.{minor}" for minor in range(int(LEAST.split(".")[1]), 20)]
     beside = Path(sys.base_prefix).parent.glob("*/bin/python3")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import logging
 import os
@@ -15,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import tvm
@@ -29,6 +26,7 @@ from comparison.progress import Progress
 from tvm_stitch.execution.count import is_compute_intensive
 from tvm_stitch.relax.backend import backend_of
 from tvm_stitch.relax.pipeline import stitch_passes
+from tvm_stitch.relax.tuning import load_intrinsics
 
 DEFAULTS = (
     "Otherwise MetaSchedule has its defaults: post-order-apply space, gradient task scheduler, 64 trials an iteration "
@@ -156,30 +154,10 @@ class Records:
 
 
 def _search_path() -> str:
-    """Return a PYTHONPATH with the folder of this package."""
+    """Return a PYTHONPATH with the repository, for packages that are not installed."""
     return os.pathsep.join(
-        filter(None, (str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")))
+        filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))
     )
-
-
-def _load_intrinsics() -> None:
-    """Import TVM's tensor intrinsics in seconds. Tuning imports them anyway.
-
-    For each intrinsic TVM reads the whole stack with its sources, which takes a minute in all. It only asks whether the
-    function is defined in a class. None is here, and frames without sources give the same answer.
-    """
-
-    def stack(context: int = 1) -> list[inspect.FrameInfo]:
-        frames, frame = [], inspect.currentframe()
-        while frame := frame.f_back if frame else None:
-            code = frame.f_code
-            frames.append(
-                inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None)
-            )
-        return frames
-
-    with mock.patch.object(inspect, "stack", stack):
-        importlib.import_module("tvm.s_tir.tensor_intrin")
 
 
 class _TimeIsUp(Exception):
@@ -248,7 +226,7 @@ def tune(
     chosen = Tasks(
         [found.tasks[i] for i in sorted(order[:left])]
     )  # the least tuned tasks, if there is not one trial for each
-    _load_intrinsics()
+    load_intrinsics()
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
         list(chosen.tasks), work_dir=str(records.folder), strategy=strategy, seed=seed
@@ -258,7 +236,7 @@ def tune(
     start = time.monotonic()
     watch = _Watch(chosen, records, Progress(len(chosen.tasks), left, done, limit), start + limit)
     try:
-        with environment({"PYTHONPATH": _search_path()}):  # builders import _load_intrinsics
+        with environment({"PYTHONPATH": _search_path()}):  # builders import load_intrinsics
             ms.tune_tasks(
                 tasks=contexts,
                 task_weights=weights,
@@ -267,7 +245,7 @@ def tune(
                 num_trials_per_iter=max(1, min(64, left // len(contexts))),
                 # Builders import the intrinsics too, in their own workers, which would exceed the time limit.
                 builder=ms.builder.LocalBuilder(
-                    max_workers=contexts[0].num_threads, initializer=_load_intrinsics
+                    max_workers=contexts[0].num_threads, initializer=load_intrinsics
                 ),
                 database=records.database,
                 cost_model=cost_model,

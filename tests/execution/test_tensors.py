@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models take and return, and random inputs."""
+"""Arguments and results of models, and random inputs."""
 
 from __future__ import annotations
 
@@ -70,3 +70,10 @@ def test_made_inputs_are_seeded_and_of_the_right_kind() -> None:
     assert not np.array_equal(made["f"], make_inputs(specs, seed=2)["f"])
     with pytest.raises(ValueError, match=r"x: int32\[n, 2\] has a symbolic dimension"):
         make_inputs([TensorSpec("x", ("n", 2), "int32")])
+
+
+def test_sizes_that_are_computed_are_plain_text() -> None:
+    n = symbol("n")
+    mod = build(lambda emit, x: R.reshape(x, (n * 3, 4)), ((n, 3, 4), "float32"))
+    (result,) = specs_of_outputs(mod, ["y"])
+    assert result.shape == ("n * 3", 4)

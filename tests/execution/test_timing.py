@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tvm_stitch.execution import timing
-from tvm_stitch.execution.timing import Times, comparison, differ, interleaved
+from tvm_stitch.execution.timing import Times, comparison, comparison_of_fastest, differ, interleaved
 
 
 def test_turns_alternate_after_a_call_that_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,8 @@ def test_short_calls_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_spread_is_the_middle_half() -> None:
     times = Times((5.0, 1.0, 2.0, 100.0, 3.0))
     assert times.median == 3.0 and times.middle == (2.0, 5.0)
-    assert times.to_dict() == {"median_ms": 3000.0, "quartiles_ms": [2000.0, 5000.0]}
+    found = times.to_dict()
+    assert found == {"median_ms": 3000.0, "quartiles_ms": [2000.0, 5000.0], "fastest_ms": 1000.0}
     assert Times((2.0,)).middle == (2.0, 2.0)
 
 
@@ -57,3 +58,9 @@ def test_noise_decides_nothing() -> None:
     assert comparison(far, ours, "stock") == "2.00 times as slow as stock"
     unsteady = Times((2.0, 3.0, 9.0))
     assert comparison(ours, unsteady, "stock") == "at least 2.17 times as fast as stock"
+
+
+def test_fastest_calls_say_which_is_faster() -> None:
+    ours, other = Times((1.0, 9.0, 9.0)), Times((2.0, 2.0, 2.0))
+    assert comparison_of_fastest(ours, other, "it") == "2.00 times as fast as it, by the fastest calls"
+    assert comparison_of_fastest(other, ours, "it") == "2.00 times as slow as it, by the fastest calls"

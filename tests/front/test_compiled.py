@@ -59,6 +59,12 @@ def test_calls_are_those_of_the_model(compiled: Compiled, model: Model) -> None:
         torch.testing.assert_close(named["pair"], pair)  # the first one is changed
 
 
+def test_it_says_how_it_is_called(compiled: Compiled) -> None:
+    first, result = compiled.inputs[0], compiled.outputs[-1]
+    assert repr(compiled).startswith(f"Compiled({first}, ")
+    assert repr(compiled).endswith(f"{result}, for llvm)") and " -> " in repr(compiled)
+
+
 def test_results_are_arrays_of_the_callers_kind() -> None:
     compiled = tvm_stitch.compile(torch.nn.Linear(3, 2), "llvm", example_inputs=torch.randn(4, 3))
     x = torch.randn(4, 3)

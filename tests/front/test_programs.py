@@ -102,3 +102,36 @@ def test_types_and_models_that_are_refused(tmp_path: Path) -> None:
         ValueError, match="torch.export does not export the module in float16: .*float32 alone"
     ):
         tvm_stitch.compile(Narrow(), "llvm", dtype="float16", **linear)
+
+
+def test_symbols_have_the_names_that_dim_gives() -> None:
+    class Pair(torch.nn.Module):
+        def forward(self, x: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> Any:
+            return torch.softmax(x + pair[0], -1), pair[1] * 2
+
+    batch, time = torch.export.Dim("batch"), torch.export.Dim("time", min=2)
+    axes, last = {0: batch, 1: time}, {0: torch.export.Dim("n")}
+    given = torch.randn(2, 3, 4), (torch.randn(2, 3, 4), torch.randn(5))
+    named = {"pair": given[1], "x": given[0]}
+    for inputs, dims in (
+        (given, (axes, (axes, last))),
+        (given, {"pair": (axes, last), "x": axes}),
+        (named, {"pair": (axes, last), "x": axes}),
+    ):
+        compiled = tvm_stitch.compile(Pair(), "llvm", example_inputs=inputs, dynamic_shapes=dims)
+        rows, numbers = ("batch", "time", 4), ("n",)
+        expected = {"x": rows, "pair_0": rows, "pair_1": numbers}
+        assert {spec.name: spec.shape for spec in compiled.inputs} == expected
+        assert [spec.shape for spec in compiled.outputs] == [rows, numbers]
+    x = torch.randn(3, 5, 4)
+    softmax, doubled = compiled(x=x, pair=(x, torch.ones(6)))
+    torch.testing.assert_close(softmax, torch.softmax(x + x, -1))
+    torch.testing.assert_close(doubled, torch.full((6,), 2.0))
+
+
+def test_hints_name_no_symbol() -> None:
+    module, auto = torch.nn.Linear(4, 3), torch.export.Dim.AUTO
+    compiled = tvm_stitch.compile(
+        module, "llvm", example_inputs=torch.randn(2, 4), dynamic_shapes=((auto, None),)
+    )
+    assert compiled.inputs[0].shape[1] == 4 and isinstance(compiled.inputs[0].shape[0], str)

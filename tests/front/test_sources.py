@@ -13,7 +13,10 @@ import torch
 from onnx import TensorProto, helper
 
 import tvm_stitch
+from tests.importers.onnx.test_shapes import flattened
 from tvm_stitch.front.sources import source_of
+from tvm_stitch.importers.onnx import compare
+from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
 
 
 def onnx_model() -> onnx.ModelProto:
@@ -74,8 +77,46 @@ def test_what_is_refused(model: Any, options: Any, kind: type[Exception], text: 
         tvm_stitch.compile(model, "llvm", **options)
 
 
-def test_a_file_of_another_kind(tmp_path: Path) -> None:
+def test_a_file_is_read_by_what_is_in_it(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match="is neither a .onnx nor a .pt2 file"):
+    onnx.save(onnx_model(), path)
+    assert vars(source_of(path).signature) == vars(source_of(onnx_model()).signature)
+    program = torch.export.export(torch.nn.ReLU(), (torch.randn(2, 3),))
+    torch.export.save(program, tmp_path / "relu.pt2")
+    other = (tmp_path / "relu.pt2").rename(tmp_path / "relu.zip")
+    assert source_of(other).signature is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (b"", "model.bin is not a valid ONNX model"),
+        (b"no model", "model.bin is not a valid ONNX model"),
+        (b"\x7fELF...", "model.bin is a library of a compiled model; tvm_stitch.load takes the folder"),
+    ],
+)
+def test_a_file_of_another_kind(tmp_path: Path, written: bytes, text: str) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(written)
+    with pytest.raises(ValueError, match=text):
         tvm_stitch.compile(path, "llvm")
+
+
+def test_sizes_that_only_onnx_runtime_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line and ``compile`` import such a model in the same way."""
+    reasons: list[str] = []
+    load = compare.load_onnx
+
+    def only_folded(proto: onnx.ModelProto, *args: Any) -> Any:
+        if any(node.op_type == "Shape" for node in proto.graph.node):
+            reasons.append("Shape")
+            raise UnsupportedModel("a computed shape")
+        return load(proto, *args)
+
+    monkeypatch.setattr(compare, "load_onnx", only_folded)
+    compiled = tvm_stitch.compile(flattened([2, 3, 4]), "llvm")
+    x = np.ones((2, 3, 4), "float32")
+    np.testing.assert_array_equal(compiled(x), (x + x).reshape(2, 12))
+    with pytest.raises(UnsupportedModel, match="a computed shape"):
+        tvm_stitch.compile(flattened(["n", 3, 4]), "llvm")
+    assert reasons == ["Shape"] * 2

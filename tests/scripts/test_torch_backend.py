@@ -43,6 +43,23 @@ class Solved(torch.nn.Module):
         return torch.linalg.qr(y)[1].abs()
 
 
+class Chosen(torch.nn.Module):
+    """Takes rows at random, in PyTorch, as ViLT takes patches."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x) + 1.0
+        torch._dynamo.graph_break()
+        chosen = torch.multinomial(torch.ones(4), 2)
+        torch._dynamo.graph_break()
+        return y[:, chosen] * 2.0
+
+
+@torch.no_grad()
+def test_models_that_draw_random_numbers_are_compared() -> None:
+    found = measured(architecture(Chosen), "arguments", 0.01)
+    assert found["outcome"] == "right" and 0.0 <= found["error"] < 1e-6
+
+
 @pytest.mark.parametrize("contender", ["eager", "arguments", "constants"])
 @torch.no_grad()
 def test_a_model_is_right(contender: str) -> None:

@@ -26,6 +26,7 @@ from ..target import resolve_target
 from . import embedded
 from .cpu_check import link_options
 from .linking import check_linker, linking
+from .scopes import without_empty_scopes
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -68,6 +69,7 @@ def export_library(
     if target.kind.name != "cuda" and _parents(executable.mod):
         said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
         raise ValueError(f"{said}: give the target that it was compiled for")
+    executable = without_empty_scopes(executable)
     with watched(), linking(Path(path)), _compiled_kernels(executable.mod, target):
         executable.export_library(str(Path(path)), **(link_options(target) if checks_cpu else options))
 

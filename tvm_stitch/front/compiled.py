@@ -74,6 +74,11 @@ class Compiled(tvm.relax.VMExecutable):
         self.inputs: tuple[TensorSpec, ...] = signature.arguments if signature else ()
         self.outputs: tuple[TensorSpec, ...] = signature.results if signature else ()
 
+    def __repr__(self) -> str:
+        """Return the inputs, the outputs and the target, or the target alone without a function ``main``."""
+        called = f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}, "
+        return f"Compiled({called if self._signature else ''}for {self.target.kind.name})"
+
     @property
     def executable(self) -> tvm.relax.VMExecutable:
         """TVM's executable, without the calls of this class."""

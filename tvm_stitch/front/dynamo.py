@@ -28,6 +28,7 @@ from ..relax.build import build
 from ..support.failures import error_text, reraise_fatal
 from ..target import resolve_target
 from .cache import GraphCache
+from .draws import with_drawn_arguments
 from .programs import changed_names
 from .signature import Signature
 from .tensors import aligned, device_of, given_back
@@ -62,7 +63,9 @@ def backend(
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         def part(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Compiled:
-            return _boxed(_Graph(module, made, constants=False))
+            draws = with_drawn_arguments(module)
+            inner = _Graph(module, made, constants=False)
+            return _boxed(inner if draws is None else lambda *args: inner(*args, *draws(args)))
 
         with sdpa_kernel(SDPBackend.MATH):  # the gradients of its products, not of an opaque kernel
             compiled: Compiled = aot_autograd(fw_compiler=part, bw_compiler=part)(graph, example_inputs)
@@ -99,7 +102,7 @@ def _is_of_module(placeholder: torch.fx.Node) -> bool:
     return "_dynamo_static_input_type" in placeholder.meta.get("tensor_dict", {})
 
 
-def _boxed(graph: _Graph) -> Compiled:
+def _boxed(graph: Compiled) -> Compiled:
     from torch._functorch.aot_autograd import make_boxed_func
 
     boxed: Compiled = make_boxed_func(graph)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,66 @@ def converted(program: torch.export.ExportedProgram, dtype: Any) -> torch.export
         if error.__cause__ is None:  # of another type than DTYPES
             raise
         raise ValueError(f"{error}; give the module itself, or export it in this type") from error.__cause__
+
+
+def dimension_names(
+    module: torch.nn.Module, program: torch.export.ExportedProgram, example_inputs: Any, dynamic_shapes: Any
+) -> dict[str, str]:
+    """Return the names that ``torch.export.Dim`` gives symbols, by PyTorch's own names of them, such as ``s45``.
+
+    Args:
+        module: the module.
+        program: its exported program.
+        example_inputs: the inputs that it was exported with.
+        dynamic_shapes: the symbolic dimensions that it was exported with.
+    """
+    by_name = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    taken = {str(symbol) for symbol in program.range_constraints}
+    names: dict[str, str] = {}
+    given = [example_inputs] if isinstance(example_inputs, torch.Tensor) else example_inputs
+    leaves = _pytree.tree_leaves(((), given) if isinstance(given, Mapping) else (tuple(given), {}))
+    inputs = dict(zip(map(id, leaves), program.graph_signature.user_inputs))
+    if isinstance(dynamic_shapes, Mapping) and not isinstance(given, Mapping):
+        given = dict(zip(_positional(module), given))
+    for tensor, dims in _with_dims(given, dynamic_shapes):
+        value = by_name.get(inputs.get(id(tensor)))
+        for axis, dim in dims:
+            size, name = str(value.shape[axis]) if isinstance(value, torch.Tensor) else "", _name_of(dim)
+            if size in taken and size not in names and name and name not in taken:
+                names[size] = name
+    return names
+
+
+def with_dimension_names(mod: tvm.IRModule, names: Mapping[str, str]) -> tvm.IRModule:
+    """Return a module whose function ``main`` has other names of symbols."""
+    symbols = {str(var.name): var for var in tvm.relax.analysis.defined_symbolic_vars(mod["main"])}
+    new = {symbols[old]: tvm.tirx.Var(name, "int64") for old, name in names.items() if old in symbols}
+    if not new:
+        return mod
+    renamed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+    renamed[mod.get_global_var("main")] = mod["main"].bind_symbolic_vars(new)
+    return renamed
+
+
+def _with_dims(values: Any, dims: Any) -> Iterator[tuple[torch.Tensor, list[tuple[int, Any]]]]:
+    """Yield tensors of nested values, with the axes that nested symbolic dimensions name."""
+    if isinstance(values, torch.Tensor):
+        if isinstance(dims, Mapping):
+            yield values, [(axis, dim) for axis, dim in dims.items() if isinstance(axis, int)]
+        elif isinstance(dims, Sequence):
+            yield values, list(enumerate(dims))
+    elif isinstance(values, Mapping) and isinstance(dims, Mapping):
+        for key in values.keys() & dims.keys():
+            yield from _with_dims(values[key], dims[key])
+    elif isinstance(values, Sequence) and isinstance(dims, Sequence):
+        for value, each in zip(values, dims):
+            yield from _with_dims(value, each)
+
+
+def _name_of(dim: Any) -> str:
+    """Return the name of a symbolic dimension, or nothing for a size, a hint or an expression."""
+    name = getattr(dim, "__name__", None)
+    return name if isinstance(name, str) and name.isidentifier() else ""
 
 
 def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state: State) -> Signature:

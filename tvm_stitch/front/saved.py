@@ -20,6 +20,7 @@ from ..deploy.cpu_check import link_options
 from ..deploy.cpu_flags import needed_flags
 from ..deploy.folder import LIBRARY, MANIFEST, STATE, NotCompiled
 from ..deploy.linking import linking
+from ..deploy.scopes import without_empty_scopes
 from ..deploy.versions import versions
 from ..execution.count import count_lowered
 from ..relax.build import Built
@@ -154,15 +155,15 @@ def _array(value: Any) -> np.ndarray:
 
 def _export(executable: Any, path: Path, target: tvm.target.Target, tell: Callable[[str], None]) -> bool:
     """Write a model's library, with compiled CUDA kernels if possible. Return whether they are compiled."""
+    executable = without_empty_scopes(executable)
     if target.kind.name == "cuda" and export.kernel_compiler() is not None:
         try:
-            with without_native_stderr():
-                export.export_library(executable, path, target)
+            export.export_library(executable, path, target)
             return True
         except Exception as error:  # the toolkit may be older than the architecture
             reraise_fatal(error)
             reason = f"{type(error).__name__}: {error_text(error)}".splitlines()[-1]
             tell(f"kernels are compiled when they are first launched: {reason}")
-    with linking(path), without_native_stderr():  # TVM warns there of every scope of memory
+    with linking(path):
         executable.export_library(str(path), **link_options(target))
     return False

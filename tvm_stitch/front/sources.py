@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tvm import relax
 
 from ..execution.tensors import specs_of_inputs, specs_of_outputs
 from ..relax.rewriting.checked_module import checked_module
+from .files import Kind, import_onnx, kind_of_file, read_onnx_file
 from .signature import Signature
 
 
@@ -44,22 +46,29 @@ def source_of(
     Raises:
         TypeError: if the model is of another kind, or if a module of PyTorch has no example inputs. Also if ``dtype``
             is given for a model that is not PyTorch's.
-        ValueError: if a file is not of a known kind, if PyTorch does not export a module, or for an unknown ``dtype``.
+        ValueError: if a file is no model, if PyTorch does not export a module, or for an unknown ``dtype``.
         Unsupported: if an operator is not imported. ONNX models raise ``UnsupportedModel``.
     """
     if isinstance(model, (str, Path)):
         return _of_file(Path(model), dtype)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from .programs import exported
+        from .programs import dimension_names, exported
 
-        return _of_program(exported(model, example_inputs, dynamic_shapes, dtype))
+        program = exported(model, example_inputs, dynamic_shapes, dtype)
+        return _of_program(program, names=dimension_names(model, program, example_inputs, dynamic_shapes))
     export = getattr(torch, "export", None)
     if export is not None and isinstance(model, export.ExportedProgram):
         return _of_program(model, dtype)
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(model, onnx.ModelProto):
-        return _of_onnx(model, dtype)
+        from ..importers.onnx.check import check_model
+        from ..importers.onnx.shapes import with_symbolic_dims
+
+        _check_no_dtype(dtype, Kind.ONNX.value)
+        proto = with_symbolic_dims(model)
+        check_model(proto)
+        return _of_onnx(proto)
     mod = checked_module(model)
     _check_no_dtype(dtype, "a Relax IRModule")
     return Source(mod, _plain_signature(mod))
@@ -68,39 +77,33 @@ def source_of(
 def _of_file(path: Path, dtype: Any) -> Source:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    if path.suffix == ".onnx":
-        import onnx
+    kind = kind_of_file(path)
+    if kind is Kind.LIBRARY:
+        raise ValueError(f"{path} is {kind.value}; tvm_stitch.load takes the folder that has it")
+    if kind is Kind.ONNX:
+        _check_no_dtype(dtype, kind.value)
+        return _of_onnx(read_onnx_file(path))
+    from ..importers.torch.archive import load_program
+    from ..importers.torch.operators.recurrent import register_operators
 
-        return _of_onnx(onnx.load(str(path)), dtype)
-    if path.suffix == ".pt2":
-        from ..importers.torch.archive import load_program
-        from ..importers.torch.operators.recurrent import register_operators
-
-        register_operators()
-        return _of_program(load_program(path), dtype)
-    raise ValueError(f"{path} is neither a .onnx nor a .pt2 file")
-
-
-def _of_onnx(proto: Any, dtype: Any) -> Source:
-    from ..importers.onnx.check import check_model
-    from ..importers.onnx.load import from_onnx
-    from ..importers.onnx.shapes import with_symbolic_dims
-
-    _check_no_dtype(dtype, "an ONNX model")
-    proto = with_symbolic_dims(proto)
-    check_model(proto)
-    mod = from_onnx(proto, names=True)
-    outputs = specs_of_outputs(mod, [value.name for value in proto.graph.output])
-    return Source(mod, Signature(specs_of_inputs(mod), outputs))
+    register_operators()
+    return _of_program(load_program(path), dtype)
 
 
-def _of_program(program: Any, dtype: Any = None) -> Source:
+def _of_onnx(proto: Any) -> Source:
+    from ..importers.onnx.compare import output_specs
+
+    model = import_onnx(proto, names=True)
+    return Source(model.mod, Signature(specs_of_inputs(model.mod), output_specs(model)))
+
+
+def _of_program(program: Any, dtype: Any = None, names: Mapping[str, str] | None = None) -> Source:
     from ..importers.torch import from_exported_program
-    from .programs import converted, signature_of
+    from .programs import converted, signature_of, with_dimension_names
 
     if dtype is not None:
         program = converted(program, dtype)
-    mod = from_exported_program(program, state="in_place")
+    mod = with_dimension_names(from_exported_program(program, state="in_place"), names or {})
     return Source(mod, signature_of(program, mod, "in_place"))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent models, unrolled: CRNN, DIEN, and an encoder and a decoder with attention of speech."""
+"""Recurrent models: CRNN and DIEN as they are measured, but small, and an encoder and a decoder of speech."""
 
 from __future__ import annotations
 
 import torch
+from models import networks
 from torch import nn
 from torch.export import Dim
 from torch.nn import functional as F
@@ -23,76 +24,6 @@ class LstmCell(nn.Module):
         i, f, g, o = (self.of_input(x) + self.of_state(h)).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
-
-
-class Crnn(nn.Module):
-    """Text in a line: a convolution with batch norm and pooling, an LSTM of both directions, log softmax."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.cells = nn.ModuleList(LstmCell(16, 8) for _ in range(2))
-        self.head = nn.Linear(16, 12)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.norm(self.convolution(image))), (4, 4))  # [b, 8, 2, steps]
-        columns = x.permute(3, 0, 1, 2).flatten(2)
-        both = []
-        for cell, order in zip(self.cells, (1, -1)):
-            h = c = torch.zeros(columns.shape[1], 8, dtype=x.dtype)
-            found = []
-            for step in list(range(columns.shape[0]))[::order]:
-                h, c = cell(columns[step], h, c)
-                found.append(h)
-            both.append(torch.stack(found[::order]))
-        return F.log_softmax(self.head(torch.cat(both, -1)), -1)
-
-
-class GruCell(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.of_input, self.of_state = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
-
-    def forward(
-        self, x: torch.Tensor, h: torch.Tensor, attention: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        reset_x, update_x, new_x = self.of_input(x).chunk(3, -1)
-        reset_h, update_h, new_h = self.of_state(h).chunk(3, -1)
-        new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
-        update = torch.sigmoid(update_x + update_h)
-        if attention is not None:  # AUGRU: the attention's score opens the gate
-            update = update * attention
-        return (1 - update) * h + update * new
-
-
-class Dien(nn.Module):
-    """Clicks: embeddings of behaviours, a GRU, attention to the target, an AUGRU, layers with Dice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items = nn.Embedding(40, 8)
-        self.first, self.second = GruCell(8), GruCell(8)
-        self.score, self.up, self.out = nn.Linear(32, 1), nn.Linear(16, 12), nn.Linear(12, 1)
-        self.norm, self.slope = nn.BatchNorm1d(12, affine=False), nn.Parameter(torch.zeros(12))
-
-    def forward(self, behaviours: torch.Tensor, target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        x, goal = self.items(behaviours), self.items(target)
-        h = torch.zeros_like(goal)
-        states = []
-        for step in range(x.shape[1]):
-            h = self.first(x[:, step], h)
-            states.append(h)
-        interest = torch.stack(states, 1)
-        beside = goal.unsqueeze(1).expand_as(interest)
-        features = torch.cat([interest, beside, interest - beside, interest * beside], -1)
-        scores = self.score(features).squeeze(-1).masked_fill(mask == 0, float("-inf"))
-        weights = torch.softmax(scores, -1)
-        h = torch.zeros_like(goal)
-        for step in range(x.shape[1]):
-            h = self.second(interest[:, step], h, weights[:, step : step + 1])
-        y = self.up(torch.cat([h, goal], -1))
-        gate = torch.sigmoid(self.norm(y))
-        return torch.sigmoid(self.out(gate * y + (1 - gate) * self.slope * y))
 
 
 class AsrEncoder(nn.Module):
@@ -122,7 +53,7 @@ class AsrEncoder(nn.Module):
 
 
 class AsrDecoder(nn.Module):
-    """Three steps of an LSTM with additive attention to the encoder; each greedy letter is the next input."""
+    """Three steps of an LSTM with additive attention to the encoder. Each greedy letter is the next input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,16 +81,11 @@ class AsrDecoder(nn.Module):
 
 
 def crnn() -> Made:
-    return from_torch(Crnn(), lambda: [normal(2, 1, 8, 12)])
+    return from_torch(networks.crnn("small", 1)[0], lambda: [normal(2, 1, 32, 16)])
 
 
 def dien() -> Made:
-    def draw() -> list:
-        mask = tokens(2, 2, 4)
-        mask[:, 0] = 1
-        return [tokens(40, 2, 4), tokens(40, 2), mask]
-
-    return from_torch(Dien(), draw)
+    return from_torch(networks.dien("small", 1)[0], lambda: [tokens(40, 2, 4), tokens(40, 2)])
 
 
 def asr_encoder() -> Made:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...front.files import Kind, kind_of_file
 from ..errors import UsageError, reading
 from ..heavy import import_or_say
 from ..options import make_config, parse_config, parse_shapes, parse_target
@@ -71,12 +72,12 @@ def read_job(
 
 
 def _reader(path: Path, state: State) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Model]:
-    """Return the reader for a file, selected by its first bytes."""
-    with reading(path), path.open("rb") as file:
-        start = file.read(4)
-    if start == b"\x7fELF":
+    """Return the reader for a file."""
+    with reading(path):
+        kind = kind_of_file(path)
+    if kind is Kind.LIBRARY:
         raise UsageError(f"{path} is a library; a compiled model is run by: tvm-stitch run {path}")
-    if start == b"PK\x03\x04" or path.suffix == ".pt2":
+    if kind is Kind.TORCH:
         import_or_say("torch", f"{path.name} needs PyTorch: pip install torch")
         from .torch import read_torch
 

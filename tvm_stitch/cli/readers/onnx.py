@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from ...front.files import import_onnx, read_onnx_file
 from ...front.signature import Signature
-from ...importers.onnx.check import InvalidModel, check_model
-from ...importers.onnx.compare import (
-    OnnxModel,
-    check_shapes,
-    input_specs,
-    load_onnx,
-    onnxruntime_call,
-    output_specs,
-)
-from ...importers.onnx.shapes import folded, with_symbolic_dims
+from ...importers.onnx.compare import check_shapes, input_specs, onnxruntime_call, output_specs
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
 from ..heavy import import_or_say
@@ -44,25 +36,23 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
         Failure: if no converter takes one of its nodes.
     """
     try:
-        proto = with_symbolic_dims(onnx.load(str(path)))
-        check_model(proto)
-    except InvalidModel as error:
-        raise UsageError(f"{path} is not a valid ONNX model: {error}") from None
-    except Exception as error:  # protobuf raises its own kinds, and external data may be missing
-        reraise_fatal(error)
-        raise UsageError(f"{path} is not a valid ONNX model: {error_text(error)}") from None
+        proto = read_onnx_file(path)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     _check_types(proto)
     try:
         check_shapes(proto, shapes)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    model = _imported(proto, shapes, names)
-    if isinstance(model, str) and (constant := folded(proto, shapes)) is not None:
-        second = _imported(constant, shapes, names)  # sizes that are computed are numbers now
-        model = model if isinstance(second, str) else second
-    if isinstance(model, str):
-        advice = "" if _UNKNOWN in model else _fix_shapes(proto, shapes)
-        raise Failure(f"{path} cannot be imported: {model}{advice}")
+    try:
+        model = import_onnx(proto, shapes, names=names)
+    except Exception as error:
+        reraise_fatal(error)
+        if fault_at(error) is not None:  # a fault of this package, not of the model
+            raise
+        reason = error_text(error)
+        advice = "" if _UNKNOWN in reason else _fix_shapes(proto, shapes)
+        raise Failure(f"{path} cannot be imported: {reason}{advice}") from None
     return Model(
         model.mod, Signature(model.inputs, output_specs(model)), "ONNX Runtime", partial(_peer, proto)
     )
@@ -87,17 +77,6 @@ def _check_types(proto: onnx.ModelProto) -> None:
             raise UsageError(
                 f"the {what} '{value.name}' is {actual}; TVM takes tensors of numbers: export the model without it"
             )
-
-
-def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names: bool) -> OnnxModel | str:
-    """Return the imported model, or the reason against it in one line."""
-    try:
-        return load_onnx(proto, shapes, names=names)
-    except Exception as error:
-        reraise_fatal(error)
-        if fault_at(error) is not None:  # a fault of this package, not of the model
-            raise
-        return error_text(error)
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:

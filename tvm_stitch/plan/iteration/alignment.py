@@ -22,6 +22,7 @@ from .domain import At, Domain, Point
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
 from .index_space import IndexSpaces
+from .inlined import InlinedSizes
 from .result_rows import along_results
 
 Key = tuple[Operator, Point]
@@ -83,8 +84,8 @@ def align(
     reasons: list[str] = []
     for dominant, rows in [(None, domain)] if domain is not None else row_domains(graph, spaces, preferred):
         try:
-            found = _Aligner(graph, choices, rows, frozenset(cross_row), frozenset(pinned)).run()
-            return replace(found, dominant=dominant)
+            aligned = _Aligner(graph, choices, rows, frozenset(cross_row), frozenset(pinned)).run()
+            return replace(aligned, dominant=dominant)
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
@@ -99,19 +100,19 @@ def row_domains(
         Misaligned: when reductions have different rows, so that no domain serves all of them.
     """
     spaces = spaces or IndexSpaces()
-    found = []
+    domains = []
     for lead in dominants.leads(graph, preferred):
         rows = Domain(lead.rows, lead.flat, given=spaces.of(lead.rows, lead.flat))
-        found.append((lead.dominant, rows))
+        domains.append((lead.dominant, rows))
     if graph.reduces:
-        first, domain = found[-1]
+        first, domain = domains[-1]
         for op in graph.reduces:
             if first is not None and not same(op.output.size, domain.rows, domain.analyzer):
                 raise Misaligned(
                     f"reductions {first.name} and {op.name} have {text_of(domain.rows)} and "
                     f"{text_of(op.output.size)} rows"
                 )
-    return found
+    return domains
 
 
 class _Aligner:
@@ -133,18 +134,19 @@ class _Aligner:
         self.has_symbols = symbolic or bool(graph.symbols)  # which an index may be divided by
         self.budget = 6 * len(graph.operators) + 64
         self.recomputed: set[Key] = set()
+        self.inlined = InlinedSizes(choices.inlined_operators)
         self.placed: dict[Operator, Point] = {}
         self.gathered = GatherPoints(domain)
 
     def run(self) -> Alignment:
-        found = list(dominants.roots(self.graph))
-        self._check_sizes(found)
-        for op in found:
+        roots_of_graph = list(dominants.roots(self.graph))
+        self._check_sizes(roots_of_graph)
+        for op in roots_of_graph:
             if op in self.cross_row:
                 self._reduce_across(op)
             elif op.is_reduce:
                 self._reduce(op)
-        for op in found:  # Outputs come after the reductions, which may evaluate them first.
+        for op in roots_of_graph:  # Outputs come after the reductions, which may evaluate them first.
             if not op.is_reduce:
                 self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}
@@ -167,17 +169,18 @@ class _Aligner:
         self._reduce(root)
         return dict(islice(self.reads.items(), known, None))
 
-    def _check_sizes(self, found: Sequence[Operator]) -> None:
+    def _check_sizes(self, operators: Sequence[Operator]) -> None:
         """Check that the outputs of a flat domain have equal sizes, before any of them is placed.
 
         Most refusals of merges are of this kind. Placing outputs before it took a third of the time of a Mamba's
         search for scopes.
         """
-        sizes = [op.output.size for op in found if not op.is_reduce] if self.domain.flat else []
+        sizes = [op.output.size for op in operators if not op.is_reduce] if self.domain.flat else []
         for size in sizes:  # a stage of reductions alone has no outputs
             first = self.graph.outputs[0].size
             if not same(size, first, self.domain.analyzer):
-                raise Misaligned(f"outputs of {first} and {size} elements without a common row")
+                said = f"outputs of {text_of(first)} and {text_of(size)} elements"
+                raise Misaligned(f"{said} without a common row")
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
@@ -245,7 +248,7 @@ class _Aligner:
 
     def _along_producer(self, op: Operator, columns: Extent) -> list[Point]:
         """Return the points that follow from permuting accesses to producers placed along their own flat index."""
-        found = []
+        points = []
         for a in op.accesses:
             producer = a.tensor.producer
             if a.tensor not in self.pinned and (
@@ -264,8 +267,8 @@ class _Aligner:
             if len(along) == len(op.axes) and all(
                 same(axis.extent, shape[i], self.domain.analyzer) for axis, i in zip(op.axes, along)
             ):
-                found.append(Point(At.INDEX, self.domain.space(columns), tuple(own[i] for i in along)))
-        return found
+                points.append(Point(At.INDEX, self.domain.space(columns), tuple(own[i] for i in along)))
+        return points
 
     def _along_reduces(self, op: Operator, columns: Extent) -> list[Point]:
         """Return the points at which reductions walk tensors of the output's size.
@@ -274,7 +277,7 @@ class _Aligner:
 
         If the shapes differ, the output is treated as a reshape of the tensor: a group norm whose channels are last.
         """
-        found = []
+        points = []
         domain, shape = self.domain, op.output.shape
         for reduce, at in self.roots:
             if not reduce.is_reduce or not same(at.columns, columns, domain.analyzer):
@@ -286,11 +289,11 @@ class _Aligner:
                 if len(walked) == len(shape) and all(
                     same(a, b, domain.analyzer) for a, b in zip(walked, shape)
                 ):
-                    found.append(point)
+                    points.append(point)
                 elif same(access.tensor.size, op.output.size, domain.analyzer):
                     indices = domain.reshaper.reshape(point.indices, walked, shape, columns)
-                    found.append(Point(At.INDEX, domain.space(columns), tuple(indices)))
-        return found
+                    points.append(Point(At.INDEX, domain.space(columns), tuple(indices)))
+        return points
 
     def _visit(self, op: Operator, point: Point, root: bool = False) -> int:
         """Evaluate ``op`` at ``point``: record the points of its reads, and return its level (reductions below it)."""
@@ -322,6 +325,7 @@ class _Aligner:
             reads.append(child)
             if a.tensor.producer is not None and a.tensor.producer in self.own:
                 level = max(level, self._visit(a.tensor.producer, child))
+        self.inlined.add(op, point, reads)
         self.reads[key] = reads
         if not root:
             self.level[key] = level
