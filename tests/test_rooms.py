@@ -26,13 +26,14 @@ compat config support graph repairs repairs/relay repairs/tir target deploy cost
 codegen scope compute records repairs/schedule rules driver execution
 relax/rewriting relax/attention relax/precision relax/quantize relax/stitch relax/in_place relay repairs/imports
 repairs/legalize relax/few_rows relax/constants relax/legalize relax/lowering relax/layout relax/library
-relax/loops relax/fourier relax relax/report importers/onnx importers/torch front tvm_stitch cli testing
+relax/loops relax/fourier relax relax/report importers/symbolic importers/onnx importers/torch front
+tvm_stitch cli testing
 """.split()
 """Rooms from the lowest to the highest. A room imports only those before it."""
 
 
 def room_of(path: Path) -> str:
-    """Return the room of a file: its folder below the package; in some folders, the one below."""
+    """Return the room of a file: its folder below the package. In some folders it is the folder below."""
     folders = path.relative_to(PACKAGE).parts[:-1]
     if not folders:
         return "tvm_stitch" if path.name == "__init__.py" else path.stem

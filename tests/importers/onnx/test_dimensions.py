@@ -13,7 +13,7 @@ from onnx import helper
 from tvm import relax
 
 import tvm_stitch
-from tests.importers.onnx.runs import expected, floats, model
+from tests.importers.onnx.runs import compare, expected, floats, model
 from tvm_stitch.importers.onnx.dimensions import arithmetic
 from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
 from tvm_stitch.importers.onnx.load import from_onnx
@@ -54,3 +54,14 @@ def test_dimensions_that_may_differ_are_refused() -> None:
         UnsupportedModel, match=r"node 1 \(Add .* symbolic dimensions of different names may differ"
     ):
         from_onnx(cache("past_len", 1, "total_len"))
+
+
+def test_sizes_among_tensors() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["n"]),
+        helper.make_node("Greater", ["x", "zero"], ["above"]),
+        helper.make_node("Where", ["above", "n", "none"], ["y"]),
+    ]
+    constants = {"first": np.int64(0), "zero": np.float32(0), "none": np.int64(0)}
+    compare(nodes, {"x": floats(5, 3)}, constants, dims={"x": ["n", 3]})

@@ -284,7 +284,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):
 
     def _by_tvm(self, node: onnx.NodeProto, given: list[Any]) -> tuple[Any, ...]:
         """Convert a node by TVM's class."""
-        if node.op_type not in _TAKE_SHAPES:
+        computed = any(_element_type(value) and not isinstance(value, tvm.ir.GenericConst) for value in given)
+        if node.op_type not in _TAKE_SHAPES or (node.op_type == "Where" and computed):
             given = [
                 value if value is None or not _is_shape(value) else as_tensor(self.bb, value)
                 for value in given

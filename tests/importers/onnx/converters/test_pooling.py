@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.importers.onnx.runs import compare, floats
+from tests.importers.onnx.runs import compare, computed, floats, model
 
 X = {"x": floats(1, 2, 7, 6)}
 WINDOWS: list[dict[str, Any]] = [
@@ -30,6 +30,26 @@ def test_maxima_and_their_positions(window: dict[str, Any]) -> None:
 def test_a_symbolic_number_of_images(images: int) -> None:
     node = helper.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1)
     compare(node, {"x": floats(images, 2, 7, 6)}, dims={"x": ["n", 2, 7, 6]})
+
+
+@pytest.mark.parametrize("sides", [(7, 6), (12, 9)])
+def test_symbolic_sizes(sides: tuple[int, int]) -> None:
+    x, dims = {"x": floats(1, 2, *sides)}, {"x": [1, 2, "h", "w"]}
+    window = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
+    compare(helper.make_node("MaxPool", ["x"], ["y"], dilations=[2, 1], **window), x, dims=dims)
+    compare(helper.make_node("MaxPool", ["x"], ["y"], **window), {"x": x["x"].astype("int8")}, dims=dims)
+    for include in (0, 1):
+        compare(
+            helper.make_node("AveragePool", ["x"], ["y"], count_include_pad=include, **window), x, dims=dims
+        )
+
+
+def test_windows_larger_than_a_symbolic_size_are_refused_by_a_run() -> None:
+    proto = model(
+        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2]), X, dims={"x": [1, 2, "h", "w"]}
+    )
+    with pytest.raises(Exception, match="match_cast|mismatch"):
+        computed(proto, {"x": floats(1, 2, 2, 6)})
 
 
 @pytest.mark.parametrize("include", [0, 1])

@@ -105,12 +105,53 @@ def test_sizes_that_keep_a_symbolic_dimension(images: int) -> None:
     )
 
 
-def test_sizes_of_other_symbolic_dimensions_are_refused_with_plain_numbers() -> None:
+SIDES = {"x": [1, 2, "h", "w"]}
+NEAREST = [("nearest", {"nearest_mode": mode}) for mode in ("round_prefer_ceil", "floor", "ceil")]
+
+
+@pytest.mark.parametrize("sides", [(8, 6), (13, 25)])
+@pytest.mark.parametrize(
+    "coordinates", ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
+)
+def test_scales_of_symbolic_dimensions(coordinates: str, sides: tuple[int, int]) -> None:
+    """All ways to interpolate in one model, one behind the other."""
+    ways: list[tuple[str, dict[str, Any]]] = [("linear", {}), ("cubic", {})]
+    ways += [("nearest", {}), *NEAREST] if coordinates != "half_pixel_symmetric" else []
+    nodes, results = [], []
+    for at, (mode, more) in enumerate(ways):
+        given = {"mode": mode, "coordinate_transformation_mode": coordinates, **more}
+        nodes.append(helper.make_node("Resize", ["x", "", "scales"], [f"y{at}"], **given))
+        nodes.append(helper.make_node("Flatten", [f"y{at}"], [f"z{at}"], axis=2))
+        results.append(f"z{at}")
+    nodes.append(helper.make_node("Concat", results, ["y"], axis=1))
+    scales = np.array([1, 1, 2, 1.5], "float32")
+    compare(nodes, {"x": floats(1, 2, *sides)}, {"scales": scales}, dims=SIDES)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_sizes_of_other_symbolic_dimensions(mode: str) -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Mul", ["shape", "twice"], ["z"]),
-        by_sizes(mode="linear"),
+        helper.make_node("Add", ["shape", "more"], ["z"]),
+        by_sizes(mode=mode),
     ]
-    proto = model(nodes, X, {"twice": np.array([1, 1, 2, 2])}, dims={"x": [1, 2, "h", 6]})
-    with pytest.raises(UnsupportedModel, match=r"dimension 2 from h to h \* 2"):
+    compare(nodes, X, {"more": np.array([0, 0, 3, 2])}, dims=SIDES)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"antialias": 1, "mode": "linear"}, "antialias or exclude_outside needs fixed dimensions"),
+        (
+            {"coordinate_transformation_mode": "half_pixel_symmetric"},
+            "nearest with half_pixel_symmetric needs",
+        ),
+        ({"scales": 1 / 3}, "is rounded; give the size of the result"),
+    ],
+)
+def test_symbolic_dimensions_that_are_refused(given: dict[str, Any], said: str) -> None:
+    scale = given.pop("scales", 2.0)
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **given)
+    proto = model(node, X, {"scales": np.array([1, 1, scale, 1], "float32")}, dims=SIDES)
+    with pytest.raises(UnsupportedModel, match=said):
         from_onnx(proto)

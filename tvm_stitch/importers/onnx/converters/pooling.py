@@ -10,8 +10,13 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
+from ....relax.rewriting.extents import require_extent
 from .matrix.convolution import Window, padded, window_of
 from .node import ANY, Conversion, Node, Unsupported, scalar, shape_of
+
+_MAX_POOLS = (relax.op.nn.max_pool1d, relax.op.nn.max_pool2d, relax.op.nn.max_pool3d)
+_AVERAGE_POOLS = (relax.op.nn.avg_pool1d, relax.op.nn.avg_pool2d, relax.op.nn.avg_pool3d)
+"""Operators of Relax for one to three spatial dimensions."""
 
 
 def _lowest(dtype: str) -> Any:
@@ -19,6 +24,14 @@ def _lowest(dtype: str) -> Any:
         return -np.inf
     bits = tvm.DataType(dtype).bits
     return 0 if dtype.startswith("uint") else -(1 << (bits - 1))
+
+
+def _is_symbolic(node: Node) -> bool:
+    """Return whether a size is symbolic, and the operator of Relax computes the sizes of the output."""
+    dims = node.shape(0)[2:]
+    whole = not node.attributes.get("ceil_mode", 0)
+    whole = whole and node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return whole and len(dims) < 4 and not all(isinstance(d, int) for d in dims)
 
 
 def _sized(node: Node) -> tuple[Window, list[int], list[int]]:
@@ -57,13 +70,11 @@ def _windows(x: te.Tensor, window: Window, dims: list[int], out: list[int], fill
 
 def _max_pool(node: Node) -> Any:
     """Convert MaxPool, with the flat positions of maxima (of rows or columns) if they are used."""
+    if _is_symbolic(node):
+        return (_symbolic_max_pool(node),)
     window, dims, out = _sized(node)
     rank, x, dtype = window.rank, node.tensor(0), node.dtype(0)
-    op = (
-        (relax.op.nn.max_pool1d, relax.op.nn.max_pool2d, relax.op.nn.max_pool3d)[rank - 1]
-        if rank < 4
-        else None
-    )
+    op = _MAX_POOLS[rank - 1] if rank < 4 else None
     if op is None:
         raise Unsupported(f"it has {rank} spatial dimensions; 1 to 3 are taken")
     if len(node.outputs) > 1 and node.outputs[1]:
@@ -77,6 +88,30 @@ def _max_pool(node: Node) -> Any:
         x, pads = node.emit(padded(x, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]], fill)), [0] * (2 * rank)
     y = node.emit(op(x, list(window.kernel), list(window.strides), pads, list(window.dilations)))
     return (_cut(node, y, out),)
+
+
+def _checked_window(node: Node) -> Window:
+    """Return the window over symbolic sizes. A run checks that it fits into the input."""
+    dims = node.shape(0)[2:]
+    window = window_of(node, dims, node.attributes["kernel_shape"])
+    for axis, size in enumerate(dims):
+        least = window.extent(axis) - window.pads[axis] - window.pads[window.rank + axis]
+        require_extent(node.bb, size, least)
+    return window
+
+
+def _symbolic_max_pool(node: Node) -> relax.Expr:
+    """Return maxima of windows over symbolic sizes."""
+    if len(node.outputs) > 1 and node.outputs[1]:
+        raise Unsupported("positions of maxima need fixed dimensions (shape_dict, or --shape)")
+    x, dtype = node.tensor(0), node.dtype(0)
+    window = _checked_window(node)
+    rank, pads = window.rank, list(window.pads)
+    if any(pads) and not dtype.startswith("float"):
+        fill = scalar(_lowest(dtype), dtype)
+        x, pads = node.emit(padded(x, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]], fill)), [0] * (2 * rank)
+    op = _MAX_POOLS[rank - 1]
+    return node.emit(op(x, list(window.kernel), list(window.strides), pads, list(window.dilations)))
 
 
 def _cut(node: Node, y: relax.Expr, out: list[int]) -> relax.Expr:
@@ -166,12 +201,28 @@ def _counts(node: Node, window: Window, dims: list[int], out: list[int]) -> np.n
     return result
 
 
+def _symbolic_average_pool(node: Node) -> relax.Expr:
+    """Return means of windows over symbolic sizes."""
+    window = _checked_window(node)
+    dtype, include = node.dtype(0), bool(node.attributes.get("count_include_pad", 0))
+    if any(d != 1 for d in window.dilations) or not dtype.startswith(("float", "bfloat")):
+        raise Unsupported("dilations, or integers, need fixed dimensions (shape_dict, or --shape)")
+    x, wide = node.tensor(0), "float32" if dtype in ("float16", "bfloat16") else dtype
+    x = x if wide == dtype else node.emit(relax.op.astype(x, wide))
+    op = _AVERAGE_POOLS[window.rank - 1]
+    kernel, strides, pads = (list(each) for each in (window.kernel, window.strides, window.pads))
+    y = node.emit(op(x, kernel, strides, pads, count_include_pad=include))
+    return y if wide == dtype else node.emit(relax.op.astype(y, dtype))
+
+
 def _average_pool(node: Node) -> relax.Expr:
+    if _is_symbolic(node):
+        return _symbolic_average_pool(node)
     window, dims, out = _sized(node)
     x, dtype, rank = node.tensor(0), node.dtype(0), window.rank
     simple = not node.attributes.get("ceil_mode", 0) and rank < 4 and all(d == 1 for d in window.dilations)
     if simple and dtype in ("float32", "float64"):
-        op = (relax.op.nn.avg_pool1d, relax.op.nn.avg_pool2d, relax.op.nn.avg_pool3d)[rank - 1]
+        op = _AVERAGE_POOLS[rank - 1]
         include = bool(node.attributes.get("count_include_pad", 0))
         y = op(x, list(window.kernel), list(window.strides), list(window.pads), count_include_pad=include)
         return _cut(node, node.emit(y), out)

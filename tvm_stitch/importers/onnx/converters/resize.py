@@ -13,6 +13,7 @@ from tvm import relax
 from ....graph.extent import same
 from .movement.constants import extents
 from .node import ANY, Conversion, Node, Unsupported, positive, scalar
+from .symbolic_resize import resized_symbolically
 
 _MODES = (
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
@@ -33,7 +34,10 @@ class Axis:
 
 def _resize(node: Node) -> relax.Expr:
     x, dtype = node.tensor(0), node.dtype(0)
-    axes = _axes(node)
+    numbers, sizes, scales = _asked(node)
+    if _is_symbolic([node.shape(0)[n] for n in numbers], sizes, scales):
+        return resized_symbolically(node, numbers, sizes, scales)
+    axes = _axes(node, numbers, sizes, scales)
     given = node.attributes
     mode = given["mode"]
     crop = given.get("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -90,25 +94,34 @@ def _weighted(node: Node, x: relax.Expr, axis: Axis, matrix: np.ndarray) -> rela
     return node.emit(relax.op.permute_dims(turned, [int(i) for i in np.argsort(order)]))
 
 
-def _axes(node: Node) -> list[Axis]:
-    """Return the resized axes, with sizes and scales by the policy for the aspect ratio."""
-    given, dims = node.attributes, node.shape(0)
-    rank = len(dims)
-    numbers = [positive(a, rank) for a in given.get("axes", range(rank))]
-    first = 1 if node.opset < 11 else 2
+def _is_symbolic(dims: list[Any], sizes: list[Any], scales: list[float]) -> bool:
+    """Return whether an axis that changes has a symbolic extent, before or after."""
+    if scales:
+        return any(scale != 1.0 and not isinstance(d, int) for d, scale in zip(dims, scales))
+    fixed = [isinstance(d, int) and isinstance(e, int) for d, e in zip(dims, sizes)]
+    return any(not known and not same(d, e) for known, d, e in zip(fixed, dims, sizes))
+
+
+def _asked(node: Node) -> tuple[list[int], list[Any], list[float]]:
+    """Return the numbers of the axes, and their new extents or their scales."""
+    rank, first = len(node.shape(0)), 1 if node.opset < 11 else 2
+    numbers = [positive(a, rank) for a in node.attributes.get("axes", range(rank))]
     scales = node.constant(first)
     sizes = extents(node, 3, "sizes") if node.opset >= 11 and node.has(3) else []
-    if node.has(first) and scales is None and not sizes:
-        raise Unsupported("its scales are no constants; make them initializers")
-    factors: list[float]
-    ends: list[Any]
     if sizes:
-        ends = sizes
-        for n, e in zip(numbers, ends):
-            if not (isinstance(dims[n], int) and isinstance(e, int)) and not same(dims[n], e):
-                raise Unsupported(
-                    f"it resizes dimension {n} from {dims[n]} to {e}; fix both sizes (shape_dict, or --shape)"
-                )
+        return numbers, sizes, []
+    if node.has(first) and scales is None:
+        raise Unsupported("its scales are no constants; make them initializers")
+    if scales is None or not scales.size:
+        raise Unsupported("it has neither scales nor sizes")
+    return numbers, [], [float(s) for s in scales.reshape(-1)]
+
+
+def _axes(node: Node, numbers: list[int], sizes: list[Any], scales: list[float]) -> list[Axis]:
+    """Return the resized axes of fixed sizes, with sizes and scales by the policy for the aspect ratio."""
+    given, dims = node.attributes, node.shape(0)
+    factors, ends = scales, sizes
+    if sizes:
         factors = [e / dims[n] if isinstance(dims[n], int) else 1.0 for n, e in zip(numbers, ends)]
         policy = given.get("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
@@ -119,20 +132,12 @@ def _axes(node: Node) -> list[Axis]:
             factor = (min if policy == "not_larger" else max)(factors)
             ends = [int(math.floor(factor * dims[n] + 0.5)) for n in numbers]
             factors = [factor] * len(numbers)
-    elif scales is not None and scales.size:
-        factors = [float(s) for s in scales.reshape(-1)]
-        for number, factor in zip(numbers, factors):
-            if not isinstance(dims[number], int) and factor != 1.0:
-                raise Unsupported(
-                    f"it scales the symbolic dimension {dims[number]}; fix it (shape_dict, or --shape)"
-                )
+    else:
         ends = [
             int(math.floor(np.float32(f) * np.float32(dims[n]))) if isinstance(dims[n], int) else 0
             for n, f in zip(numbers, factors)
         ]
-    else:
-        raise Unsupported("it has neither scales nor sizes")
-    rois = _rois(node, numbers, rank)
+    rois = _rois(node, numbers, len(dims))
     result = []
     for number, end, factor in zip(numbers, ends, factors):
         if isinstance(dims[number], int):

@@ -16,6 +16,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from .... import compat
 from ....support.failures import error_text, reraise_fatal
+from ...symbolic.computed import computed
 from ..complexes.parts import Parts
 from ..complexes.table import complex_operators, with_complex
 from ..core import Converter, dtype_name
@@ -90,13 +91,10 @@ class Importer(ExportedProgramImporter):
         if "float" not in str(value.ty):
             return super()._prim_value_to_scalar_tensor(value, dtype)
 
-        symbols = sorted(compat.free_vars(value), key=str)
+        def scalar(value: Any) -> Any:
+            return te.compute((), lambda: value.astype(dtype), name="scalar")
 
-        def scalar(*given: Any) -> Any:
-            own = compat.substitute(value, dict(zip(symbols, given)))
-            return te.compute((), lambda: own.astype(dtype), name="scalar")
-
-        return self.block_builder.emit_te(scalar, *symbols)
+        return computed(self.block_builder, "scalar", scalar, (), (value,))
 
     def _translate_fx_graph(
         self, graph_module: Any, nodes: Any, inputs_vars: Any, custom_ops: Any = None

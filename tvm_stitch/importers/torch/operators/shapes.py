@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ....compat import int_value
-from ....graph.extent import as_expr
+from ...symbolic.computed import computed
 from ..core import Converter, argument
 from ..importing.unsupported import Unsupported
 from .values import array, cast, full, is_integer, known_shape, result_type, type_name, wrapped
@@ -141,7 +141,7 @@ def _symbolically_padded(x: Any, border: list[Any], number: Any, importer: Any) 
 
         return te.compute(extents, value, name="padded")
 
-    return importer.block_builder.emit_te(padded, x, *map(as_expr, border))
+    return computed(importer.block_builder, "padded", padded, (x,), border)
 
 
 def _permute(node: Any, importer: Any) -> Any:
@@ -206,7 +206,7 @@ def _rolled(importer: Any, x: Any, shift: Any, axis: int) -> Any:
         def sources(size: Any, shift: Any) -> Any:
             return te.compute((size,), lambda i: tirx.floormod(i - shift, size), name="rolled")
 
-        places = importer.block_builder.emit_te(sources, as_expr(size), as_expr(shift))
+        places = computed(importer.block_builder, "rolled", sources, (), (size, shift))
         return emit(R.take(x, places, axis, mode="fast"))
     if shift % known == 0:
         return x

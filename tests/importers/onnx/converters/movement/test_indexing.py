@@ -64,6 +64,13 @@ def test_pad(mode: str) -> None:
     )
 
 
+@pytest.mark.parametrize("rows", [4, 9])
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pads_of_symbolic_dimensions(mode: str, rows: int) -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"], mode=mode)
+    compare(node, {"x": floats(rows, 3)}, {"pads": np.array([2, 1, 3, 0])}, dims={"x": ["n", 3]})
+
+
 def test_negative_pads_cut() -> None:
     constants = {"p": np.array([-1, 1, 2, -2]), "v": np.float32(7)}
     compare(helper.make_node("Pad", ["x", "p", "v"], ["y"]), {"x": floats(3, 4)}, constants)

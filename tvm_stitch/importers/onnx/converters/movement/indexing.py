@@ -3,17 +3,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..node import ANY, Conversion, Node, Unsupported, dtype_of, positive, scalar, shape_of
+from .....relax.rewriting.extents import require_extent
+from ....symbolic.computed import computed
+from ..node import ANY, Conversion, Node, Unsupported, constant_of, dtype_of, positive, scalar, shape_of
 from .constants import extents
 
 
 def from_start(node: Node, indices: relax.Expr, extent: Any) -> relax.Expr:
-    """Return indices counted from the start: negative ones count from the end of ``extent`` elements."""
+    """Return indices counted from the start: negative ones count from the end of ``extent`` elements.
+
+    A run checks that a symbolic extent is large enough for constant indices.
+    """
+    known = constant_of(indices)
+    if known is not None and known.size:
+        require_extent(node.bb, extent, max(int(known.max()) + 1, -int(known.min())))
     dtype = dtype_of(indices)
     if dtype.startswith("uint"):
         return indices
@@ -105,6 +114,7 @@ def _top_k(node: Node) -> Any:
         raise Unsupported(f"k = {k} of {size} elements of axis {axis}")
     if node.dtype(0) in ("uint64", "uint32", "uint16", "bfloat16"):
         raise Unsupported(f"it sorts {node.dtype(0)}, which TVM does not; cast the input")
+    require_extent(node.bb, size, k)
     if k == 0:  # TVM would return all elements
         none = relax.ShapeExpr([k if i == axis else d for i, d in enumerate(node.shape(0))])
         return tuple(relax.op.full(none, scalar(0, kind), kind) for kind in (node.dtype(0), "int64"))
@@ -192,10 +202,14 @@ def _pad(node: Node) -> relax.Expr:
             tensors = [t for t in (parts[0], x, parts[1]) if t is not None]
             x = node.emit(relax.op.concat(tensors, axis)) if len(tensors) > 1 else x
         elif low or high:
-            if not isinstance(size, int):
-                raise Unsupported(f"the mode {mode} pads the symbolic dimension {size}; fix it")
-            spots = _mirrored(np.arange(-low, size + high), size, mode)
-            x = node.emit(relax.op.take(x, relax.const(spots.astype("int64"), "int64"), axis))
+            if isinstance(size, int):
+                spots = _mirrored(np.arange(-low, size + high), size, mode)
+                places = relax.const(spots.astype("int64"), "int64")
+            else:
+                places = computed(
+                    node.bb, "mirrored", partial(_mirrored_symbolically, low, high, mode), (), (size,)
+                )
+            x = node.emit(relax.op.take(x, places, axis, mode="fast"))
     return x if x is not node.tensor(0) else relax.op.reshape(x, relax.ShapeExpr(dims))
 
 
@@ -225,6 +239,23 @@ def _mirrored(spots: np.ndarray, size: int, mode: str) -> np.ndarray:
     period = max(1, 2 * (size - 1))
     spots = np.abs(spots) % period
     return np.where(spots >= size, period - spots, spots)
+
+
+def _mirrored_symbolically(low: int, high: int, mode: str, size: Any) -> te.Tensor:
+    """Return the elements that lie at the positions ``-low`` to below ``size + high`` of an axis."""
+    last = size - 1
+
+    def element(i: Any) -> Any:
+        spot = i - low
+        if mode == "edge":
+            return tirx.max(tirx.min(spot, last), tirx.const(0, "int64"))
+        if mode == "wrap":
+            return tirx.floormod(spot, size)
+        period = tirx.max(2 * last, tirx.const(1, "int64"))
+        spot = tirx.floormod(tirx.abs(spot), period)
+        return tirx.min(spot, period - spot)
+
+    return te.compute((size + low + high,), element, name="mirrored")
 
 
 def _depth_to_space(node: Node) -> relax.Expr:
