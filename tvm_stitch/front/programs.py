@@ -12,7 +12,13 @@ import tvm
 from torch.utils import _pytree
 
 from ..execution.tensors import specs_of_inputs, specs_of_outputs
-from ..importers.torch import constant_inputs, constant_results, initial_state
+from ..importers.torch import (
+    constant_inputs,
+    constant_results,
+    initial_state,
+    tensor_inputs,
+    tensor_results,
+)
 from ..importers.torch.importing.state import State
 from ..support.failures import error_text, reraise_fatal
 from .signature import Signature, filled_in
@@ -63,11 +69,7 @@ def converted(program: torch.export.ExportedProgram, dtype: Any) -> torch.export
     """
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     by_name = {node.name: node.meta["val"] for node in inputs}
-    constants = {at: value for at, (_, value) in constant_inputs(program).items()}
-    user_inputs = program.graph_signature.user_inputs
-    values = filled_in(
-        [by_name[name] for at, name in enumerate(user_inputs) if at not in constants], constants
-    )
+    values = all_arguments(program, [by_name[name] for name in tensor_inputs(program)])
     dims: dict[str, Any] = {}
     shapes = [_dims(value, program.range_constraints, dims) for value in values]
     examples = [_example(value) for value in values]
@@ -146,6 +148,11 @@ def _name_of(dim: Any) -> str:
     return name if isinstance(name, str) and name.isidentifier() else ""
 
 
+def all_arguments(program: torch.export.ExportedProgram, tensors: Sequence[Any]) -> list[Any]:
+    """Return all arguments of a program, as PyTorch flattens them: the given ones of tensors, and its constants."""
+    return filled_in(tensors, {at: value for at, (_, value) in constant_inputs(program).items()})
+
+
 def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state: State) -> Signature:
     """Return the signature of a program's Relax module.
 
@@ -157,11 +164,9 @@ def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state
     changed = changed_names(mod)
     inputs = specs_of_inputs(mod)
     values = {} if state == "constants" else initial_state(program, mod)
-    results = constant_results(program)
-    names = [str(name) for at, name in enumerate(program.graph_signature.user_outputs) if at not in results]
-    outputs = specs_of_outputs(mod, [*names, *changed])
+    outputs = specs_of_outputs(mod, [*tensor_results(program), *changed])
     spec = program.call_spec
-    constants = constant_inputs(program), results
+    constants = constant_inputs(program), constant_results(program)
     return Signature(inputs, outputs, values, changed, spec.in_spec, spec.out_spec, *constants, of_torch=True)
 
 

@@ -20,15 +20,14 @@ from torch.export import ExportedProgram
 from tvm import relax
 
 from ...execution.tensors import TensorSpec, specs_of_inputs, symbol_and_value
-from ...front.programs import changed_names, signature_of
-from ...front.signature import filled_in
+from ...front.programs import all_arguments, changed_names, signature_of
 from ...graph.dtype import HALF
 from ...importers.torch import (
     Unsupported,
-    constant_inputs,
     constant_results,
     from_exported_program,
     initial_state,
+    tensor_inputs,
 )
 from ...importers.torch.archive import TooLarge, UnsafeProgram, load_program
 from ...importers.torch.importing.state import State
@@ -169,12 +168,10 @@ def _peer(
         for spec, value in zip(declared, inputs.values())
     ]
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-    constants = {at: value for at, (_, value) in constant_inputs(program).items()}
-    args, kwargs = pytree.tree_unflatten(filled_in(tensors, constants), program.call_spec.in_spec)
+    args, kwargs = pytree.tree_unflatten(all_arguments(program, tensors), program.call_spec.in_spec)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         module = program.module()
-    names = [name for at, name in enumerate(program.graph_signature.user_inputs) if at not in constants]
-    inputs_by_name = dict(zip(names, tensors, strict=True))
+    inputs_by_name = dict(zip(tensor_inputs(program), tensors, strict=True))
     returned = constant_results(program)
 
     def call() -> list[np.ndarray]:

@@ -73,9 +73,8 @@ def _max_pool(node: Node) -> Any:
     if _is_symbolic(node):
         return (_symbolic_max_pool(node),)
     window, dims, out = _sized(node)
-    rank, x, dtype = window.rank, node.tensor(0), node.dtype(0)
-    op = _MAX_POOLS[rank - 1] if rank < 4 else None
-    if op is None:
+    rank = window.rank
+    if rank > len(_MAX_POOLS):
         raise Unsupported(f"it has {rank} spatial dimensions; 1 to 3 are taken")
     if len(node.outputs) > 1 and node.outputs[1]:
         return _max_with_positions(node, window, dims, out)
@@ -83,11 +82,7 @@ def _max_pool(node: Node) -> Any:
     for axis in range(rank):  # room that ceil_mode adds at the end
         reach = (out[axis] - 1) * window.strides[axis] + window.extent(axis)
         pads[rank + axis] = max(0, reach - dims[axis] - pads[axis])
-    if any(pads) and not dtype.startswith("float"):
-        fill = scalar(_lowest(dtype), dtype)
-        x, pads = node.emit(padded(x, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]], fill)), [0] * (2 * rank)
-    y = node.emit(op(x, list(window.kernel), list(window.strides), pads, list(window.dilations)))
-    return (_cut(node, y, out),)
+    return (_cut(node, _maxima(node, window, pads), out),)
 
 
 def _checked_window(node: Node) -> Window:
@@ -104,9 +99,13 @@ def _symbolic_max_pool(node: Node) -> relax.Expr:
     """Return maxima of windows over symbolic sizes."""
     if len(node.outputs) > 1 and node.outputs[1]:
         raise Unsupported("positions of maxima need fixed dimensions (shape_dict, or --shape)")
-    x, dtype = node.tensor(0), node.dtype(0)
     window = _checked_window(node)
-    rank, pads = window.rank, list(window.pads)
+    return _maxima(node, window, list(window.pads))
+
+
+def _maxima(node: Node, window: Window, pads: list[int]) -> relax.Expr:
+    """Return maxima of windows. Relax pads floats only, so that others get the least number of their type before."""
+    x, dtype, rank = node.tensor(0), node.dtype(0), window.rank
     if any(pads) and not dtype.startswith("float"):
         fill = scalar(_lowest(dtype), dtype)
         x, pads = node.emit(padded(x, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]], fill)), [0] * (2 * rank)
@@ -201,17 +200,22 @@ def _counts(node: Node, window: Window, dims: list[int], out: list[int]) -> np.n
     return result
 
 
+def _means(node: Node, x: relax.Expr, window: Window) -> relax.Expr:
+    """Return means of windows without dilation, of float32 or float64."""
+    op, include = _AVERAGE_POOLS[window.rank - 1], bool(node.attributes.get("count_include_pad", 0))
+    kernel, strides, pads = (list(each) for each in (window.kernel, window.strides, window.pads))
+    return node.emit(op(x, kernel, strides, pads, count_include_pad=include))
+
+
 def _symbolic_average_pool(node: Node) -> relax.Expr:
     """Return means of windows over symbolic sizes."""
     window = _checked_window(node)
-    dtype, include = node.dtype(0), bool(node.attributes.get("count_include_pad", 0))
+    dtype = node.dtype(0)
     if any(d != 1 for d in window.dilations) or not dtype.startswith(("float", "bfloat")):
         raise Unsupported("dilations, or integers, need fixed dimensions (shape_dict, or --shape)")
     x, wide = node.tensor(0), "float32" if dtype in ("float16", "bfloat16") else dtype
     x = x if wide == dtype else node.emit(relax.op.astype(x, wide))
-    op = _AVERAGE_POOLS[window.rank - 1]
-    kernel, strides, pads = (list(each) for each in (window.kernel, window.strides, window.pads))
-    y = node.emit(op(x, kernel, strides, pads, count_include_pad=include))
+    y = _means(node, x, window)
     return y if wide == dtype else node.emit(relax.op.astype(y, dtype))
 
 
@@ -222,10 +226,7 @@ def _average_pool(node: Node) -> relax.Expr:
     x, dtype, rank = node.tensor(0), node.dtype(0), window.rank
     simple = not node.attributes.get("ceil_mode", 0) and rank < 4 and all(d == 1 for d in window.dilations)
     if simple and dtype in ("float32", "float64"):
-        op = _AVERAGE_POOLS[rank - 1]
-        include = bool(node.attributes.get("count_include_pad", 0))
-        y = op(x, list(window.kernel), list(window.strides), list(window.pads), count_include_pad=include)
-        return _cut(node, node.emit(y), out)
+        return _cut(node, _means(node, x, window), out)
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
     x = x if wide == dtype else node.emit(relax.op.astype(x, wide))
     counts = relax.const(_counts(node, window, dims, out).astype(wide), wide)

@@ -55,6 +55,18 @@ def constant_results(program: Any) -> dict[int, Any]:
     return {at: spec.arg.value for at, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}
 
 
+def tensor_inputs(program: Any) -> list[str]:
+    """Return the names of the arguments that are tensors, in order."""
+    constants = constant_inputs(program)
+    return [str(name) for at, name in enumerate(program.graph_signature.user_inputs) if at not in constants]
+
+
+def tensor_results(program: Any) -> list[str]:
+    """Return the names of the results that are tensors, in order."""
+    constants = constant_results(program)
+    return [str(name) for at, name in enumerate(program.graph_signature.user_outputs) if at not in constants]
+
+
 def without_constants(module: Any) -> Any:
     """Return a graph module that takes and returns tensors only. It is the given one if it does so already.
 
