@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,12 +13,7 @@ from torch import nn
 
 import tvm_stitch
 
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 class Convolutional(nn.Module):
