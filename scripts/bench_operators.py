@@ -85,6 +85,12 @@ class Conv:
     kernel: int
     stride: int = 1
     groups: int = 1
+    dilation: int = 1
+
+    @property
+    def padding(self) -> int:
+        """The border on each side. A result has an element for each of the image, but for strides."""
+        return self.kernel // 2 * self.dilation
 
     @property
     def name(self) -> str:
@@ -92,11 +98,13 @@ class Conv:
         more = (f", stride {self.stride}" if self.stride > 1 else "") + (
             f", {self.groups} groups" if self.groups > 1 else ""
         )
-        return f"conv {self.channels}->{self.outputs}, {self.size}x{self.size}, {self.kernel}x{self.kernel}{more}"
+        more += f", dilation {self.dilation}" if self.dilation > 1 else ""
+        kind = "dilated conv" if self.dilation > 1 else "conv"
+        return f"{kind} {self.channels}->{self.outputs}, {self.size}x{self.size}, {self.kernel}x{self.kernel}{more}"
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
+        """Multiplications and additions, those with the border too."""
         places = (-(-self.size // self.stride)) ** 2
         return 2 * self.outputs * (self.channels // self.groups) * self.kernel**2 * places
 
@@ -128,6 +136,7 @@ CASES: tuple[Product | Conv, ...] = (
     Conv(1024, 256, 14, 1),
     Conv(144, 144, 56, 3, groups=144),
     Conv(96, 96, 56, 7, groups=96),
+    *(Conv(256, 256, 32, 3, dilation=apart) for apart in (2, 6, 12, 18, 24, 36)),
 )
 
 
@@ -149,13 +158,13 @@ def stitched(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Ca
     with builder.function("main", [var] if bound else [var, right]):
         with builder.dataflow():
             if isinstance(case, Conv):
-                pad = (case.kernel // 2, case.kernel // 2)
+                pad = (case.padding, case.padding)
                 value = relax.op.nn.conv2d(
                     var,
                     right,
                     (case.stride,) * 2,
                     pad,
-                    1,
+                    (case.dilation,) * 2,
                     case.groups,
                     data_layout="NHWC",
                     kernel_layout="OHWI",
@@ -180,11 +189,11 @@ def torch(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call:
     a, b = library.from_numpy(x), library.from_numpy(w)
     if isinstance(case, Conv):
         a, b = a.permute(0, 3, 1, 2), b.permute(0, 3, 1, 2)  # PyTorch's channels_last
-        pad = case.kernel // 2
 
         def convolve() -> Any:
             with library.inference_mode():
-                return library.conv2d(a, b, None, case.stride, pad, 1, case.groups).permute(0, 2, 3, 1)
+                y = library.conv2d(a, b, None, case.stride, case.padding, case.dilation, case.groups)
+                return y.permute(0, 2, 3, 1)
 
         return convolve
     b = b.transpose(-1, -2) if case.transposed else b
@@ -206,12 +215,8 @@ def onnxruntime(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) ->
     if isinstance(case, Conv):
         inputs["x"] = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
         constants = [numpy_helper.from_array(np.ascontiguousarray(w.transpose(0, 3, 1, 2)), "w")]
-        pad = [case.kernel // 2] * 4
-        nodes = [
-            helper.make_node(
-                "Conv", ["x", "w"], ["y"], group=case.groups, pads=pad, strides=[case.stride] * 2
-            )
-        ]
+        how = {"pads": [case.padding] * 4, "strides": [case.stride] * 2, "dilations": [case.dilation] * 2}
+        nodes = [helper.make_node("Conv", ["x", "w"], ["y"], group=case.groups, **how)]
     else:
         right = "w"
         if case.transposed:

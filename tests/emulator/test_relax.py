@@ -328,3 +328,37 @@ def test_views_of_one_constant_keep_their_shapes() -> None:
     )  # TVM's pipeline for a GPU would copy the reshaped constant
     run = run_cuda(mod, [np.zeros(1, "float32")], relax_pipeline=unfolded).check()
     np.testing.assert_array_equal(run.outputs[0], 2 * values)
+
+
+@I.ir_module
+class OnePathOfTwo:
+    @R.function
+    def main(x: R.Tensor((8,), "float32"), positive: R.Tensor((), "bool")) -> R.Tensor((8,), "float32"):
+        if positive:
+            y: R.Tensor((8,), "float32") = R.exp(x)
+        else:
+            y: R.Tensor((8,), "float32") = R.negative(x)
+        return y
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_the_host_reads_the_condition_of_a_branch(positive: bool) -> None:
+    x = np.arange(8, dtype="float32")
+    run = run_cuda(OnePathOfTwo, [x, np.array(positive)]).check()
+    np.testing.assert_allclose(run.outputs[0], np.exp(x) if positive else -x, rtol=1e-6)
+
+
+def test_the_host_reads_a_shape_from_a_tensor() -> None:
+    builder = relax.BlockBuilder()
+    x, sizes = (
+        relax.Var(name, relax.TensorType(shape, dtype))
+        for name, shape, dtype in (("x", (1, 3), "float32"), ("sizes", (2,), "int64"))
+    )
+    with builder.function("main", [x, sizes]):
+        shape = builder.emit(relax.op.tensor_to_shape(sizes))
+        dims = [tvm.tirx.Var(name, "int64") for name in "nm"]
+        builder.match_cast(shape, relax.ShapeType(dims))
+        builder.emit_func_output(builder.emit(relax.op.broadcast_to(x, dims)))
+    given = np.ones((1, 3), "float32")
+    run = run_cuda(builder.get(), [given, np.array([4, 3])]).check()
+    np.testing.assert_array_equal(run.outputs[0], np.ones((4, 3)))

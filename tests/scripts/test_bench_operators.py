@@ -21,6 +21,7 @@ SMALL = [
     script.Conv(6, 10, 9, 3),
     script.Conv(6, 10, 9, 5, stride=2),
     script.Conv(6, 6, 8, 3, groups=6),
+    script.Conv(6, 6, 8, 3, dilation=3),
 ]
 
 

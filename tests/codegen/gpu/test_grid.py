@@ -6,11 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch.relax
@@ -247,3 +249,23 @@ def test_values_of_an_earlier_phase_are_gathered(
     check_emulated(mod, inputs, launches=None)
     assert max(len(plan.phases) for plan in made) > 1
     assert all(problems(plan) == [] for plan in made)
+
+
+def test_values_that_hoisted_ones_read_are_written_once() -> None:
+    """Single values are evaluated before a kernel's tasks. Each step of a chain reads the step before three times."""
+
+    def chains(steps: int) -> tvm.IRModule:
+        def total(emit: Any, value: Any) -> Any:
+            quotients = []
+            for _ in range(steps):
+                above = emit(R.add(value, relax.const(1.0, F32)))
+                value = emit(R.where(emit(R.less(value, relax.const(4.0, F32))), above, value))
+                quotients.append(emit(R.divide(relax.const(1.0, F32), value)))
+            return reduce(lambda a, b: emit(R.add(a, b)), quotients)
+
+        return build(lambda emit, *given: [total(emit, x) for x in given], ((20,), F32), ((), F32))
+
+    inputs = [np.linspace(-0.75, 3, 20, dtype=F32), np.float32(1.5).reshape(())]
+    check_emulated(chains(6), inputs)
+    few, many = (len(cuda_source(chains(steps))) for steps in (3, 6))
+    assert many < 3 * few

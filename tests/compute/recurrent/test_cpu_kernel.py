@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tests.compute.recurrent.reference import cell_of, draw, layer_in_float64
 from tvm_stitch.compute.recurrent.cell import Layer
-from tvm_stitch.compute.recurrent.cpu_kernel import Tiling, recurrent_kernel, scratch_rows
+from tvm_stitch.compute.recurrent.cpu_kernel import Tiling, recurrent_kernel, scratch_rows, weights_shape
 from tvm_stitch.target import resolve_target
 
 STEPS = 6
@@ -40,7 +40,10 @@ def _run(layer: Layer, tiling: Tiling, batch: int) -> tuple[list[Any], list[Any]
     given = draw(layer, STEPS, batch, 5)
     w = _packed(given["w"], layer, tiling).transpose(1, 0, 2, 3).reshape(5, -1)
     bias = _packed(given["bias"][:, None], layer, tiling).reshape(-1)
-    arguments = [(given["x"] @ w + bias).astype("float32"), _packed(given["r"], layer, tiling), given["h"]]
+    r = _packed(given["r"], layer, tiling)
+    r = r.transpose(2, 0, 1, 3) if cell.two_products else r
+    assert list(r.shape) == weights_shape(cell, tiling)
+    arguments = [(given["x"] @ w + bias).astype("float32"), r, given["h"]]
     arguments += [given["c"]] if cell.has_cell_state else []
     states = [(batch, cell.hidden)] * (1 + cell.has_cell_state)
     shapes = [(STEPS, batch, cell.hidden), *states, (scratch_rows(cell), batch, tiling.padded(cell))]

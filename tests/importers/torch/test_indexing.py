@@ -19,7 +19,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
 
-from tests.importers.torch.programs import compare  # noqa: E402
+from tests.importers.torch.programs import compare, imported  # noqa: E402
+from tvm_stitch.importers.torch import Unsupported  # noqa: E402
 from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
 
 LLVM = tvm.target.Target("llvm")
@@ -78,6 +79,13 @@ def test_indices_are_broadcast_with_each_other(least: int) -> None:
         ]
 
     check(function, numbers(4, 5, 6), places(4, 7, least=least), places(4, 7, least=least))
+
+
+@pytest.mark.parametrize("index", [[5], [0, -6]])
+def test_constant_indices_outside_are_refused(index: list[int]) -> None:
+    for function in (lambda x: x[:, index], lambda x: x.index_select(1, torch.tensor(index))):
+        with pytest.raises(Unsupported, match="outside of the 5 elements"):
+            imported(function, numbers(4, 5))
 
 
 def test_tvm_still_takes_all_pairs() -> None:

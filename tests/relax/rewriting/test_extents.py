@@ -30,7 +30,8 @@ def onnx_node(kind: str, outputs: int = 1, index: Any = None, **attributes: Any)
     """Return a function that runs a node of ``<3, n>``, from n."""
     tensors = [numpy_helper.from_array(np.array(index, "int64"), "i")] if index is not None else []
     names = ["y", "z"][:outputs]
-    node = helper.make_node(kind, ["x"] + ["i"] * len(tensors), names, axis=1, **attributes)
+    attributes = attributes if kind == "GatherND" else {"axis": 1, **attributes}
+    node = helper.make_node(kind, ["x"] + ["i"] * len(tensors), names, **attributes)
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, "n"])
     results = [onnx.ValueInfoProto(name=name) for name in names]
     graph = helper.make_graph([node], "g", [given], results, tensors)
@@ -51,8 +52,14 @@ CASES: dict[str, tuple[Callable[[], Run], int]] = {
     "Gather": (lambda: onnx_node("Gather", index=[0, 5]), 6),
     "Gather from the end": (lambda: onnx_node("Gather", index=[-4]), 4),
     "GatherElements": (lambda: onnx_node("GatherElements", index=[[0], [2], [1]]), 3),
+    "GatherND": (lambda: onnx_node("GatherND", index=[[0, 5], [2, -3]]), 6),
+    "GatherND of batches": (lambda: onnx_node("GatherND", index=[[0], [2], [-4]], batch_dims=1), 4),
     "argmax": (lambda: torch_function(lambda x: x.argmax(1)), 1),
     "argmin of all": (lambda: torch_function(lambda x: x.argmin()), 1),
+    "constant indices": (lambda: torch_function(lambda x: x[:, [0, 5]]), 6),
+    "constant indices of two axes": (lambda: torch_function(lambda x: x[[0, 1], [0, -4]]), 4),
+    "gather": (lambda: torch_function(lambda x: x.gather(1, torch.tensor([[0], [2], [-1]]))), 3),
+    "index_select": (lambda: torch_function(lambda x: x.index_select(1, torch.tensor([3]))), 4),
     "max": (lambda: torch_function(lambda x: x.max(1)), 1),
 }
 """The functions that make a run, and the least number of columns, by name."""

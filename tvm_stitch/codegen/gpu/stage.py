@@ -127,6 +127,8 @@ class StageEmitter(RowEmitter):
         The loop has ``once`` steps, which is 1. TVM takes no cells in conditions that are outside of loops.
         """
         self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
+        for key in self.stage.schedule.below_hoisted:  # else each is written again wherever it is read
+            self.eval.bind_row(key)
         for key in self.stage.schedule.hoisted:
             if not key[1].per_column:
                 self.eval.bind_row(key)

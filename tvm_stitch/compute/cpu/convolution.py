@@ -9,7 +9,7 @@ instruction that multiplies groups of channels, one step of the reduction is suc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ... import compat
@@ -18,7 +18,7 @@ from ...codegen.cpu.base import extent_min
 from ...codegen.cpu.columns import count_of
 from ...codegen.cpu.tasks import times
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
+from ...graph.extent import Extent, as_expr, ceildiv, flatten, is_static, product, unflatten
 from ..convolution import Convolution
 from .data_block import DataBlock
 from .dot_instruction import DotInstruction
@@ -26,7 +26,7 @@ from .factors import widened
 from .micro_kernel.loops import each_width
 from .micro_kernel.prefetch import Ahead
 from .micro_kernel.reduction_blocks import ReductionBlocks, blocks_of, last_of
-from .micro_kernel.sums import Groups, Term, emit_sums
+from .micro_kernel.sums import Groups, Guard, Term, emit_sums
 from .micro_kernel.tile import Totals
 from .residues import Residue, Taps, Window
 from .tiles import Tiles
@@ -202,6 +202,19 @@ def _within(taps: Taps, window: Window, each: int, first: Expr) -> Extent:
     return taps.outputs if window.outputs <= each else extent_min(each, B.i64(taps.outputs) - first)
 
 
+def _share_inside(windows: Sequence[Window], begins: Sequence[int], ends: Sequence[int]) -> float:
+    """Return the share of taps that read the image, of all taps at all positions."""
+    share = 1.0
+    for window, begin, end in zip(windows, begins, ends):
+        at = [
+            o * window.stride + k * window.dilation
+            for o in range(window.outputs)
+            for k in range(window.kernel)
+        ]
+        share *= sum(begin <= position < end for position in at) / len(at)
+    return share
+
+
 class MixedTasks(ConvolutionTasks):
     """The tasks of a convolution that mixes channels, within groups or all of them."""
 
@@ -315,7 +328,38 @@ class MixedTasks(ConvolutionTasks):
             conv.summed,
             block=block,
             ahead=ahead,
+            guard=self._guard(positions),
         )
+
+    def _guard(self, positions: Positions) -> Guard | None:
+        """Return the condition that a tap reads the image at some position of a tile, if taps often do not.
+
+        Taps of windows that are dilated far read the border for many positions.
+        """
+        data, windows = self.conv.data, self.conv.windows
+        if data.fill is None or float(data.fill.value) != 0 or not is_static(data.inner[1:-1]):
+            return None
+        if self.conv.divided is not None or self._is_joined(self.taps):
+            return None
+        begins = data.before[1:-1]
+        ends = [begin + int(extent) for begin, extent in zip(begins, data.inner[1:-1])]
+        if _share_inside(windows, begins, ends) > self.tiles.choices.taps_inside:
+            return None
+        (first_line, first), (last_line, last) = positions(0), positions(self.rows - 1)
+        lines = len(windows) - 2
+        task = [position * B.i64(window.stride) for position, window in zip(self.positions, windows)]
+
+        def inside(window: list[Expr]) -> Expr:
+            low, high = self.offsets(first_line, first, window), self.offsets(last_line, last, window)
+            conditions = [
+                tir.all(start + at_most >= B.i64(begin), start + at_least < B.i64(end))
+                for start, at_least, at_most, begin, end in zip(task, low, high, begins, ends)
+            ]
+            if self.tiles.across_lines:  # the positions of several lines are not in order
+                conditions[lines + 1] = tir.any(first_line < last_line, conditions[lines + 1])
+            return tir.all(*conditions)
+
+        return inside
 
     def ahead(self, number: Expr, block: tuple[ReductionBlocks, Expr] | None) -> Ahead | None:
         """Return the prefetch of weights behind the panel's block, for one tile."""

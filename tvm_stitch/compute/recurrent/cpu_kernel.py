@@ -66,11 +66,23 @@ def scratch_rows(cell: Cell) -> int:
     return 2 + cell.has_cell_state + 2 * cell.two_products
 
 
+def weights_shape(cell: Cell, tiling: Tiling) -> list[int]:
+    """Return the shape of the packed weights of the state.
+
+    A block's gates lie side by side if one product reads them all. Of two products, each would skip the lines of the
+    other's gates, which the processor loads ahead. So the gates lie one behind the other then.
+    """
+    blocks = tiling.blocks(cell)
+    if cell.two_products:
+        return [cell.gates, blocks, cell.hidden, tiling.units]
+    return [blocks, cell.hidden, cell.gates, tiling.units]
+
+
 def recurrent_kernel(layer: Layer, tiling: Tiling, steps: Extent, batch: Extent) -> PrimFunc:
     """Return the scheduled PrimFunc of a layer.
 
-    Its parameters are the projected inputs ``<T, B, blocks*gates*units>``, the packed weights ``<blocks, H, gates,
-    units>``, then ``h`` and the further operands of ``layer.operands``. Weights of units (``peepholes`` <3, padded>,
+    Its parameters are the projected inputs ``<T, B, blocks*gates*units>``, the packed weights of ``weights_shape``,
+    then ``h`` and the further operands of ``layer.operands``. Weights of units (``peepholes`` <3, padded>,
     ``product_bias`` <padded>) are padded. The inputs of a program are ``<T, B, inputs, padded>``, and its ``vectors``
     <V, padded>. The results are ``y`` <T,B,H>, the last state <B,H>, an LSTM's last cell state, and scratch memory
     ``<scratch_rows, B, padded>``.
@@ -96,7 +108,7 @@ class _Emitter:
         columns = [blocks * cell.gates * tiling.units] if cell.program is None else [cell.inputs, padded]
         shapes: dict[str, Any] = {
             "x": [self.steps, self.batch, *columns],
-            "r": [blocks, hidden, cell.gates, tiling.units],
+            "r": weights_shape(cell, tiling),
             "h": states,
             "c": states,
             "peepholes": [3, padded],
@@ -260,7 +272,8 @@ class _Emitter:
 
         def product(chain: int, k: Expr) -> Callable[[int, int, Expr], Expr]:
             def value(i: int, n: int, at: Expr) -> Expr:
-                weight = B.fetch(weights, block, k, gates[n], offset + at)
+                line = [gates[n], block, k] if cell.two_products else [block, k, gates[n]]
+                weight = B.fetch(weights, *line, offset + at)
                 state = B.fetch(scratch, operand, row + B.i64(i), k)
                 return B.fetch(sums[chain][i][n], at) + state * weight
 

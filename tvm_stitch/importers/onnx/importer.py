@@ -22,7 +22,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from ...relax.report.named_spans import named_call
 from ...support.failures import error_text, fault_at, reraise_fatal
 from .converters import CONVERSIONS
-from .converters.node import Attributes, Node, Unsupported, as_tensor
+from .converters.node import Attributes, Node, Unsupported, as_tensor, dtype_of, shape_of
 from .dimensions import arithmetic, check_broadcast
 from .honoured.check import UnsupportedModel, where
 from .schema import attributes_of, domain_of, schema_of
@@ -305,7 +305,17 @@ class Importer(onnx_frontend.ONNXGraphImporter):
             return tuple(result.fields)
         if isinstance(result.ty, relax.TupleType):
             return tuple(self.bb.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields)))
-        return (result,)
+        return (self._without_negative(result),)
+
+    def _without_negative(self, result: relax.Expr) -> relax.Expr:
+        """Return nothing instead of a slice that ends before it begins. TVM gives it a negative extent."""
+        if not isinstance(result, relax.Call) or result.op.name != "relax.strided_slice":
+            return result
+        dims = shape_of(result)
+        if not any(isinstance(d, int) and d < 0 for d in dims):
+            return result
+        shape = relax.ShapeExpr([max(0, d) if isinstance(d, int) else d for d in dims])
+        return self.bb.emit(relax.op.full(shape, relax.const(0, dtype_of(result)), dtype_of(result)))
 
     def _named(self, value: Any, name: str) -> Any:
         """Return a value with the node's name in the span of its call. The last call of a node has the name."""

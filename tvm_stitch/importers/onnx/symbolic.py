@@ -91,8 +91,10 @@ def _is_extent(value: Any) -> bool:
     """Return whether an expression of extents is never negative: no operation makes a negative number of sizes."""
     if isinstance(value, (int, tirx.IntImm)):
         return int(value) >= 0
-    if isinstance(value, (tirx.Add, tirx.Mul, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Min)):
+    if isinstance(value, (tirx.Add, tirx.Mul, tirx.Div, tirx.FloorDiv, tirx.Min)):
         return _is_extent(value.a) and _is_extent(value.b)
+    if isinstance(value, tirx.FloorMod):
+        return _is_extent(value.b)
     if isinstance(value, tirx.Max):
         return _is_extent(value.a) or _is_extent(value.b)
     return isinstance(value, tirx.Var)
@@ -329,12 +331,26 @@ def _greatest(x: Any, y: Any) -> Any:
 
 
 def _mod(arrays: list[Any], attributes: Mapping[str, Any]) -> Any:
-    """Return remainders of sizes by positive numbers. All kinds of remainders are equal there."""
+    """Return remainders by positive numbers. With ``fmod`` these are others for dividends that may be negative."""
     if not all(isinstance(v, int) and v > 0 for v in arrays[1].reshape(-1)):
         return None
-    if not all(map(_is_extent, arrays[0].reshape(-1))):
+    if attributes.get("fmod", 0) and not all(map(_is_extent, arrays[0].reshape(-1))):
         return None
-    return _apply(lambda x, y: x % y if isinstance(x, int) else tirx.floormod(x, y), *arrays)
+    return _apply(_remainder, *arrays)
+
+
+def _remainder(x: Any, y: int) -> Any:
+    """Return ``x`` modulo a positive number, rounded down.
+
+    Models fill sizes up to a multiple by ``-n % 4``. It is written as ``(n + 3) // 4 * 4 - n``, since TVM makes
+    ``n % -4`` of sums with it.
+    """
+    if isinstance(x, int):
+        return x % y
+    behind = Analyzer().simplify(tirx.const(y, "int64") - x)
+    if _is_extent(x) or not _is_extent(behind):
+        return tirx.floormod(x, y)
+    return Analyzer().simplify(tirx.floordiv(behind - 1, y) * y + x)
 
 
 def _expand(arrays: list[Any], _: Mapping[str, Any]) -> Any:

@@ -47,7 +47,8 @@ class LoopNest:
     """All passes in order, the row values and outputs that follow the last one, and the values kept between passes.
 
     ``final_cross_row`` are reductions across rows whose operand is a row value. ``hoisted`` are values that no row
-    changes, to be evaluated before the first one. ``independent`` are values of a row that are read behind reductions
+    changes, to be evaluated before the first one, and ``below_hoisted`` the single values that these read, producers
+    first. ``independent`` are values of a row that are read behind reductions
     and depend on none, such as the element that an index picks. Loading them first hides the time of the loads.
     """
 
@@ -59,6 +60,7 @@ class LoopNest:
     final_cross_row: Sequence[Key] = ()
     hoisted: Sequence[Key] = ()
     independent: Sequence[Key] = ()
+    below_hoisted: Sequence[Key] = ()
 
     def over(self, columns: Extent) -> list[RowLoop]:
         """Return the passes over a column space."""
@@ -175,6 +177,9 @@ class _Scheduler:
         for key in final_cross_row:
             self._row_reads(key, False, final)
         done = {k for p in filled for k in p.row_values}
+        below: dict[Key, None] = {}
+        for key in self.hoisted:
+            self._row_reads(key, False, below)
         behind = [k for p in filled[1:] for k in p.row_values] + [k for k in final if k not in done]
         return LoopNest(
             filled,
@@ -185,6 +190,7 @@ class _Scheduler:
             final_cross_row,
             self.hoisted,
             [k for k in behind if not self.al.level[k]] if any(p.reduces for p in filled) else [],
+            list(below),
         )
 
     def _root_level(self, op: Operator, point: Point) -> int:

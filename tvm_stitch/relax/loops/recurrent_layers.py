@@ -285,8 +285,9 @@ class _Packing:
         return self.arrays.tensor(self.arrays.reshape(x, [-1, count]))
 
     def states(self, weights: relax.Expr) -> relax.Expr:
-        """Return the state's weights <gates*hidden, hidden> as <blocks, hidden, gates, units>."""
-        return self.arrays.tensor(self.arrays.permute(self._blocks(weights, self.cell.hidden), [1, 3, 0, 2]))
+        """Return the state's weights <gates*hidden, hidden> in the order of ``weights_shape``."""
+        order = [0, 1, 3, 2] if self.cell.two_products else [1, 3, 0, 2]
+        return self.arrays.tensor(self.arrays.permute(self._blocks(weights, self.cell.hidden), order))
 
     def bias(self, bias: relax.Expr) -> relax.Expr:
         """Return a bias of all gates in the order of columns of the packed weights."""

@@ -28,7 +28,15 @@ def require_extent(builder: relax.BlockBuilder, extent: Any, least: int) -> None
         extent: a number, or an expression of symbols that are known at this point.
         least: the least extent.
     """
-    if isinstance(extent, int) or compat.int_value(extent) is not None or least <= 0:
+    if least > 0:
+        require_at_least(builder, extent, least)
+
+
+def require_at_least(builder: relax.BlockBuilder, number: Any, least: int) -> None:
+    """Emit the same check for a number that may be negative, such as a difference of extents."""
+    if isinstance(number, int) or compat.int_value(number) is not None:
         return
-    needed = tirx.max(extent, tirx.IntImm("int64", least))
-    builder.match_cast(relax.ShapeExpr([extent]), relax.ShapeType([needed]))
+    needed = tirx.max(number, tirx.IntImm("int64", least))
+    # Without a variable, TVM does not compute a number that only this shape has.
+    shape = builder.emit(relax.ShapeExpr([number]))
+    builder.match_cast(shape, relax.ShapeType([needed]))

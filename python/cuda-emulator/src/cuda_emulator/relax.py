@@ -125,8 +125,8 @@ class _Session(DeviceCalls):
             self.run.outputs.append(np.asarray(result))
 
 
-ON_HOST = ("relax.run.nonzero", "relax.run.unique")
-"""TVM's functions that copy tensors to the host, and their results to the device."""
+ON_HOST = ("relax.run.nonzero", "relax.run.unique", "vm.builtin.read_if_cond", "vm.builtin.tensor_to_shape")
+"""TVM's functions that copy tensors to the host, and those of their results that are tensors to the device."""
 
 _sessions: list[_Session] = []
 _turn = threading.RLock()  # kernels are global functions by name: one thread runs at a time

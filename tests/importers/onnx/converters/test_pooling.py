@@ -44,6 +44,24 @@ def test_symbolic_sizes(sides: tuple[int, int]) -> None:
         )
 
 
+@pytest.mark.parametrize("sides", [(7, 6), (8, 9), (9, 11), (10, 4), (4, 13)])
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_shape": [3, 2], "strides": [2, 3]},
+        {"kernel_shape": [2, 3], "strides": [2, 3], "pads": [1, 1, 1, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    ],
+    ids=str,
+)
+def test_symbolic_sizes_with_a_last_window_that_is_not_whole(
+    window: dict[str, Any], sides: tuple[int, int]
+) -> None:
+    x, dims = {"x": floats(1, 2, *sides)}, {"x": [1, 2, "h", "w"]}
+    for kind in ("MaxPool", "AveragePool"):
+        compare(helper.make_node(kind, ["x"], ["y"], ceil_mode=1, **window), x, dims=dims)
+
+
 def test_windows_larger_than_a_symbolic_size_are_refused_by_a_run() -> None:
     proto = model(
         helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2]), X, dims={"x": [1, 2, "h", "w"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from tests.importers.torch.programs import compare
@@ -53,6 +54,22 @@ def test_a_bilinear_form_has_the_type_of_its_operands() -> None:
         torch.randint(0, 9, (3, 4)),
         torch.randint(0, 9, (2, 4, 4)),
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
+def test_evenly_spaced_integers_between_tensors(dtype: torch.dtype) -> None:
+    """Some lie next to an integer, and are rounded as PyTorch rounds one product and sum."""
+    wide = dtype in (torch.int64, torch.int32)
+    ends = [(6887, -7969, 10), (-4242, 2714, 1000)] if wide else [(3, 99, 50), (90, 7, 10)]
+    ends = [*ends, (5, 9, 1), (5, 9, 0)]
+    between = {
+        "both tensors": lambda x: [torch.linspace(x + a, x.float() + b, n, dtype=dtype) for a, b, n in ends],
+        "one tensor": lambda x: [
+            torch.linspace(5, x + 99, 7, dtype=dtype),
+            torch.linspace(x, 9, 4, dtype=dtype),
+        ],
+    }
+    compare(between, torch.tensor(0))
 
 
 def test_distances() -> None:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from .... import compat
 from ....codegen import builder as B
@@ -26,6 +27,9 @@ Groups = Callable[[int, list[Expr], Expr], tuple[Expr, Expr]]
 These are the row's group, and the groups of a vector of columns from that column on.
 """
 
+Guard = Callable[[list[Expr]], Expr]
+"""Maps the coordinates of all reduction loops but the innermost one to a condition. If it is false, all terms are 0."""
+
 
 def emit_sums(
     rows: int,
@@ -39,6 +43,7 @@ def emit_sums(
     block: tuple[ReductionBlocks, Expr] | None = None,
     ahead: Ahead | None = None,
     whole: bool = False,
+    guard: Guard | None = None,
 ) -> list[Buffer]:
     """Emit ``rows`` x ``width`` sums over the loops of ``reduction``, and return a buffer for each row.
 
@@ -54,6 +59,7 @@ def emit_sums(
         block: the only block of the reduction to sum, if not all of it.
         ahead: the prefetch of the weights that are read next.
         whole: whether the code here and behind treats a row as a single vector.
+        guard: the condition under which the innermost loop has other terms than 0, if no loop is unrolled.
     """
     tile = Tile(rows, width, width if whole else min(lanes, width), dtype)
     sums = tile.buffers("sums")
@@ -69,8 +75,19 @@ def emit_sums(
         loops = [count_of(reduction[blocks.level], blocks.step, first), *reduction[blocks.level + 1 :]]
     kinds = ["serial"] * (len(loops) - unrolled) + ["unroll"] * unrolled
 
+    def of_all(at: list[Expr]) -> list[Expr]:
+        return at if block is None or not at else [*before, first + at[0], *at[1:]]
+
+    @contextmanager
+    def outer_loops() -> Iterator[list[Expr]]:
+        with ExitStack() as stack:
+            outer = stack.enter_context(nested(zip(kinds[:-1], loops[:-1])))
+            if guard is not None:
+                stack.enter_context(B.when(guard(of_all(outer) or before)))
+            yield outer
+
     def step(at: list[Expr], to: list[Buffer] = sums) -> None:
-        coordinates = at if block is None else [*before, first + at[0], *at[1:]]
+        coordinates = of_all(at)
         if isinstance(term, tuple):
             instruction, groups = term
             tile.each_vector(
@@ -86,17 +103,21 @@ def emit_sums(
         more = [tile.buffers(f"chain{n}_") for n in range(1, chains)]
         for each in more:
             tile.clear(each)
-        with nested(zip(kinds[:-1], loops[:-1])) as outer:
+        with outer_loops() as outer:
             sequential(loops[-1], [sums, *more], lambda k, to: step([*outer, k], to))
         tile.each(
             sums, lambda i, c: sum((compat.load(each[i], [c]) for each in more), compat.load(sums[i], [c]))
         )
         return sums
-    if ahead is None or unrolled:
+    if unrolled or (ahead is None and guard is None):
         with nested(zip(kinds, loops)) as at:
             step(at)
         return sums
-    with nested(zip(kinds[:-1], loops[:-1])) as outer:
+    with outer_loops() as outer:
+        if ahead is None:
+            with nested([(kinds[-1], loops[-1])]) as (k,):
+                step([*outer, k])
+            return sums
         in_groups(
             loops[-1],
             lambda k: step([*outer, k]),

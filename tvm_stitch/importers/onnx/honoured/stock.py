@@ -39,7 +39,6 @@ STOCK: dict[str, Stock] = {
     **{f"Reduce{kind}": Stock(_REDUCED) for kind in ("Prod", "Sum")},
     **{name: Stock({"axis": ANY}) for name in ("Hardmax", "LogSoftmax", "Softmax", "Compress", "Concat")},
     "AffineGrid": Stock({"align_corners": ANY}),
-    "GatherND": Stock({"batch_dims": ANY}),
     "Gemm": Stock(dict.fromkeys(("alpha", "beta", "transA", "transB"), ANY), since=7),
     "GridSample": Stock(
         {
@@ -51,7 +50,6 @@ STOCK: dict[str, Stock] = {
     "LeakyRelu": Stock({"alpha": ANY}, since=6),
     "MaxRoiPool": Stock({"pooled_shape": ANY, "spatial_scale": ANY}),
     "Optional": Stock({"type": ANY}),
-    "ScatterND": Stock({"reduction": ("none", "add", "mul", "min", "max")}),
     "SequenceEmpty": Stock({"dtype": ANY}),
     "Shape": Stock({"start": ANY, "end": ANY}),
     "Slice": Stock(since=10),

@@ -45,15 +45,40 @@ _SPACED = (aten.linspace.Scalar_Tensor, aten.linspace.Tensor_Scalar, aten.linspa
 
 
 def _spaced(overload: Any) -> Callable[..., Any]:
-    """Return PyTorch's decomposition of evenly spaced numbers for floats. It rounds integers otherwise than PyTorch."""
+    """Return a decomposition of evenly spaced numbers. PyTorch's own one rounds integers otherwise than PyTorch."""
     known = decomposition_table[overload]
 
-    def decomposed(*args: Any, dtype: Any = None, **kwargs: Any) -> Any:
-        if dtype is not None and not dtype.is_floating_point:
-            return NotImplemented
-        return known(*args, dtype=dtype, **kwargs)
+    def decomposed(start: Any, end: Any, steps: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+        if dtype is None or dtype.is_floating_point or dtype.is_complex:
+            return known(start, end, steps, dtype=dtype, **kwargs)
+        return _spaced_integers(start, end, steps, dtype)
 
     return decomposed
+
+
+def _spaced_integers(start: Any, end: Any, steps: Any, dtype: Any) -> Any:
+    """Return evenly spaced integers. The first half counts from the start, and the second from the end.
+
+    PyTorch rounds once, after the product by the step and the sum, and then towards zero. The step is two numbers here
+    whose products with positions are exact, and the sum carries its own error.
+    """
+    first, last = (
+        (x if isinstance(x, torch.Tensor) else torch.full((), x)).to(dtype).to(torch.float64)
+        for x in (start, end)
+    )
+    at = torch.arange(steps)
+    if isinstance(steps, int) and steps < 2:
+        return first.to(dtype).expand(steps).clone()
+    step = (last - first) / (steps - 1)
+    coarse = (step.view(torch.int64) & -(1 << 27)).view(torch.float64)
+    in_front = at < steps // 2
+    base = torch.where(in_front, first, last)
+    count = torch.where(in_front, at, at - (steps - 1)).to(torch.float64)
+    product, rest = coarse * count, (step - coarse) * count
+    total = base + product
+    added = total - base
+    error = (base - (total - added)) + (product - added)
+    return (total + (error + rest)).to(dtype)
 
 
 def _copysign(x: Any, sign: Any) -> Any:

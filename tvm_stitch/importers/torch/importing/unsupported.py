@@ -8,7 +8,7 @@ from typing import Any
 
 from ....graph.extent import as_plain_text
 
-__all__ = ["Unsupported", "name_of", "path_of"]
+__all__ = ["OutOfRange", "Unsupported", "name_of", "path_of"]
 
 
 class Unsupported(ValueError):
@@ -27,6 +27,10 @@ class Unsupported(ValueError):
     def at(cls, node: Any, reason: str) -> Unsupported:
         """Return the error for one node of PyTorch's graph."""
         return cls([(described(node), reason)])
+
+
+class OutOfRange(ValueError):
+    """A constant index lies outside of an axis. The importer adds the node."""
 
 
 def name_of(node: Any) -> str:

@@ -12,7 +12,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ....compat import int_value
+from ....relax.rewriting.extents import require_extent
 from ..core import dtype_name
+from ..importing.unsupported import OutOfRange
 
 HALVES = ("float16", "bfloat16")
 
@@ -100,23 +102,41 @@ def has_no_elements(x: Any, axes: Sequence[int] | None = None) -> bool:
     return any(int_value(shape[axis]) == 0 for axis in (range(len(shape)) if axes is None else axes))
 
 
+def _numbers(index: Any, importer: Any) -> np.ndarray | None:
+    """Return the numbers of a constant tensor in int64, or None for other tensors."""
+    if isinstance(index, tvm.ir.GenericConst):
+        return np.asarray(index.value.numpy()).astype("int64")
+    value = getattr(importer, "constants", {}).get(index)  # TVM's own importer takes these converters too
+    return None if value is None else value.detach().cpu().numpy().astype("int64")
+
+
 def naturals(index: Any, extent: Any, importer: Any) -> Any:
     """Return indices that count from the front, in int64. Negative ones count from the end of an axis.
+
+    A run checks that a symbolic extent is large enough for constant indices.
 
     Args:
         index: a tensor of integers.
         extent: the number of elements along the axis.
         importer: the importer of the program.
+
+    Raises:
+        OutOfRange: if a constant index lies outside of an extent.
     """
     emit = importer.block_builder.emit
-    if isinstance(index, tvm.ir.GenericConst) and int_value(extent) is not None:
-        numbers = index.value.numpy().astype("int64")
-        return relax.const(np.where(numbers < 0, numbers + int_value(extent), numbers), "int64")
+    numbers, known = _numbers(index, importer), int_value(extent)
+    if numbers is not None and numbers.size:
+        low, high = int(numbers.min()), int(numbers.max())
+        if known is None:
+            require_extent(importer.block_builder, extent, max(high + 1, -low))
+        elif not -known <= low <= high < known:
+            raise OutOfRange(f"an index of {low}..{high} lies outside of the {known} elements of an axis")
+    if numbers is not None and known is not None:
+        return relax.const(np.where(numbers < 0, numbers + known, numbers), "int64")
     unsigned = type_name(index).startswith("uint")
     index = cast(index, "int64", importer)
     if unsigned:
         return index
-    known = int_value(extent)
     if known is None:
         length = emit(R.shape_to_tensor(relax.ShapeExpr([extent])))
     else:

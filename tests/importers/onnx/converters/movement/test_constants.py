@@ -75,3 +75,16 @@ def test_split_into_parts_of_which_the_last_is_smaller(count: int) -> None:
 def test_repetitions_that_are_inputs(repeats: tuple[int, int]) -> None:
     node = helper.make_node("Tile", ["x", "r"], ["y"])
     compare(node, {"x": floats(2, 3), "r": np.array(repeats)})
+
+
+@pytest.mark.parametrize("reader", ["Shape", "Size", "Exp", "Reshape"])
+@pytest.mark.parametrize("dims", [[2, 3, 4], [2, "n", 4]], ids=["fixed", "symbolic"])
+def test_a_slice_that_ends_before_it_begins_has_an_extent_of_0(reader: str, dims: list[Any]) -> None:
+    """TVM's converter gives it an extent of -2, which other nodes read."""
+    cuts = {"starts": np.array([3]), "ends": np.array([1]), "axes": np.array([2])}
+    nodes = [
+        helper.make_node("Slice", ["x", *cuts], ["none"]),
+        helper.make_node(reader, ["none", "wanted"] if reader == "Reshape" else ["none"], ["y"]),
+    ]
+    constants = {**cuts, "wanted": np.array([1, 6, 0])}
+    compare(nodes, {"x": floats(2, 3, 4)}, constants, dims={"x": dims})

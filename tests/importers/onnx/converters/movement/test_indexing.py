@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
-from tests.importers.onnx.runs import RNG, compare, floats, model
+from tests.importers.onnx.runs import RNG, compare, computed, expected, floats, model
 from tvm_stitch.importers.onnx.honoured.check import UnsupportedModel
 from tvm_stitch.importers.onnx.load import from_onnx
 
@@ -69,6 +70,38 @@ def test_pad(mode: str) -> None:
 def test_pads_of_symbolic_dimensions(mode: str, rows: int) -> None:
     node = helper.make_node("Pad", ["x", "pads"], ["y"], mode=mode)
     compare(node, {"x": floats(rows, 3)}, {"pads": np.array([2, 1, 3, 0])}, dims={"x": ["n", 3]})
+
+
+@pytest.mark.parametrize("columns", [5, 8, 13])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_that_depend_on_sizes(mode: str, columns: int) -> None:
+    """The columns are filled up to a multiple of 4, as in networks of windows."""
+    proto = model(_to_multiples_of_four(mode), {"x": floats(3, columns)}, FOURS, dims={"x": [3, "n"]})
+    inputs = {"x": floats(3, columns)}
+    np.testing.assert_array_equal(computed(proto, inputs)[0], expected(proto, inputs)[0])
+
+
+FOURS = {"last": np.array([1]), "four": np.array([4]), "zeros": np.array([0, 0, 0]), "least": np.array([5])}
+
+
+def _to_multiples_of_four(mode: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Shape", ["x"], ["dims"]),
+        helper.make_node("Gather", ["dims", "last"], ["size"]),
+        helper.make_node("Neg", ["size"], ["minus"]),
+        helper.make_node("Mod", ["minus", "four"], ["more"]),
+        helper.make_node("Concat", ["zeros", "more"], ["pads"], axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["y"], mode=mode),
+    ]
+
+
+def test_symbolic_pads_that_are_negative_are_refused_by_a_run() -> None:
+    nodes = _to_multiples_of_four("constant")
+    nodes[2:4] = [helper.make_node("Sub", ["size", "least"], ["more"])]
+    proto = model(nodes, {"x": floats(3, 8)}, FOURS, dims={"x": [3, "n"]})
+    np.testing.assert_array_equal(computed(proto, {"x": np.ones((3, 8), "float32")})[0].sum(1), [8, 8, 8])
+    with pytest.raises(RuntimeError, match="-2 vs. 0"):
+        computed(proto, {"x": floats(3, 3)})
 
 
 def test_negative_pads_cut() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from .....relax.rewriting.extents import require_extent
+from .....relax.rewriting.extents import require_at_least, require_extent
 from ....symbolic.computed import computed
 from ..node import ANY, Conversion, Node, Unsupported, constant_of, dtype_of, positive, scalar, shape_of
 from .constants import extents
@@ -167,58 +167,60 @@ def _tensor_scatter(node: Node) -> relax.Expr:
 
 
 def _pad(node: Node) -> relax.Expr:
-    """Take elements of indices that a mode gives for each axis. Negative pads cut."""
+    """Take elements of indices that a mode gives for each axis. Negative pads cut.
+
+    A run checks that symbolic pads are not negative.
+    """
     x, dims, given = node.tensor(0), node.shape(0), node.attributes
-    rank, dtype = len(dims), node.dtype(0)
-    pads = list(given["pads"]) if node.opset < 11 else [int(p) for p in extents_of_pads(node)]
+    rank = len(dims)
+    pads = list(given["pads"]) if node.opset < 11 else extents(node, 1, "pads")
     axes = [positive(a, rank) for a in (node.ints(3, "axes") if node.has(3) else range(rank))]
     if len(pads) != 2 * len(axes):
         raise Unsupported(f"{len(pads)} pads are given for {len(axes)} axes")
     before = {a: pads[i] for i, a in enumerate(axes)}
     behind = {a: pads[len(axes) + i] for i, a in enumerate(axes)}
-    mode = given["mode"]
     for axis in sorted(before):
-        low, high = before[axis], behind[axis]
-        if not low and not high:
+        low, high, size = before[axis], behind[axis], dims[axis]
+        for width in (low, high):
+            require_at_least(node.bb, width, 0)
+        if any(isinstance(width, int) and width < 0 for width in (low, high)):
+            x, size = _without_ends(node, x, axis, low, high)
+        low, high = (max(0, width) if isinstance(width, int) else width for width in (low, high))
+        if isinstance(low, int) and isinstance(high, int) and not low and not high:
             continue
-        size = dims[axis]
-        if low < 0 or high < 0:
-            if not isinstance(size, int):
-                raise Unsupported(f"it cuts the symbolic dimension {size}; fix it")
-            start, end = max(0, -low), max(0, -low, size + min(0, high))
-            x = node.emit(relax.op.strided_slice(x, [axis], [start], [end]))
-            size = end - start
-        low, high = max(0, low), max(0, high)
-        if mode == "constant":
-            fill = _fill(node, dtype)
-            parts = [
-                relax.op.full(
-                    relax.ShapeExpr([*shape_of(x)[:axis], n, *shape_of(x)[axis + 1 :]]), fill, dtype
-                )
-                if n
-                else None
-                for n in (low, high)
-            ]
-            tensors = [t for t in (parts[0], x, parts[1]) if t is not None]
-            x = node.emit(relax.op.concat(tensors, axis)) if len(tensors) > 1 else x
-        elif low or high:
-            if isinstance(size, int):
-                spots = _mirrored(np.arange(-low, size + high), size, mode)
-                places = relax.const(spots.astype("int64"), "int64")
-            else:
-                places = computed(
-                    node.bb, "mirrored", partial(_mirrored_symbolically, low, high, mode), (), (size,)
-                )
-            x = node.emit(relax.op.take(x, places, axis, mode="fast"))
+        x = _extended(node, x, axis, (low, high), size)
     return x if x is not node.tensor(0) else relax.op.reshape(x, relax.ShapeExpr(dims))
 
 
-def extents_of_pads(node: Node) -> list[int]:
-    """Return the pads of a node, which have to be fixed."""
-    pads = extents(node, 1, "pads")
-    if not all(isinstance(p, int) for p in pads):
-        raise Unsupported(f"its pads {pads} are symbolic; fix dimensions (shape_dict, or --shape)")
-    return pads
+def _without_ends(node: Node, x: relax.Expr, axis: int, low: Any, high: Any) -> tuple[relax.Expr, int]:
+    """Return a tensor without as many elements at the ends of an axis as negative pads say, and the size left."""
+    size = node.shape(0)[axis]
+    if not isinstance(size, int):
+        raise Unsupported(f"it cuts the symbolic dimension {size}; fix it")
+    first, last = (min(0, width) if isinstance(width, int) else 0 for width in (low, high))
+    start, end = -first, max(-first, size + last)
+    return node.emit(relax.op.strided_slice(x, [axis], [start], [end])), end - start
+
+
+def _extended(node: Node, x: relax.Expr, axis: int, widths: tuple[Any, Any], size: Any) -> relax.Expr:
+    """Return a tensor with more elements at both ends of an axis. Widths are not negative, and may be symbolic."""
+    mode, dtype, (low, high) = node.attributes["mode"], node.dtype(0), widths
+    if mode == "constant":
+        fill, dims = _fill(node, dtype), shape_of(x)
+        parts = [
+            relax.op.full(relax.ShapeExpr([*dims[:axis], width, *dims[axis + 1 :]]), fill, dtype)
+            for width in widths
+        ]
+        used = [not isinstance(width, int) or width > 0 for width in widths]
+        tensors = [part for part, there in zip((parts[0], x, parts[1]), (used[0], True, used[1])) if there]
+        return node.emit(relax.op.concat(tensors, axis))
+    if all(isinstance(number, int) for number in (low, high, size)):
+        spots = _mirrored(np.arange(-low, size + high), size, mode)
+        positions = relax.const(spots.astype("int64"), "int64")
+    else:
+        numbers = (low, size, low + size + high)
+        positions = computed(node.bb, "mirrored", partial(_mirrored_symbolically, mode), (), numbers)
+    return node.emit(relax.op.take(x, positions, axis, mode="fast"))
 
 
 def _fill(node: Node, dtype: str) -> relax.Expr:
@@ -241,8 +243,8 @@ def _mirrored(spots: np.ndarray, size: int, mode: str) -> np.ndarray:
     return np.where(spots >= size, period - spots, spots)
 
 
-def _mirrored_symbolically(low: int, high: int, mode: str, size: Any) -> te.Tensor:
-    """Return the elements that lie at the positions ``-low`` to below ``size + high`` of an axis."""
+def _mirrored_symbolically(mode: str, low: Any, size: Any, total: Any) -> te.Tensor:
+    """Return the elements that lie at ``total`` positions of an axis, from ``-low`` on."""
     last = size - 1
 
     def element(i: Any) -> Any:
@@ -255,7 +257,7 @@ def _mirrored_symbolically(low: int, high: int, mode: str, size: Any) -> te.Tens
         spot = tirx.floormod(tirx.abs(spot), period)
         return tirx.min(spot, period - spot)
 
-    return te.compute((size + low + high,), element, name="mirrored")
+    return te.compute((total,), element, name="mirrored")
 
 
 def _depth_to_space(node: Node) -> relax.Expr:
