@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from stitch_testing.onnx_cases import collect_cases
 from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 
 NODE_CASES = (
@@ -25,11 +25,7 @@ Corrupt = Callable[[onnx.ModelProto, np.random.Generator], onnx.ModelProto | byt
 
 def valid_models() -> list[onnx.ModelProto]:
     """Return small models that compile: ONNX's own node cases, a chain with constants, and a BERT encoder."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cases = {case.name: case.model for case in collect_testcases(None)}
+    cases = {case.name: case.model for case in collect_cases()}
     weight = numpy_helper.from_array(np.eye(4, dtype="float32"), "w")
     value = helper.make_tensor_value_info
     chain = helper.make_graph(

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import gc
 import inspect
+import linecache
 import logging
 import os
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -30,14 +32,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell
 def _stack(context: int = 1) -> list[inspect.FrameInfo]:
     """Return ``inspect.stack()`` with the source lines of the innermost frames alone.
 
-    TVMScript's decorators ask for the stack, and read the line of its third frame. Reading the lines of pytest's frames
-    too took a third of the collection.
+    TVMScript's decorators ask for the stack, and read the line of its third frame. Python would search all modules for
+    the sources of pytest's frames too, which took half of the collection.
     """
     found: list[inspect.FrameInfo] = []
     frame = sys._getframe(1)
     while frame is not None:
-        info = inspect.getframeinfo(frame, context if len(found) < 4 else 0)
-        found.append(inspect.FrameInfo(frame, *info, positions=info.positions))
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        source = [linecache.getline(name, line, frame.f_globals)] if context and len(found) < 4 else None
+        found.append(
+            inspect.FrameInfo(frame, name, line, frame.f_code.co_name, source, None if source is None else 0)
+        )
         frame = frame.f_back  # type: ignore[assignment]
     return found
 
@@ -45,10 +50,31 @@ def _stack(context: int = 1) -> list[inspect.FrameInfo]:
 inspect.stack = _stack
 
 
+def pytest_collectstart() -> None:
+    """Collect no garbage before the tests are collected: modules and tests live to the end."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what lives to the end: thousands of tests and modules."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    if "torch" in sys.modules:
+        _ask_pytorch_once()
+
+
+def _ask_pytorch_once() -> None:
+    """Let PyTorch list its composite operators when their number has changed, and not in every decomposition."""
+    import torch
+    from torch._export import utils
+
+    every_time = utils._materialize_cpp_cia_ops
+    listed = lru_cache(maxsize=1)(lambda registered: every_time())
+    key = "CompositeImplicitAutograd"
+    utils._materialize_cpp_cia_ops = lambda: listed(
+        len(torch._C._dispatch_get_registrations_for_dispatch_key(key))
+    )
 
 
 def _logging() -> tuple[Any, ...]:

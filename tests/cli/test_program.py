@@ -222,6 +222,14 @@ def test_what_needs_no_compiler_takes_no_time(arguments: list[str]) -> None:
     assert "tvm_stitch.cli.commands.run" in imported and imported & {"tvm", "numpy", "onnx", "torch"} == set()
 
 
+def test_onnx_models_need_no_pytorch(model: Path) -> None:
+    code = "import sys; from tvm_stitch.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, "explain", str(model), "--target", "llvm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "tvm" in imported and "torch" not in imported
+
+
 def test_the_full_help_names_all_commands(capfd: pytest.CaptureFixture[str]) -> None:
     code, stdout, _ = run(capfd, "--help")
     assert code == 0

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,6 +167,27 @@ def test_an_input_that_is_given_twice() -> None:
         compiled(torch.ones(2), **{name: torch.ones(2)})
 
 
+class Sized(torch.nn.Module):
+    """Returns integers that the sizes of the inputs decide, and one that is always the same."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return {"x": x.exp(), "rows": x.shape[0], "seven": 7, "both": (x.shape[0] * 2 + y.shape[1], y + 1)}
+
+
+def test_integers_among_results(tmp_path: Path) -> None:
+    auto = torch.export.Dim.AUTO
+    given = (torch.randn(3, 4), torch.randn(2, 5))
+    compiled = tvm_stitch.compile(
+        Sized(), "llvm", example_inputs=given, dynamic_shapes=({0: auto}, {1: auto})
+    )
+    compiled.save(tmp_path)
+    for model in (compiled, tvm_stitch.load(tmp_path)):
+        found = model(x := torch.randn(6, 4), torch.zeros(2, 9))
+        torch.testing.assert_close(found["x"], x.exp())
+        assert (found["rows"], found["seven"], found["both"][0]) == (6, 7, 21)
+        assert type(found["rows"]) is int and found["both"][1].tolist() == [[1.0] * 9] * 2
+
+
 def test_the_report_is_that_of_explain() -> None:
     model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)), torch.randn(2, 4)
     compiled = tvm_stitch.compile(model, "llvm", example_inputs=x)
@@ -179,6 +202,38 @@ def test_the_report_of_a_model_that_is_gone_has_its_kernels() -> None:
     gc.collect()  # a module may be part of a cycle
     assert [kernel.name for kernel in compiled.report.kernels] == ["stitch_softmax"]
     assert compiled.report.model is None
+
+
+def _other_layer(model: torch.nn.Sequential) -> None:
+    model[0] = torch.nn.Linear(4, 5)
+
+
+def _other_function(model: torch.nn.Sequential) -> None:
+    model[1] = torch.nn.Sigmoid()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [torch.nn.Module.double, lambda model: model.to("meta"), _other_layer, _other_function],
+)
+def test_the_report_of_a_model_that_was_changed_is_that_of_the_compilation(
+    change: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)), torch.randn(2, 4)
+    wanted = tvm_stitch.explain(model, "llvm", example_inputs=x)
+    compiled = tvm_stitch.compile(model, "llvm", example_inputs=x)
+    change(model)
+    assert compiled.report.kernels == wanted.kernels and compiled.report.computed == wanted.computed
+    assert compiled.report.threads == wanted.threads and compiled.report.model is None
+    assert "the model was changed after it was compiled" in caplog.text
+
+
+def test_the_report_of_a_model_with_other_weights_has_its_graph(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)), torch.randn(2, 4)
+    compiled = tvm_stitch.compile(model, "llvm", example_inputs=x)
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    assert compiled.report.model is not None and "was changed" not in caplog.text
 
 
 def test_the_executable_is_that_of_tvm() -> None:

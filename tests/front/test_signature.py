@@ -28,6 +28,7 @@ def test_plain_data_has_all_of_it() -> None:
         tree(((), {"x": 0})),
         tree({"y": 0, "z": (0, None)}),
         returned={2: None},
+        integers=(1,),
         of_torch=True,
     )
     found = Signature.of_dict(json.loads(json.dumps(given.to_dict())), given.state)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,8 @@ import onnx
 import onnx.inliner
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+
+from stitch_testing.onnx_cases import collect_cases
 
 # Operators unknown to TVM's importer that ONNX defines as functions of others.
 _DEFINED = [("", "SoftmaxCrossEntropyLoss"), ("", "NegativeLogLikelihoodLoss")]
@@ -39,14 +40,10 @@ _CONSTANT_INPUTS = {
 @cache
 def node_cases() -> dict[str, Any]:
     """Return the cases by name, in a fixed order and with the same data in every process."""
-    from onnx.backend.test.case.node import collect_testcases
-
     state = np.random.get_state()
     np.random.seed(0)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            collected = collect_testcases(None)
+        collected = collect_cases()
     finally:
         np.random.set_state(state)
     return {case.name: case for case in sorted(collected, key=lambda case: case.name)}

@@ -10,6 +10,7 @@ from typing import Any
 from ..support.cores import sleep_soon, use_all_cores
 from ..support.interrupts import ended_by_interrupts
 from .errors import Failure, UsageError
+from .late_torch import import_without_torch
 
 
 def import_compiler() -> None:
@@ -26,7 +27,7 @@ def import_compiler() -> None:
         raise UsageError(str(error)) from None
     sleep_soon()
     with ended_by_interrupts():
-        importlib.import_module("tvm_stitch.relax.pipeline")
+        import_without_torch("tvm_stitch.relax.pipeline")
 
 
 def import_or_say(module: str, advice: str) -> Any:

@@ -22,8 +22,8 @@ from ..deploy.folder import LIBRARY, NotCompiled, find_library
 from ..deploy.linking import check_linker
 from ..execution.tensors import TensorSpec
 from ..relax.build import build
-from ..relax.report.explain import explain
 from ..support.written_whole import written_whole
+from .reports import reporting
 from .saved import facts_of, load_library, read_state, write, write_manifest
 from .signature import Signature
 from .sources import source_of
@@ -87,7 +87,8 @@ class Compiled(tvm.relax.VMExecutable):
     @cached_property
     def report(self) -> Report:
         """The report of ``tvm_stitch.explain`` on the model, for the same target and options. It is made by the first
-        access. If the model is gone then, the report has the kernels and the reasons, but no graph of the model.
+        access. If the model is gone or changed then, the report has the kernels and the reasons of the compilation, but
+        no graph of the model.
 
         Raises:
             RuntimeError: if the compiled model was loaded.
@@ -175,7 +176,10 @@ class Compiled(tvm.relax.VMExecutable):
         kind = next(
             (found for found in map(kind_of, values) if found), "torch" if signature.of_torch else "numpy"
         )
-        shown = [given_back(result, kind) for result in results[:own]]
+        shown = [
+            int(result.numpy()) if at in signature.integers else given_back(result, kind)
+            for at, result in enumerate(results[:own])
+        ]
         return signature.structured(shown, single=isinstance(returned, tvm.runtime.Tensor))
 
     def _main(self) -> Signature:
@@ -243,12 +247,7 @@ def compiled(
     source = source_of(model, **given)
     built = build(source.mod, target, config, **others)
     facts = {"model": _name(model), **facts_of(built, target, config)} if source.signature else {}
-    again, noted = _kept(model), built.recorder.report()
-
-    def report() -> Report:
-        kept = again()
-        return noted if kept is None else explain(source_of(kept, **given).mod, target, config)
-
+    report = reporting(_kept(model), given, source.mod, built.recorder, target, config)
     return Compiled(built.executable, source.signature, target, facts, report)
 
 

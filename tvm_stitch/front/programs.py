@@ -16,6 +16,7 @@ from ..importers.torch import (
     constant_inputs,
     constant_results,
     initial_state,
+    integer_results,
     tensor_inputs,
     tensor_results,
 )
@@ -167,7 +168,10 @@ def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state
     outputs = specs_of_outputs(mod, [*tensor_results(program), *changed])
     spec = program.call_spec
     constants = constant_inputs(program), constant_results(program)
-    return Signature(inputs, outputs, values, changed, spec.in_spec, spec.out_spec, *constants, of_torch=True)
+    integers = integer_results(program)
+    return Signature(
+        inputs, outputs, values, changed, spec.in_spec, spec.out_spec, *constants, integers, of_torch=True
+    )
 
 
 def changed_names(mod: tvm.IRModule) -> tuple[str, ...]:

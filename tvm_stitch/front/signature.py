@@ -26,6 +26,7 @@ class Signature:
         fixed: name and value of arguments that are no tensors and were exported as constants, by their number among all
             leaves of ``takes``.
         returned: values of results that are no tensors, by their number among all leaves of ``returns``.
+        integers: numbers of the results that a call gives as integers, counted without those of ``returned``.
         of_torch: whether results are PyTorch's tensors if no argument says otherwise.
     """
 
@@ -37,6 +38,7 @@ class Signature:
     returns: Any = None
     fixed: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
     returned: Mapping[int, Any] = field(default_factory=dict)
+    integers: tuple[int, ...] = ()
     of_torch: bool = False
 
     @property
@@ -111,6 +113,7 @@ class Signature:
                 "returns": _written(self.returns),
                 "fixed": {str(at): list(constant) for at, constant in self.fixed.items()},
                 "returned": {str(at): value for at, value in self.returned.items()},
+                "integers": list(self.integers),
                 "of_torch": self.of_torch,
             },
         }
@@ -136,6 +139,7 @@ class Signature:
             _read(call.get("returns")),
             {int(at): (name, value) for at, (name, value) in call.get("fixed", {}).items()},
             {int(at): value for at, value in call.get("returned", {}).items()},
+            tuple(call.get("integers", ())),
             bool(call.get("of_torch")),
         )
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tests.repairs import faults
+from tvm_stitch.importers.symbolic.computed import computed
 from tvm_stitch.repairs.imports.derived_inputs import DerivedInputs
 
 N, M = symbol("n"), symbol("m")
@@ -37,7 +40,9 @@ def test_the_symbol_is_computed_first() -> None:
     rows, builder = symbol("rows"), relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([rows, 3], "float32"))
     with builder.function("main", [x]):
-        value = builder.emit(relax.ShapeExpr([rows // 2]))
+        shape = relax.ShapeType(ndim=1)
+        copy = relax.op.call_pure_packed("vm.builtin.copy", relax.ShapeExpr([rows // 2]), ty_args=shape)
+        value = builder.emit(copy)
         builder.match_cast(value, relax.ShapeType([N]))
         even = builder.match_cast(x, relax.TensorType([2 * N, 3], "float32"))
         with builder.dataflow():
@@ -55,6 +60,26 @@ def test_numbers() -> None:
     np.testing.assert_allclose(result, np.exp(x), rtol=1e-6)
     x, _, z, result = run(BOTH, (5,), (3,), (7,))
     np.testing.assert_array_equal(result, np.concatenate([x, z]))
+
+
+def counted(n: Any) -> te.Tensor:
+    return te.compute((2 * n,), lambda i: i.astype("float32"))
+
+
+def numbered() -> tvm.IRModule:
+    """Return a call of a function of TIR that has the symbol as an argument, and a reader of its result."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([2 * N], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            places = computed(builder, "places", counted, (), (N,))
+            result = builder.emit_output(R.exp(R.add(x, places)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_the_symbol_is_an_argument() -> None:
+    x, result = run(numbered(), (6,))
+    np.testing.assert_allclose(result, np.exp(x + np.arange(6)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shapes", [((7, 3),), ((8, 4),)])

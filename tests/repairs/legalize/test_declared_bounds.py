@@ -14,7 +14,8 @@ from tvm.relax import op as R
 import tvm_stitch
 from tests.graph.helpers import build, symbol
 from tests.repairs import faults
-from tvm_stitch.repairs.legalize.declared_bounds import LEAST, MOST, DeclaredBounds
+from tvm_stitch.repairs.imports.kept_bounds import LEAST, MOST
+from tvm_stitch.repairs.legalize.declared_bounds import DeclaredBounds
 
 LLVM = tvm.target.Target("llvm")
 TABLE = np.random.default_rng(0).standard_normal((16, 4)).astype("float32")

@@ -168,7 +168,7 @@ def test_the_last_cells_of_lstms_in_both_directions() -> None:
             return self.layer(x)[0]
 
     torch.manual_seed(0)
-    model, x = Model().eval(), torch.randn(3, 11, 8)
+    model, x = Model().eval(), torch.randn(3, 5, 8)
     mod = from_exported_program(
         torch.export.export(model, (x,)), keep_params_as_input=False, unwrap_unit_return_tuple=True
     )

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import Failure, UsageError, message_of
+from ..late_torch import import_without_torch
 from . import ready
 
 _SET_DEATH_SIGNAL = 1
@@ -43,6 +44,7 @@ def _prepared(pipe: Connection, args: argparse.Namespace, name: str) -> ready.Re
     """Prepare a contender, and send its outputs and facts, or the reason why there is none."""
     answer: tuple[str, Any]
     try:
+        import_without_torch("tvm")
         made = ready.prepare(args, name)
     except ready.Unavailable as error:
         answer = ("unavailable", str(error))

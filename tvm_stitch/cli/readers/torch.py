@@ -182,7 +182,8 @@ def _peer(
             leaves = pytree.tree_leaves(module(*args, **kwargs))
             results = [leaf for at, leaf in enumerate(leaves) if at not in returned]
             results += [inputs_by_name[n] if n in before else module.get_buffer(n) for n in changed]
-            arrays = [np.array(value.numpy()) if changed else np.asarray(value.numpy()) for value in results]
+            tensors = [torch.as_tensor(value) for value in results]  # sizes are integers
+            arrays = [np.array(value.numpy()) if changed else np.asarray(value.numpy()) for value in tensors]
             for name, value in before.items():
                 inputs_by_name[name].copy_(value)
             return arrays

@@ -4,7 +4,13 @@
 The docstring of a converter gives the arguments of PyTorch's operator, and its results if they need a word.
 """
 
-from .importing.constants import constant_inputs, constant_results, tensor_inputs, tensor_results
+from .importing.constants import (
+    constant_inputs,
+    constant_results,
+    integer_results,
+    tensor_inputs,
+    tensor_results,
+)
 from .importing.state import initial_state
 from .importing.unsupported import Unsupported
 from .program import from_exported_program
@@ -15,6 +21,7 @@ __all__ = [
     "constant_results",
     "from_exported_program",
     "initial_state",
+    "integer_results",
     "tensor_inputs",
     "tensor_results",
 ]

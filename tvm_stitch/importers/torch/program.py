@@ -14,6 +14,7 @@ from ...relax.report.named_spans import with_named_calls
 from .converters import own_converters
 from .decompositions import decomposed
 from .importing.importer import Importer
+from .importing.multiples import multiples_of
 from .importing.state import State, replaced_inputs, view_of
 from .importing.table import check_operators
 
@@ -53,13 +54,14 @@ def from_exported_program(
     Raises:
         Unsupported: if the program has operators that are not imported. The text names all of them.
     """
+    multiples = multiples_of(program)
     if run_ep_decomposition:
         program = decomposed(program)
     view = view_of(program, state)
     custom = dict(custom_convert_map or {})
     converters = {**own_converters(), **custom}
     check_operators(program.graph_module, set(converters))
-    importer = Importer(converters)
+    importer = Importer(converters, multiples)
     mod = importer.imported(view, keep_params_as_input, unwrap_unit_return_tuple, no_bind_return_tuple)
     mod = _with_private_branches(mod)
     if view.changed:

@@ -76,15 +76,16 @@ def _bound(func: relax.Function) -> relax.Function:
 
 
 def _computed(var: tirx.Var, value: Any) -> list[relax.Binding]:
-    """Return bindings that give a symbol a value."""
-    shape = relax.ShapeExpr([value])
-    whole = relax.Var(f"{var.name}_value", shape.ty)
-    return [
-        relax.VarBinding(whole, shape),
-        relax.MatchCast(
-            relax.Var(f"{var.name}_bound", relax.ShapeType([var])), whole, relax.ShapeType([var])
-        ),
-    ]
+    """Return bindings that give a symbol a value. A copy hides the value from TVM.
+
+    TVM otherwise puts the value in place of the symbol, in types alone. ``FuseTIR`` then refuses calls that have the
+    symbol as an argument.
+    """
+    kind = relax.ShapeType(ndim=1)
+    copied = relax.op.call_pure_packed("vm.builtin.copy", relax.ShapeExpr([value]), ty_args=kind)
+    whole = relax.Var(f"{var.name}_value", kind)
+    bound = relax.Var(f"{var.name}_bound", relax.ShapeType([var]))
+    return [relax.VarBinding(whole, copied), relax.MatchCast(bound, whole, relax.ShapeType([var]))]
 
 
 def _solution(extent: Any, unbound: set[Any]) -> tuple[Any, int, Any] | None:

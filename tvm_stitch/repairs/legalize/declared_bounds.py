@@ -26,9 +26,7 @@ from ...relax.rewriting.functions import own_functions, with_own_functions, with
 from ...relax.rewriting.operators import operator_name
 from ...relax.rewriting.views import shape_of
 from ...support.module_pass import module_pass
-
-LEAST, MOST = "tir_var_lower_bound", "tir_var_upper_bound"
-"""Names of function attributes: the least and the greatest value of each symbolic variable, by the variable's name."""
+from ..imports.kept_bounds import LEAST, MOST, declared
 
 ENDLESS = 1 << 40
 """A bound above every extent. A variable without a declared greatest value is bounded by it."""
@@ -42,18 +40,13 @@ class DeclaredBounds:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the functions that declare bounds."""
-        if not any(_declared(func, name) for _, func in own_functions(mod) for name in (LEAST, MOST)):
+        if not any(declared(func, name) for _, func in own_functions(mod) for name in (LEAST, MOST)):
             return mod
         return with_own_functions(mod, _simplified)
 
 
-def _declared(func: relax.Function, name: str) -> dict[str, int]:
-    given = dict(func.attrs or {}).get(name) or {}
-    return {str(variable): int(value) for variable, value in given.items()}
-
-
 def _simplified(func: relax.Function) -> relax.Function:
-    least, most, analyzer = _declared(func, LEAST), _declared(func, MOST), compat.Analyzer()
+    least, most, analyzer = declared(func, LEAST), declared(func, MOST), compat.Analyzer()
     for var in relax.analysis.defined_symbolic_vars(func):
         low, high = least.get(var.name, 0), most.get(var.name, -1)
         high = high if high >= 0 else ENDLESS

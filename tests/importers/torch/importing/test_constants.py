@@ -14,6 +14,7 @@ from tvm_stitch.importers.torch import from_exported_program
 from tvm_stitch.importers.torch.importing.constants import (
     constant_inputs,
     constant_results,
+    integer_results,
     without_constants,
 )
 from tvm_stitch.importers.torch.importing.unsupported import Unsupported
@@ -74,5 +75,16 @@ def test_numbers_that_vary_are_refused_by_name() -> None:
     with pytest.raises(Unsupported, match="the program's input n: it is neither a tensor nor a constant"):
         from_exported_program(varying)
     sized = torch.export.export(Sized(), (torch.ones(3), 7), dynamic_shapes=({0: n}, None), strict=False)
-    with pytest.raises(Unsupported, match="the program's result 1: it is a number that a symbolic dimension"):
-        from_exported_program(sized)
+    assert integer_results(sized) == (1,)
+    assert [str(each.dtype) for each in from_exported_program(sized)["main"].ret_ty.fields] == [
+        "float32",
+        "int64",
+    ]
+
+    class Element(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + 1, x.argmax().item()
+
+    element = torch.export.export(Element(), (torch.ones(3),), strict=False)
+    with pytest.raises(Unsupported, match="the program's result 1: it is a number that a tensor decides"):
+        from_exported_program(element)

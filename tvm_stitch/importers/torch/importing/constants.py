@@ -3,6 +3,7 @@
 
 ``torch.export`` computes with the value that an argument had, and keeps that value in the program's signature. The
 imported function takes and returns tensors only. A caller that knows the constants checks and fills in the others.
+Integers that symbolic dimensions decide are returned as tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from torch import fx
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .unsupported import Unsupported
 
@@ -45,14 +54,36 @@ def constant_results(program: Any) -> dict[int, Any]:
         program: a ``torch.export.ExportedProgram``. Results are numbered as PyTorch flattens them.
 
     Raises:
-        Unsupported: if a result is neither a tensor nor a constant.
+        Unsupported: if a result is neither a tensor, a constant, nor an integer that symbolic dimensions decide.
     """
-    specs = [spec for spec in program.graph_signature.output_specs if spec.kind in RESULTS]
+    specs = _results(program)
     for at, spec in enumerate(specs):
-        if not isinstance(spec.arg, (TensorArgument, ConstantArgument)):
-            reason = "it is a number that a symbolic dimension or a tensor decides; return it as a tensor"
+        known = isinstance(spec.arg, (TensorArgument, ConstantArgument))
+        if not known and not _is_size(program, spec.arg):
+            reason = "it is a number that a tensor decides; return it as a tensor"
             raise Unsupported([(f"the program's result {at}", reason)])
     return {at: spec.arg.value for at, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}
+
+
+def integer_results(program: Any) -> tuple[int, ...]:
+    """Return the numbers of results that are integers which symbolic dimensions decide, counted without constants.
+
+    The imported function returns them as int64 tensors without an axis.
+    """
+    specs = [spec for spec in _results(program) if not isinstance(spec.arg, ConstantArgument)]
+    return tuple(at for at, spec in enumerate(specs) if isinstance(spec.arg, SymIntArgument))
+
+
+def _results(program: Any) -> list[OutputSpec]:
+    return [spec for spec in program.graph_signature.output_specs if spec.kind in RESULTS]
+
+
+def _is_size(program: Any, argument: Any) -> bool:
+    """Return whether a result is an integer that symbolic dimensions decide, and no element of a tensor."""
+    if not isinstance(argument, SymIntArgument):
+        return False
+    values = (node.meta.get("val") for node in program.graph.nodes if node.name == argument.name)
+    return all(not free_unbacked_symbols(value) for value in values)
 
 
 def tensor_inputs(program: Any) -> list[str]:
