@@ -26,6 +26,7 @@ class DeviceModel:
     shared memory for each block, and ``shared_unit`` the granularity of its allocation. ``max_cluster`` is the
     largest cluster that every kernel may request (1: no clusters). A cluster takes its SMs from one graphics
     processing cluster, of which ``gpc_sms`` SMs are certain. ``cooperative``: kernels may have grid barriers.
+    ``dependent_launches``: a kernel may begin while the kernel in front ends.
     ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
     ``cache_policies``: loads may say how long the second-level cache keeps their data.
     ``matrix_units``: warps multiply matrices of float16 and bfloat16. ``bfloat16_lanes`` is the
@@ -51,6 +52,7 @@ class DeviceModel:
     max_cluster: int = 1
     gpc_sms: int = 0
     cooperative: bool = False
+    dependent_launches: bool = False
     background_copies: bool = False
     cache_policies: bool = False
     matrix_units: bool = False
@@ -131,6 +133,7 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
         max_cluster=8 if gpc_sms else 1,
         gpc_sms=gpc_sms,
         cooperative=True,
+        dependent_launches=capability >= 90,
         background_copies=capability >= 80,
         cache_policies=capability >= 90,  # 8.0 has them too, but nothing was measured there
         # Older ones lack it: TVM converts through vectors of as many 32-bit integers, and cannot write eight of
@@ -201,6 +204,7 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
         background_copies=device.background_copies and compat.COPIES_IN_BACKGROUND,
         cache_policies=device.cache_policies and compat.HINTS_CACHES,
         matrix_units=device.matrix_units and compat.DECLARES_DEVICE_FUNCTIONS,
+        dependent_launches=device.dependent_launches and compat.LAUNCHES_DEPENDENTLY,
         cooperative=device.cooperative and (compat.LAUNCHES_COOPERATIVELY or plain),
     )
 

@@ -167,3 +167,18 @@ extern "C" __global__ void k(float* out, float* x) {{
         np.testing.assert_array_equal(result.outputs[0], expected)
     else:
         assert kinds(result) & {"race", "uninitialized-read", "out-of-bounds"}
+
+
+def test_a_dependent_launch_waits_before_it_accesses_memory() -> None:
+    wait = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+    source = (
+        'extern "C" __global__ void k(float* out, const float* in) { @; out[threadIdx.x] = in[threadIdx.x]; }'
+    )
+    arrays = [out(64), ramp(64)]
+    waits, not_all = source.replace("@", wait), source.replace("@", f"if (threadIdx.x < 60) {wait}")
+    assert not run_kernel(waits, "k", arrays, 1, 64, written=[0], dependent=True).reports
+    assert not run_kernel(source.replace("@", ""), "k", arrays, 1, 64, written=[0]).reports
+    for bad in (not_all, source.replace("@", "")):
+        found = run_kernel(bad, "k", arrays, 1, 64, written=[0], dependent=True)
+        assert kinds(found) == {"launch"}
+        assert {report.array for report in found.reports} == {"in", "out"}

@@ -79,7 +79,12 @@ def bind(value: Expr, name: str) -> Var:
 
 
 def local(shape: Sequence[Extent], dtype: str, name: str, scope: str = "local") -> Buffer:
-    """Allocate a buffer for the rest of the enclosing scope."""
+    """Allocate a buffer for the rest of the enclosing scope.
+
+    All kernels of a module declare dynamic shared memory by its name, with one type for each name. So the type is part
+    of the name.
+    """
+    name = f"{name}_{dtype}" if scope == "shared.dyn" else name
     return compat.allocate([as_expr(s) for s in shape], dtype, scope, name)
 
 

@@ -32,6 +32,9 @@ Without that guarantee, two such kernels on two streams could each hold a part o
 for ever.
 """
 
+LAUNCHES_DEPENDENTLY: bool = HAS_TIRX
+"""The runtime can launch a kernel while the kernel in front ends (programmatic dependent launch)."""
+
 COPIES_IN_BACKGROUND: bool = HAS_TIRX
 """Kernels may use the instructions that copy to shared memory without registers (cp.async)."""
 

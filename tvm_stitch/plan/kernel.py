@@ -24,7 +24,7 @@ from .iteration.contiguity import access_elements
 from .iteration.guarded_loads import GuardedLoads, guarded_loads
 from .iteration.loops import Leaf, LoopNest, RowLoop, is_streamed
 from .iteration.pieces import Choice, choice_of
-from .layout import SharedBuffer, SharedMemory, StageLayout
+from .layout import SharedBuffer, SharedMemory, StageLayout, WeightRing
 from .slices import Slice
 
 
@@ -259,7 +259,8 @@ class KernelPlan:
     the scratch buffer of each value that crosses in device memory and is not an output. ``variants`` of the only stage
     are for some lengths of its rows, which are known at launch. The first variant that serves is taken, and the stage
     if none does. ``schemes`` gives the scheme of every operator of the graph. ``shared`` is the size of a block's
-    shared memory. ``own`` has the buffers of the values that every block has. Complete plans have both.
+    shared memory. ``own`` has the buffers of the values that every block has. Complete plans have both. ``ring`` holds
+    weights of matrix units that are on their way or have arrived.
     """
 
     graph: StitchGraph
@@ -273,6 +274,7 @@ class KernelPlan:
     variants: tuple[Variant, ...] = ()
     shared: SharedMemory = SharedMemory()
     own: Mapping[Tensor, SharedBuffer] = field(default_factory=dict)
+    ring: WeightRing | None = None
     schemes: Mapping[Operator, Scheme] = field(default_factory=dict)
 
     @property

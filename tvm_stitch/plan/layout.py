@@ -35,6 +35,29 @@ class SharedBuffer:
 
 
 @dataclass(frozen=True)
+class WeightRing:
+    """The ring in which weights of products on matrix units arrive (``plan/rows/weight_ring``).
+
+    All stages share one buffer, with their factors in front of the ring. A copy for the next stage begins while a stage
+    is computed, so TVM cannot merge buffers of their own.
+
+    Attributes:
+        start: the bytes of the factors in front of it.
+        bytes: its own bytes.
+        dtype: the type of the factors.
+    """
+
+    start: int
+    bytes: int
+    dtype: str
+
+    @property
+    def buffer(self) -> SharedBuffer:
+        """The buffer of factors and ring, without padding."""
+        return SharedBuffer("weights", (self.start + self.bytes) // item_bytes(self.dtype), self.dtype)
+
+
+@dataclass(frozen=True)
 class SharedMemory:
     """Bytes of shared memory of a block.
 

@@ -45,11 +45,11 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
 
     Static memory holds partial results of reductions, those of sums across rows too. Dynamic memory holds staged
     values. Buffers of one stage at a time are in use, and those of different kinds do not share memory. Values that
-    every block has are added to the static memory, retained inputs to the dynamic one.
+    every block has are added to the static memory, retained inputs and the ring of weights to the dynamic one.
     """
     if not plan.device.is_gpu:
         return 0, 0
-    static = dynamic = 0
+    static = dynamic = factors = 0
     for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
         m = stage.row_mapping
         scalars = [op for op, _ in stage.schedule.cross_row if op.output.size == 1]
@@ -57,12 +57,14 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
             static, partial_bytes(stage.schedule, m, stage.rescaled), m.block // 32 * _words(scalars)
         )
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
-        matrix = 0 if m.matrix is None else m.matrix.shared_bytes(m.block // plan.device.warp)
-        dynamic = max(dynamic, staged, _slots_bytes(stage), patch_bytes_at_once(stage.schedule, m), matrix)
+        factors = max(factors, 0 if m.matrix is None else m.matrix.shared_bytes(m.block // plan.device.warp))
+        dynamic = max(dynamic, staged, _slots_bytes(stage), patch_bytes_at_once(stage.schedule, m))
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
     kept = plan.retention.shared_bytes if plan.retention is not None else 0
+    # A ring is in use from the first phase to the last one. Then no other buffer takes the memory of the factors.
+    dynamic = max(dynamic, factors) if plan.ring is None else dynamic + plan.ring.buffer.bytes
     return static + own_bytes(plan), dynamic + kept
 
 
@@ -96,7 +98,7 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
     def laid_out(stage: Stage, name: str) -> Stage:
         if plan.grid is None:
             return replace(stage, layout=_of_stage(stage, shared.padding))
-        unused = shared.padding if plan.retention is None else 0
+        unused = shared.padding if plan.retention is None and plan.ring is None else 0
         layout = StageLayout(
             column_sums=_column_sums(stage, name, unused), matrix=_matrix(stage, plan.device, name, unused)
         )
@@ -112,7 +114,7 @@ def with_layout(plan: KernelPlan) -> KernelPlan:
         retention = replace(
             retention,
             stages=tuple(new[stage] for stage in retention.stages),
-            buffers=tuple(_retained(plan, retention, shared.padding)),
+            buffers=tuple(_retained(plan, retention, shared.padding if plan.ring is None else 0)),
         )
     return replace(
         plan,

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import lower, run_cuda, run_lowered
@@ -15,7 +17,7 @@ from cuda_emulator.launch import Launch
 from stitch_testing.random.graphs import emulated_target
 from stitch_testing.workloads.attention import Case, inputs, module, reference
 from tests.compute.attention_modules import calling, check_causal, described
-from tests.graph.helpers import symbol
+from tests.graph.helpers import build, cuda_source, symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda.attention_few import FewQueries, cuda_attention_few, few_queries
 from tvm_stitch.device import GPUS
@@ -226,3 +228,16 @@ def test_as_a_fallback_it_takes_any_number_of_queries() -> None:
     found, launch = run_of(described(case), arrays, is_fallback=True)
     assert launch.grid[0] == 2 * 10 and len(found) == 1
     close(case, found, reference(case, arrays))
+
+
+def test_kernels_of_many_and_of_few_queries_are_in_one_module() -> None:
+    """Their shared memory has different types. CUDA C declares it once for each name, whatever the kernel."""
+
+    def body(emit: Any, *operands: Any) -> Any:
+        return [emit(R.nn.attention(each, each, each)) for each in operands]
+
+    mod = build(body, ((1, 64, 2, 32), "float16"), ((1, 8, 2, 32), "float16"))
+    source = cuda_source(mod)
+    names = re.findall(r"extern __shared__ \S+ (\w+) (\w+)\[\]", source)
+    assert len({dtype for dtype, _ in names}) == 2
+    assert len(dict(map(reversed, names))) == len(set(names))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from ... import compat
 from ...compat import Buffer, T, tir
@@ -14,6 +15,7 @@ from ...plan.kernel import KernelPlan, Stage
 from .. import builder as B
 from ..evaluator import convert
 from .cross_row_reduction import total
+from .dependent_launch import wait_for_kernels_in_front
 from .grid_barrier import grid_barrier
 from .launch_bounds import bound_registers
 from .matrix.stage import MatrixStageEmitter
@@ -34,6 +36,8 @@ class GridEmitter:
         for phases in kernels:
             with ExitStack() as stack:
                 self._launch(stack)
+                if plan.cooperative:
+                    wait_for_kernels_in_front(plan.device)
                 for number in phases:
                     emitters = [self._emitter(stage) for stage in plan.phases[number]]
                     # Behind the loads of the phase before, which would wait for these otherwise.
@@ -50,8 +54,10 @@ class GridEmitter:
         retained = self.retained
         if retained is not None and stage not in retained.retention.stages:
             retained = None
-        kind = StageEmitter if stage.row_mapping.matrix is None else MatrixStageEmitter
-        return kind(stage, self.plan, self.buffer, self.block, self.thread, retained)
+        arguments = (stage, self.plan, self.buffer, self.block, self.thread, retained)
+        if stage.row_mapping.matrix is None:
+            return StageEmitter(*arguments)
+        return MatrixStageEmitter(*arguments, ring=self.ring)
 
     def _launch(self, stack: ExitStack) -> None:
         plan, grid = self.plan, self.plan.shared_grid
@@ -59,6 +65,9 @@ class GridEmitter:
         self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(grid.threads)))
         bound_registers(stack, grid.blocks_per_sm)
         self._views()
+        self.ring = None
+        if plan.ring is not None:
+            self.ring = B.whole(B.dynamic(replace(plan.ring.buffer, unused=plan.shared.padding)))
         self.retained = None if plan.retention is None else Retained(plan, plan.retention, self.thread)
 
     def _views(self) -> None:

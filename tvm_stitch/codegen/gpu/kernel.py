@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import compat
 from ...plan.kernel import KernelPlan
 from .. import builder as B
+from .dependent_launch import COOPERATIVE, launch_attributes
 from .grid import GridEmitter
 from .launch_check import check_multiprocessors
 from .memory.scratch import declare_scratch, finish
@@ -15,20 +15,17 @@ from .persistent import PersistentEmitter
 from .rows import RowEmitter
 from .variant_choice import launched
 
-COOPERATIVE = (
-    {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
-)
-"""Function attributes of a kernel with a grid barrier."""
-
 
 def emit_gpu(func: Any, plan: KernelPlan) -> Any:
     """Return the scheduled PrimFunc (root block, thread bindings) that computes ``func`` according to ``plan``."""
+    attributes = COOPERATIVE
     with B.kernel() as body:
         scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
         if plan.cooperative:
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, _multiprocessors(plan))
         if plan.grid_wide:
             GridEmitter(plan, scratch).emit()
+            attributes = launch_attributes(plan.device, True)
         else:
             partials = {op: scratch[plan.scratch_of[tensor]] for op, tensor in plan.crossing.partials.items()}
             stages = [*(variant.stage for variant in plan.variants), plan.stage]
@@ -37,7 +34,7 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
                 with B.loop("serial", once, "chosen"):
                     emitter = PersistentEmitter if stage.row_mapping.workers else RowEmitter
                     emitter(stage, scratch, partials).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
+    return finish(func, body[0], scratch, attributes if plan.cooperative else None)
 
 
 def _multiprocessors(plan: KernelPlan) -> int | None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ...codegen import builder as B
+from ...codegen.gpu.dependent_launch import launch_attributes, wait_for_kernels_in_front
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...compat import PrimFunc, T, Var, tir
 from ...device import DeviceModel
@@ -167,9 +168,11 @@ def cuda_attention_few(
             pointers,
             pointer_to(out, attention.out),
         )
+        wait_for_kernels_in_front(device)
         with B.when(None if is_positive(problems) else as_c_type(problems, "int64") > 0):
             B.evaluate(call)
-    return compute_func([*buffers, *numbers, out], body[0])
+    func = compute_func([*buffers, *numbers, out], body[0])
+    return func.with_attrs(launch_attributes(device, False))
 
 
 def _group(attention: Attention) -> int:

@@ -172,7 +172,9 @@ def _padding(plan: KernelPlan, stages: list[Stage]) -> Iterator[str]:
     if shared.dynamic and shared.static + shared.dynamic > OPT_IN_BYTES:
         if shared.dynamic + shared.padding < OPT_IN_BYTES:
             yield f"{shared.dynamic} + {shared.padding} B of dynamic shared memory are not asked for"
-    if not shared.padding or (plan.retention is not None and not plan.retention.buffers):
+    if not shared.padding or plan.ring is not None:  # the ring's buffer gets the padding when it is allocated
+        return
+    if plan.retention is not None and not plan.retention.buffers:
         return
     groups = [stage.layout.buffers for stage in stages]
     if plan.retention is not None:

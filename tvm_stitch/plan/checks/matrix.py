@@ -55,3 +55,30 @@ def _of_stage(plan: KernelPlan, stage: Stage) -> Iterator[str]:
     least = 4 * warps * 16 * len(u.factors) + 2 * (len(u.factors) * int(u.sums.columns) + 8)
     if buffer is None or buffer.elements * item_bytes(buffer.dtype) < least:
         yield f"factors and sums of {least} B are in {buffer or 'no buffer'}"
+    yield from _ring(plan, stage, least)
+
+
+def _ring(plan: KernelPlan, stage: Stage, factors: int) -> Iterator[str]:
+    """Check that the ring holds a stage's steps behind so many bytes of factors, and that no other stage uses it."""
+    u, ring = stage.row_mapping.matrix, plan.ring
+    assert u is not None
+    if ring is None:
+        if u.ring:
+            yield f"the plan has no ring for {u.ring} steps"
+        return
+    if ring.start < factors or ring.start % 16 or ring.dtype != u.dtype:
+        yield f"factors and sums of {factors} B of {u.dtype} are in front of {ring}"
+    if ring.start + ring.bytes > plan.shared.dynamic:
+        yield f"{ring} exceeds {plan.shared.dynamic} B of dynamic shared memory"
+    if not u.ring:
+        return
+    if u.ring < 2 or u.lane_bytes % 16 or u.packed.own_zero is not None:
+        yield f"a ring of {u.ring} steps, of lanes that take {u.lane_bytes} B of a row"
+    if (needed := u.ring * u.chunks * 2 * u.lane_bytes * stage.row_mapping.block) > ring.bytes:
+        yield f"{u.ring} steps of {needed} B are in {ring}"
+    kept = plan.retention is not None and stage in plan.retention.stages
+    if kept or stage.backwards or stage.spread or stage.slice.replicated or stage.tiles * stage.unroll > 1:
+        yield "tasks whose weights are copied ahead do not follow each other by the stride"
+    (others,) = [stages for stages in plan.phases if stage in stages]
+    if sum(other.row_mapping.matrix is not None for other in others) > 1:
+        yield "several products of a phase share a ring"

@@ -21,6 +21,7 @@ from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
 from ..rows.matrix import matrix_mapping
+from ..rows.weight_ring import with_weight_ring
 from ..rows.weights import weights_mapping
 from ..shared_memory import own_bytes, with_layout
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
@@ -70,7 +71,8 @@ def map_partition(parted: Partition, device: DeviceModel, barriers: bool = True)
     plan = with_workspace(plan)
     grid = plan.shared_grid
     words = _registers_of(device, grid.threads, grid.blocks_per_sm)
-    return with_layout(finalised(replace(plan, retention=retain(plan, words)), parted.preferred))
+    plan = with_weight_ring(replace(plan, retention=retain(plan, words)))
+    return with_layout(finalised(plan, parted.preferred))
 
 
 def _mapped(parted: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:

@@ -38,6 +38,8 @@ class MatrixUnits:
         per_scale: chunks whose sums are multiplied by a scale at once, or 0 without scales.
         factors_in_flight: the octets of factors that a thread loads before it stores the first one.
         ahead: the chunks of each warp that are fetched before the barrier that the stage is behind.
+        ring: the steps whose weights shared memory holds, on their way or arrived (``plan/rows/weight_ring``). Without
+            a ring (0) weights are loaded into registers.
     """
 
     mma_rows: ClassVar[int] = 16
@@ -57,6 +59,7 @@ class MatrixUnits:
     per_scale: int
     factors_in_flight: int = 1
     ahead: int = 0
+    ring: int = 0
 
     @property
     def columns(self) -> int:
@@ -134,6 +137,15 @@ class MatrixUnits:
         """Return the bytes of a block's shared memory."""
         return 4 * self.result_elements(warps) + 2 * self.factor_elements
 
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of weights that a lane multiplies in a step: those of two rows."""
+        return 2 * self.chunks * self.lane_bytes
+
+    def ring_bytes(self, threads: int) -> int:
+        """Return the bytes of shared memory of a block's ring."""
+        return self.ring * self.step_bytes * threads
+
     def position(self, column: int) -> int:
         """Return the position of a column in its lane's part of a chunk.
 
@@ -151,4 +163,5 @@ class MatrixUnits:
         return (
             f"matrix units, {kind}, {self.slices} warps a tile, {self.chunks} x {self.steps} chunks of "
             f"{self.chunk_columns} columns in {self.groups * self.parts} groups"
+            + (f", a ring of {self.ring} steps" if self.ring else "")
         )

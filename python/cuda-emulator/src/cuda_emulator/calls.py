@@ -23,7 +23,8 @@ ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
 _AXES = {"x": 0, "y": 1, "z": 2}
 _EXISTS, _THREADS, _WARP, _MULTIPROCESSORS = 0, 1, 2, 7  # DeviceAttrKind
 _COOPERATIVE = "tirx.use_cooperative_launch"
-_FLAGS = (_COOPERATIVE, "tirx.use_programtic_dependent_launch")  # launch parameters without a value
+_DEPENDENT = "tirx.use_programtic_dependent_launch"
+_FLAGS = (_COOPERATIVE, _DEPENDENT)  # launch parameters without a value
 _DYNAMIC_SHARED = ("tirx.use_dyn_shared_memory", "tir.use_dyn_shared_memory")
 
 
@@ -154,4 +155,4 @@ def _read_launch(name: str, params: Sequence[str], values: dict[str, int]) -> La
         else:
             raise NotImplementedError(f"{name}: launch parameter {param} is not known to the emulator")
     grid, block, cluster = (tuple(sizes[k]) for k in ("blockIdx", "threadIdx", "clusterCtaIdx"))
-    return Launch(name, grid, block, shared, cluster, _COOPERATIVE in params)  # type: ignore[arg-type]
+    return Launch(name, grid, block, shared, cluster, _COOPERATIVE in params, _DEPENDENT in params)  # type: ignore[arg-type]

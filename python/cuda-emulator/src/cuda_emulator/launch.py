@@ -23,7 +23,10 @@ _LARGE = 100_000_000
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: the kernel's name, (x, y, z) of grid, block and cluster, dynamic shared memory in bytes."""
+    """One launch: the kernel's name, (x, y, z) of grid, block and cluster, dynamic shared memory in bytes.
+
+    ``dependent``: it begins while the kernel in front ends (programmatic dependent launch).
+    """
 
     name: str
     grid: Extent
@@ -31,6 +34,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: Extent = (1, 1, 1)
     cooperative: bool = False
+    dependent: bool = False
 
 
 @dataclass
@@ -193,6 +197,7 @@ class KernelModule:
             | options.volatile_sync << 1
             | options.strict_shuffle << 2
             | options.poison << 3
+            | launch.dependent << 4
         )
         request = _Request(
             entry=ctypes.cast(getattr(self._library(opt_level), f"emu_entry_{launch.name}"), ctypes.c_void_p),
@@ -268,6 +273,7 @@ def run_kernel(
     inout: Sequence[int] = (),
     scratch: Sequence[int] = (),
     options: Options | None = None,
+    dependent: bool = False,
 ) -> EmulatedRun:
     """Run one kernel of a CUDA source.
 
@@ -276,6 +282,7 @@ def run_kernel(
         written: indices of output arrays. They hold nothing at the start, and one thread must write each element.
         inout: indices of arrays that are inputs and outputs. Rewriting their elements is not reported.
         scratch: indices of arrays that hold nothing at the start, and may be rewritten.
+        dependent: the launch begins while the kernel in front ends. A thread must wait before it accesses memory.
 
     Returns:
         The run. Its outputs are those of ``written``, then of ``inout``, in the given order.
@@ -294,7 +301,8 @@ def run_kernel(
         )
         buffers[i] = buffer
         arguments.append(ArrayArgument(buffer.address, value.nbytes, value.itemsize, output=i in written))
-    launch = Launch(kernel_name, extent(grid), extent(block), shared_bytes, extent(cluster), cooperative)
+    sizes = extent(grid), extent(block), shared_bytes, extent(cluster)
+    launch = Launch(kernel_name, *sizes, cooperative, dependent)
     finished, reports = module.launch(launch, arguments, options)
     run = EmulatedRun(launches=[launch], reports=reports)
     names = module.prepared.kernels[kernel_name]

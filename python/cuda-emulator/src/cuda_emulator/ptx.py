@@ -200,6 +200,8 @@ def _translate(statement: str) -> str:
         text,
     ):
         return f"emu_copy_async({operand(m[1])}, {operand(m[2])}, {m[3]}, {operand(m[4])})"
+    if text == "griddepcontrol.wait":
+        return "emu_wait_for_kernels_in_front()"
     if text == "cp.async.wait_all":
         return "emu_wait_for_copies()"
     if text == "cp.async.commit_group":

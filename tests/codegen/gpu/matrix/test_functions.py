@@ -10,10 +10,23 @@ from tests.plan.rows.packed import FORMS, product
 from tests.relax.few_rows import models
 
 
-def test_a_lane_loads_sixteen_bytes_and_pairs_of_scales() -> None:
-    source = cuda_source(product(FORMS["4 bits of 32"], 1, 64, 1024, 32, "bfloat16"))
-    body = source.split('extern "C" __global__')[-1]
-    assert len(re.findall(r"load_early<16>\(", body)) == len(re.findall(r"load_early<4>\(", body)) > 0
+def calls(name: str, group: int, dtype: str) -> tuple[int, int, int]:
+    """Return how often a product's kernel loads 16 bytes, copies 16 bytes, and loads 4 bytes."""
+    source = cuda_source(product(FORMS[name], 1, 64, 1024, group, dtype)).split('extern "C" __global__')[-1]
+    early, copied, pairs = (
+        len(re.findall(rf"{call}\(", source)) for call in ("load_early<16>", "copy_weights", "load_early<4>")
+    )
+    return early, copied, pairs
+
+
+def test_a_lane_copies_sixteen_bytes_and_loads_pairs_of_scales() -> None:
+    """Of two rows, which have one step. Scales are loaded for this step and for the next one."""
+    assert calls("4 bits of 32", 32, "bfloat16") == (0, 2, 4)
+
+
+def test_a_lane_without_a_ring_loads_sixteen_bytes() -> None:
+    early, copied, _ = calls("4 bits of 32 with zeros", 64, "float16")
+    assert early > 0 == copied
 
 
 def test_products_of_a_kernel_share_their_functions() -> None:

@@ -26,8 +26,9 @@ from ..stage import StageEmitter
 class FactorEmitter(StageEmitter):
     """Emits the factors of a stage whose sums matrix units take."""
 
-    def __init__(self, *arguments: Any):
+    def __init__(self, *arguments: Any, ring: Buffer | None = None):
         super().__init__(*arguments)
+        self.ring = ring  # a buffer with memory for the factors in front of the weights
         assert self.mapping.matrix is not None and self.stage.layout.matrix is not None
         self.units: MatrixUnits = self.mapping.matrix
         self.warps = self.mapping.block // WARP
@@ -38,7 +39,7 @@ class FactorEmitter(StageEmitter):
     def _hoist(self, once: Expr) -> None:
         super()._hoist(once)
         assert self.stage.layout.matrix is not None
-        self.held = B.dynamic(self.stage.layout.matrix)
+        self.held = B.dynamic(self.stage.layout.matrix) if self.ring is None else self.ring
         self._store_factors()
         B.block_barrier()
 

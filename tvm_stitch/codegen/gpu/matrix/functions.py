@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from ....compat import Expr, T
+from ....compat import Expr, T, tir
 from ....plan.rows.matrix_units import MatrixUnits
 
 _ELEMENT = {"float16": "half", "bfloat16": "__nv_bfloat16"}
@@ -48,6 +48,18 @@ def load_early(size: int, to: Expr, at: Expr) -> Expr:
 def fetch_line(at: Expr) -> Expr:
     """Return a call that fetches a line of memory into the second-level cache."""
     return T.cuda.func_call("tvm_stitch::fetch_line", at, source_code=_source())
+
+
+def copy_weights(to: Expr, at: Expr, size: Expr | int) -> Expr:
+    """Return a call that copies 16 bytes to shared memory in the background, or zeros if ``size`` is 0."""
+    return T.cuda.func_call(
+        "tvm_stitch::copy_weights", to, at, tir.Cast("int32", size), source_code=_source()
+    )
+
+
+def take_weights(to: Expr, at: Expr) -> Expr:
+    """Return a call that loads 16 bytes that the lane has copied to shared memory. TVM places no barriers for it."""
+    return T.cuda.func_call("tvm_stitch::take_weights", to, at, source_code=_source())
 
 
 def put_sum(sums: Expr, at: Expr, value: Expr) -> Expr:

@@ -141,6 +141,16 @@ __device__ __forceinline__ void load_early(void* to, const void* from) {
 }
 
 __device__ __forceinline__ void fetch_line(const void* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
+// Copy 16 bytes of weights to shared memory in the background. If `bytes` is 0, write zeros instead.
+__device__ __forceinline__ void copy_weights(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               : : "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void take_weights(void* to, const void* from) {
+  const uint4 found = *static_cast<const uint4*>(from);
+  unsigned* const words = static_cast<unsigned*>(to);
+  words[0] = found.x, words[1] = found.y, words[2] = found.z, words[3] = found.w;
+}
 __device__ __forceinline__ void put_sum(void* sums, int at, float value) { static_cast<float*>(sums)[at] = value; }
 __device__ __forceinline__ float get_sum(const void* sums, int at) { return static_cast<const float*>(sums)[at]; }
 }  // namespace tvm_stitch

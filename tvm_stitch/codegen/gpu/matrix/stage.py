@@ -16,10 +16,11 @@ from ....plan.rows.matrix_units import MatrixUnits
 from ... import builder as B
 from ..reduce import fold_partials
 from .functions import add_products, get_sum, put_sum
-from .weights import LaneRows, WeightEmitter
+from .ring import RingEmitter
+from .weights import LaneRows, Scales
 
 
-class MatrixStageEmitter(WeightEmitter):
+class MatrixStageEmitter(RingEmitter):
     """Emits a stage whose sums matrix units take."""
 
     def _pass(self, p: RowLoop) -> None:
@@ -48,27 +49,64 @@ class MatrixStageEmitter(WeightEmitter):
         totals = B.local([u.tiles * 4], "float32", "totals")
         for i in range(u.tiles * 4):
             B.store(totals, compat.float_const(0.0, "float32"), [B.i64(i)])
-        with B.loop("serial", u.steps, "step") as step:
-            chunk = B.cell(first_chunk + step * B.i64(u.chunks), "chunk")
-            self._step(rows, chunk, totals)
+        if u.ring:
+            self._multiply_ring(rows, first_chunk, totals)
+        else:
+            with B.loop("serial", u.steps, "step") as step:
+                chunk = B.cell(first_chunk + step * B.i64(u.chunks), "chunk")
+                self._multiply(rows, chunk, totals, *self._load_step(rows, chunk))
         return [B.fetch(totals, i) for i in range(u.tiles * 4)]
 
-    def _step(self, rows: list[LaneRows], chunk: Expr, totals: Buffer) -> None:
-        """Load the weights of some chunks, and multiply them."""
+    def _multiply_ring(self, rows: list[LaneRows], first_chunk: Expr, totals: Buffer) -> None:
+        """Multiply all steps, whose weights arrive in the ring. Scales are loaded one step ahead."""
         u = self.units
-        count = u.lane_bytes // 4
-        words = B.whole(B.local([u.chunks * 2 * count], "uint32", "words"))
-        spans = range(0, u.chunks, u.per_scale or u.chunks)
-        scales = [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in spans] if u.per_scale else []
-        zeros = [
-            [[self._own_zero(of, chunk + B.i64(c), part) for of in rows] for part in range(u.parts)]
-            for c in range(u.chunks)
-        ]
+        scales = self._load_scales(rows, first_chunk)
+        with B.loop("serial", u.steps, "step") as step:
+            following = tir.min(step + B.i64(1), B.i64(u.steps - 1))
+            later = self._load_scales(rows, first_chunk + following * B.i64(u.chunks))
+            self.copy_later(rows, first_chunk, step)
+            words = self._new_words()
+            self.take_step(step, words)
+            chunk = B.cell(first_chunk + step * B.i64(u.chunks), "chunk")
+            self._multiply(rows, chunk, totals, words, scales)
+            for held, new in zip(_buffers(scales), _buffers(later)):
+                for e in range(int(new.shape[0])):
+                    B.store(held, B.fetch(new, e), [B.i64(e)])
+        self.begin_next_task()
+
+    def _new_words(self) -> Buffer:
+        return B.whole(B.local([self.units.step_bytes // 4], "uint32", "words"))
+
+    def _load_scales(self, rows: list[LaneRows], chunk: Expr) -> list[list[Scales]]:
+        """Load the scales of some chunks, for each sum that is multiplied by one, of both rows."""
+        u = self.units
+        if not u.per_scale:
+            return []
+        return [[self._scales(of, chunk + B.i64(c)) for of in rows] for c in range(0, u.chunks, u.per_scale)]
+
+    def _load_step(self, rows: list[LaneRows], chunk: Expr) -> tuple[Buffer, list[list[Scales]]]:
+        """Load the weights of some chunks into registers, and their scales."""
+        u, count = self.units, self.units.lane_bytes // 4
+        words = self._new_words()
+        scales = self._load_scales(rows, chunk)
         for c in range(u.chunks):
             for half, of in enumerate(rows):
                 self._load_words(of, chunk + B.i64(c), words, (2 * c + half) * count)
         # Compilers move loads to their first use, which is that of a scale after the products: one latency more.
         B.evaluate(tir.call_extern("int32", "__syncwarp"))
+        return words, scales
+
+    def _multiply(
+        self, rows: list[LaneRows], chunk: Expr, totals: Buffer, words: Buffer, held: list[list[Scales]]
+    ) -> None:
+        """Multiply the weights of some chunks."""
+        u, count = self.units, self.units.lane_bytes // 4
+        scales = [[self._scale_values(of, each) for of, each in zip(rows, pair)] for pair in held]
+        spans = range(0, u.chunks, u.per_scale or u.chunks)
+        zeros = [
+            [[self._own_zero(of, chunk + B.i64(c), part) for of in rows] for part in range(u.parts)]
+            for c in range(u.chunks)
+        ]
         octets = u.lane_columns // MatrixUnits.octet
         base = B.cell(self.octet + chunk * B.i64(octets) * self.apart, "octets")
         at_once = {2: 1, 4: 1, 8: 2, 16: 4}[u.packed.bits]  # words
@@ -167,3 +205,7 @@ class MatrixStageEmitter(WeightEmitter):
         ops, threads = list(p.reduces), self.mapping.threads
         folded = fold_partials(ops, u.slices, threads, self.lane, part, self.stage.partials_in_order)
         self._set_results(ops, folded)
+
+
+def _buffers(scales: list[list[Scales]]) -> list[Buffer]:
+    return [buffer for pair in scales for each in pair for buffer in each.values()]

@@ -16,6 +16,9 @@ from ...evaluator import convert
 from .factors import FactorEmitter
 from .functions import fetch_line, load_early
 
+Scales = dict[object, Buffer]
+"""The registers that hold the loads of a scale's expression."""
+
 
 @dataclass(frozen=True)
 class LaneRows:
@@ -148,12 +151,12 @@ class WeightEmitter(FactorEmitter):
                 to = tir.address_of(B.fetch(words, start + v))
                 B.evaluate(load_early(vector, to, tir.address_of(B.fetch(memory, at + B.i64(v)))))
 
-    def _scales(self, of: LaneRows, chunk: Expr) -> list[Expr]:
+    def _scales(self, of: LaneRows, chunk: Expr) -> Scales:
         """Load a row's scales at a chunk: for each group that the lane has sums of, those of its parts."""
         weight = of.weights[0]
         assert weight.scale is not None
         lanes = self._lane_scales()
-        loaded: dict[object, Buffer] = {}
+        loaded: Scales = {}
         inside = self._inside(chunk)
         for load, place, first, all_places in zip(
             compat.loads_in(weight.scale), weight.places, of.scales, zip(*(w.places for w in of.weights))
@@ -171,7 +174,13 @@ class WeightEmitter(FactorEmitter):
                     to, source = tir.address_of(B.fetch(held, e)), tir.address_of(B.fetch(memory, at))
                     B.evaluate(load_early(size, to, source))
             loaded[compat.expression_key(load)] = held
-        return [self._scale(weight.scale, loaded, e) for e in range(lanes)]
+        return loaded
+
+    def _scale_values(self, of: LaneRows, loaded: Scales) -> list[Expr]:
+        """Return the scales that a row's sums are multiplied by, from their loads."""
+        scale = of.weights[0].scale
+        assert scale is not None
+        return [self._scale(scale, loaded, e) for e in range(self._lane_scales())]
 
     def _own_zero(self, of: LaneRows, chunk: Expr, part: int) -> Expr:
         """Return the zero point of a part of a lane's columns of a chunk, 0 if there is none but a constant."""
@@ -211,7 +220,7 @@ class WeightEmitter(FactorEmitter):
             return chunk * B.i64(per_chunk) + (inside if u.groups > 1 else B.i64(0))
         return chunk // B.i64(place.every // u.chunk_columns)
 
-    def _scale(self, scale: Expr, loaded: dict[object, Buffer], e: int) -> Expr:
+    def _scale(self, scale: Expr, loaded: Scales, e: int) -> Expr:
         def visit(value: Expr) -> Expr:
             if compat.is_load(value):
                 held = loaded[compat.expression_key(value)]

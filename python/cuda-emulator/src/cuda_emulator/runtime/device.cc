@@ -102,6 +102,7 @@ void emu_grid_barrier(int line) {
 
 void emu_cluster_arrive(int line, int release) { cluster_arrive(*g_thread, release, line); }
 void emu_cluster_wait(int line) { cluster_wait(*g_thread, line); }
+void emu_wait_for_kernels_in_front() { g_thread->waited = true; }
 void emu_fence() { cluster_fence(*g_thread); }
 
 unsigned emu_active_mask(int line) { return unsigned(wait_at_warp(kActiveMaskOp, line, 0, 0, 0, 0, 32)); }

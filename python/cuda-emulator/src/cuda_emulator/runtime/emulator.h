@@ -165,6 +165,7 @@ struct Thread {
   uint8_t lane = 0;
   State state = kNew;
   WarpOp op = kShuffleOp;
+  bool waited = false;  // for the kernels in front of a dependent launch
   Dim index{};
   // the operation it waits at
   int32_t line = 0;
@@ -216,6 +217,7 @@ struct Block {
 
 struct LaunchState {
   bool active = false, cooperative = false, aborted = false;
+  bool dependent = false;  // begins while the kernel in front ends
   Dim grid{}, block{}, cluster{};
   uint32_t cluster_size = 1, threads = 0;
   Stamp start = 0, grid_stamp = 0;

@@ -265,7 +265,7 @@ struct LaunchRequest {  // mirrored by launch.py
   uint64_t seed;
   int64_t budget;
   double seconds;
-  uint32_t flags;  // 1 strict_rewrite, 2 volatile accesses run in lock step, 4 strict_shuffle, 8 poison shared memory
+  uint32_t flags;  // 1 strict_rewrite, 2 volatile accesses run in lock step, 4 strict_shuffle, 8 poison shared memory, 16 dependent
   uint32_t n_arrays;
   const uint64_t* addresses;
   const uint64_t* sizes;
@@ -292,6 +292,7 @@ int emu_launch(const LaunchRequest* q) {
   l.volatile_sync = q->flags & 2;
   l.strict_shuffle = q->flags & 4;
   l.poison = q->flags & 8;
+  l.dependent = q->flags & 16;
   const uint64_t blocks = uint64_t(l.grid.x) * l.grid.y * l.grid.z;
   Thread nobody;
   const char* wrong = nullptr;

@@ -135,6 +135,11 @@ void join(Access& a, uint8_t& level, const Thread* t, Stamp floor) {
   if (address + margin < s->start || address + bytes > s->start + s->size + margin) abort_launch();
 }
 
+[[gnu::noinline]] void too_early_for_a_launch(const Slot& s, uint64_t address, bool write) {
+  add_report(kLaunch, g_thread, 0, &s, int64_t(address - s.lo), nullptr,
+             "%s before griddepcontrol.wait, in a launch that begins while the kernel in front ends", write ? "write" : "read");
+}
+
 bool in_ranges(const Slot& s, uint64_t address, unsigned bytes) {
   if (s.ranges.empty()) return true;
   for (const auto& r : s.ranges)
@@ -207,6 +212,7 @@ void check(Slot& s, uint64_t address, unsigned bytes, bool aligned) {
     return;
   }
   if (aligned && (address & (bytes - 1))) bad_alignment(&s, address, bytes, kWrite);
+  if (g_launch.dependent && !t->waited && !s.shared) too_early_for_a_launch(s, address, kWrite);
   if (s.shared && s.resident != int32_t(t->block->resident)) {
     Block& owner = *g_launch.residents[s.resident];
     if (owner.cluster != t->block->cluster) {

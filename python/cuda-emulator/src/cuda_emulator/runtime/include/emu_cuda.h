@@ -64,6 +64,7 @@ void emu_grid_barrier(int line);
 void emu_cluster_arrive(int line, int release);
 void emu_cluster_wait(int line);
 void emu_fence();
+void emu_wait_for_kernels_in_front();
 unsigned emu_active_mask(int line);
 void emu_sync_warp(int line, unsigned mask);
 uint64_t emu_shuffle(int line, unsigned mask, uint64_t bits, int mode, int arg, int width);
