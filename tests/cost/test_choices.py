@@ -29,7 +29,7 @@ _NO_CHOICE = {
         "_PIECES_OF_BANKS": "hardware",
     },
     "relax/rewriting/contents.py": {"MOST_REMEMBERED": "a bound of memory, which changes no result"},
-    "plan/iteration/index_length.py": {
+    "plan/iteration/bounds/index_length.py": {
         "_DIVISION_COPIES": "of TVM's lowering: how often it writes the operands"
     },
     "plan/gpu/uncoalesced.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
@@ -37,6 +37,11 @@ _NO_CHOICE = {
         "_OFFSET": "the float whose lowest bits hold an integer",
         "_OFFSET_BITS": "its bits",
         "_EXACT": "integers that a type holds",
+    },
+    "codegen/gpu/matrix/ring.py": {"COPY_WORDS": "of a copy by cp.async"},
+    "plan/rows/weight_ring.py": {
+        "COPY_BYTES": "of a copy by cp.async",
+        "ALIGNED_BYTES": "of TVM's buffers in shared memory",
     },
     "plan/rows/weights.py": {"VECTOR_BYTES": "of a vector load"},
     "plan/rows/factors.py": {"LARGEST": "of bfloat16: its mantissa"},

@@ -15,6 +15,7 @@ from tvm import relax
 
 from ..compute.templates import has_templates
 from ..repairs.imports.derived_inputs import DerivedInputs
+from ..repairs.imports.kept_bounds import KeptBounds
 from ..repairs.legalize.declared_bounds import DeclaredBounds
 from ..repairs.legalize.empty import SkipEmpty
 from ..repairs.legalize.fuse_rest import FuseRest
@@ -43,6 +44,7 @@ from .constants.weights import ConstantWeights
 from .few_rows.chosen_products import ChosenProducts
 from .few_rows.product_columns import ProductColumns
 from .few_rows.product_sums import ProductSums
+from .few_rows.short_products import ShortProducts
 from .few_rows.weights import dense_rows
 from .few_rows.whole_products import WholeProducts
 from .fourier.kernels import FourierTransforms
@@ -123,7 +125,8 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
     Row("FourierTransforms", lambda c: FourierTransforms(c.target, c.config),
         "Compute Fourier transforms by one kernel on CPUs, and by matmuls elsewhere."),
     Row("ShortScans", lambda c: ShortScans(c.device), "Write running sums and products of short rows as reductions."),
-    Row("FewLargest", lambda c: FewLargest(c.device), "Take a few of the largest elements of rows by reductions.",
+    Row("FewLargest", lambda c: FewLargest(c.device, c.kind == "cuda"),
+        "Take a few of the largest elements of rows by reductions.",
         after={"MendImports": "it writes one element of a row as a maximum"}),
     Row("Selections", lambda c: Selections(c.target, c.config), "Take up to 64 of the largest elements by one kernel.",
         after={"FewLargest": "a reduction can be stitched"}),
@@ -236,9 +239,13 @@ LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libr
         "Store constant weights of half types with the reduction dimension innermost.", CUDA),
     Row("ChosenProducts", lambda c: ChosenProducts(),
         "Write products of one row by chosen matrices, such as those of experts, as sums.", GPUS & MATMULS),
+    Row("ShortProducts", lambda c: ShortProducts(c.device.choices, c.device.is_gpu),
+        "Write products of many vectors by a small matrix as element-wise operators.", (GPUS | LLVM) & MATMULS,
+        after={"attention": "attention is recognised by its matmuls"}),
     Row("LibraryMatmuls", lambda c: LibraryMatmuls(c.target, c.config), "Let cuBLASLt compute matmuls.",
         CUDA,
         after={"attention": "attention is recognised by its matmuls",
+               "ShortProducts": "an element-wise operator is stitched",
                "ChosenProducts": "a library reads a copy of the chosen matrices",
                "ReductionInnermost": "the library reads a weight through the transposition that is put there",
                "SinkReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
@@ -355,6 +362,7 @@ SCHEDULES = Phase("schedules", "the functions that are neither stitched nor temp
 ))
 
 LOWERING = Phase("lowering", "TVM's own lowering of Relax", (
+    Row("KeptBounds", lambda c: KeptBounds(), "Check that sizes are not above those that a function declares."),
     Row("LowerDataflow",
         lambda c: tvm.transform.Sequential(backend_of(c.target).dataflow_lower_passes(c.target), name="LowerDataflow"),
         "Make views of reshapes, and calls with outputs as arguments.",

@@ -144,3 +144,22 @@ def test_tvm_still_gives_other_numbers(name: str) -> None:
     found = run(lambda x: function(x)[:2], x)
     wanted = [each.numpy() for each in function(x)[:2]]
     assert not all(np.allclose(got, want) for got, want in zip(found, wanted)), "no converter is needed"
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "options"),
+    [
+        ((2, 6 * 9, 49), (14, 14), {"kernel_size": 3, "padding": 1, "stride": 2}),
+        ((1, 3 * 4, 12), (6, 8), {"kernel_size": 2, "stride": 2}),
+        (
+            (5 * 6, 35),
+            (9, 10),
+            {"kernel_size": (2, 3), "dilation": (2, 1), "padding": (0, 1), "stride": (1, 2)},
+        ),
+        ((2, 2 * 25, 36), (10, 10), {"kernel_size": 5}),
+    ],
+    ids=["overlap", "apart", "no batch", "large windows"],
+)
+def test_folds(shape: tuple[int, ...], image: tuple[int, int], options: dict[str, Any]) -> None:
+    """Each element of the image is a sum of elements of windows. Sums of small windows are part of other kernels."""
+    check(lambda x: [F.fold(x * 2, image, **options).relu()], numbers(*shape))

@@ -18,11 +18,11 @@ from tvm_stitch.plan.gpu.phases.partition import Partition, _Partitioner
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}
 
 
-def block(hidden: int, inner: int, dtype: str) -> tvm.IRModule:
+def block(hidden: int, inner: int, dtype: str, rows: int = 1) -> tvm.IRModule:
     """Return what lies between two attentions of a decoder: four products, two norms, a gate and two residuals."""
     builder = relax.BlockBuilder()
     shapes = {
-        "x": (1, 1, hidden),
+        "x": (1, rows, hidden),
         "out": (hidden, hidden),
         "gain": (hidden,),
         "gate_up": (2 * inner, hidden),

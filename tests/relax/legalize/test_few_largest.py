@@ -14,6 +14,7 @@ from tvm.relax import op as R
 from stitch_testing.random.graphs import emulated_target
 from tests.choices import CHOICES
 from tests.graph.helpers import H200, LLVM, build, emulated, on_llvm, symbol
+from tvm_stitch import explain
 from tvm_stitch.device import device_model
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
@@ -84,6 +85,16 @@ def test_rows_of_symbolic_length_on_a_gpu() -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_long_rows_are_one_kernel_that_selects(dtype: str) -> None:
+    mod = build(lambda emit, v: R.topk(v, 8, -1, "both", True, "int64"), ((2, 5000), dtype))
+    report = explain(mod, emulated_target())
+    assert "our kernel: 8 of 5000 elements" in str(report.computed)
+    x = drawn((2, 5000), dtype)
+    for got, wanted in zip(emulated(mod, x), first(x, 8, -1, True)):
+        np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("target", [LLVM, emulated_target()], ids=["llvm", "cuda"])
 def test_a_router_is_one_kernel(target: tvm.target.Target) -> None:
     """The shares of the experts that a mixture of experts chooses, as its layers compute them."""
@@ -98,20 +109,24 @@ def test_a_router_is_one_kernel(target: tvm.target.Target) -> None:
 
 
 def test_other_sorts_are_left_alone() -> None:
-    most, longest = CHOICES.most_picks, CHOICES.cpu_picked_row
-    for on_device, length, count, dtype, taken in (
-        (False, longest, most, "float32", True),
-        (False, longest, most + 1, "float32", False),
-        (False, longest + 1, 2, "float32", False),
-        (False, symbol(), 2, "float32", False),
-        (True, longest + 1, most, "float32", True),
-        (True, longest, most + 1, "float32", False),
-        (True, symbol(), most, "float32", True),
-        (True, 64, 2, "float64", False),
-        (True, 64, 2, "int64", False),
+    most, longest, on_gpu = CHOICES.most_picks, CHOICES.cpu_picked_row, CHOICES.gpu_picked_row
+    for kind, length, count, dtype, taken in (
+        ("llvm", longest, most, "float32", True),
+        ("llvm", longest, most + 1, "float32", False),
+        ("llvm", longest + 1, 2, "float32", False),
+        ("llvm", symbol(), 2, "float32", False),
+        ("cuda", on_gpu, most, "float32", True),
+        ("cuda", on_gpu + 1, 2, "float32", False),
+        ("cuda", on_gpu, most + 1, "float32", False),
+        ("cuda", symbol(), most, "float32", False),
+        ("cuda", 64, 2, "float64", False),
+        ("cuda", 64, 2, "int64", False),
+        ("vulkan", on_gpu + 1, most, "float32", True),
+        ("vulkan", symbol(), most, "float32", True),
     ):
         mod = build(
             lambda emit, v, count=count: R.topk(v, count, -1, "both", True, "int64"), ((3, length), dtype)
         )
-        device = H200 if on_device else device_model(LLVM)
-        assert has_operators(FewLargest(device)(mod), {TOP_K}) != taken, (on_device, length, count, dtype)
+        device = device_model(LLVM) if kind == "llvm" else H200
+        rewritten = FewLargest(device, kind == "cuda")(mod)
+        assert has_operators(rewritten, {TOP_K}) != taken, (kind, length, count, dtype)

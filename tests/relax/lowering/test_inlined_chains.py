@@ -14,6 +14,7 @@ from tvm.relax import op as R
 
 from tests.choices import CHOICES
 from tests.graph.helpers import build, legalize
+from tvm_stitch.relax.legalize.short_reductions import ShortReductions
 from tvm_stitch.relax.lowering.inlined_chains import InlinedChains
 from tvm_stitch.repairs.legalize.fuse_rest import FuseRest
 
@@ -57,3 +58,18 @@ def test_a_reduction_ends_a_chain() -> None:
 def test_short_chains_leave_a_module_alone() -> None:
     mod = relax.transform.AnnotateTIROpPattern()(legalize(build(doubling(3), ((8, 8), "float32"))))
     assert InlinedChains(CHOICES)(mod).same_as(mod)
+
+
+@pytest.mark.parametrize(("sides", "wanted"), [((3, 2), 2), ((2, 2), 1), ((3, 1, 3), 2)])
+def test_windows_of_windows_end(sides: tuple[int, ...], wanted: int) -> None:
+    """A relu is behind each pool. 36 elements for a result are too many, and 16 are not."""
+
+    def body(emit: Any, x: Any) -> Any:
+        for side in sides:
+            x = emit(R.nn.relu(emit(R.nn.max_pool2d(x, (side, side), (1, 1), layout="NHWC"))))
+        return x
+
+    mod = ShortReductions(CHOICES)(build(body, ((1, 12, 12, 16), "float32")))
+    passes = [relax.transform.AnnotateTIROpPattern(), InlinedChains(CHOICES), FuseRest()]
+    fused = tvm.transform.Sequential([*passes, relax.transform.FuseTIR()])(legalize(mod))
+    assert sum(len(block.bindings) for block in fused["main"].body.blocks) == wanted

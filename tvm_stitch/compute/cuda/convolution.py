@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen import builder as B
-from ...codegen.gpu.kernel import COOPERATIVE
+from ...codegen.gpu.dependent_launch import COOPERATIVE
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...codegen.gpu.launch_check import check_multiprocessors
 from ...compat import Buffer, Expr, PrimFunc, T, tir

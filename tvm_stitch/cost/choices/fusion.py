@@ -30,16 +30,27 @@ class FusionChoices:
     """Most elements of a sum, and of a pool's window, that are added as an element-wise operator does."""
     neighbours: int = 8
     """Neighbouring results that must read neighbouring elements then: those of a vector of a half type."""
+    gpu_short_product: int = 8
+    cpu_short_product: int = 6
+    """Most rows and columns of a matrix by which vectors are multiplied by an element-wise operator. On an H200 CaiT in
+    float16 for 32 images took 13.1 ms in the place of 42.4. The other figures are those of one core of an AMD EPYC.
+    Mixing 6 heads of 577 x 577 scores around a softmax took 26.6 ms in the place of 42.1. A colour transform of 1,024 x
+    1,024 pixels took 1.0 ms in the place of 2.8. With 8 heads of 256 x 256 scores it took 5.8 ms in the place of 5.5.
+    CPUs do so only if the matrix is the right operand: 3 x 3 on the left took 155 us in the place of 89."""
+    short_product_vectors: int = 4096
+    """Fewest such vectors. Products of fewer rows have kernels of their own."""
     cpu_scan_as_sums: int = 128
     gpu_scan_as_sums: int = 512
     """The longest rows whose running sums are added up anew for each element. On a CPU adding 128 elements to each of
     128 takes about as long as 128 additions that wait for each other. On a GPU a scan takes several launches."""
     most_picks: int = 8
     cpu_picked_row: int = 1024
-    """The most elements that are taken of a row by a reduction each, and the longest such row on a CPU. One core
-    took 65 us for 8 of each of 512 rows of 128, and TVM's sort 611. It took 22 us for 5 of each of 16 rows of 1,000
-    (TVM 26). It took 35 us for 8 of each of 4 rows of 4,096 (TVM 21). On a GPU, where TVM sorts in several kernels,
-    rows may have any length. Nothing was measured there."""
+    gpu_picked_row: int = 2048
+    """The most elements that are taken of a row by a reduction each, and the longest such row on a CPU and by CUDA. One
+    core took 65 us for 8 of each of 512 rows of 128, and TVM's sort 611. It took 22 us for 5 of each of 16 rows of
+    1,000 (TVM 26). It took 35 us for 8 of each of 4 rows of 4,096 (TVM 21). On an H200 5 of each of 4,096
+    rows of 1,000 took 31 us by reductions. A kernel that selects took 57 us. For 8 of each of 64 rows of 32,000 it
+    took 8.8 us, and reductions took 51.8."""
     largest_filled_weight: int = 1 << 29
     """Bytes of the largest weight of one value that becomes a constant: VGG's largest is 411 MB."""
     largest_table: int = 1 << 22

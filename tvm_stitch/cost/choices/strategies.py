@@ -176,6 +176,13 @@ class StrategyChoices:
     """Share of the second-level cache that weights may take before the barrier that their product is behind. It waits
     for them: with 0.4 a layer took 56.4 us in the place of 54.6. Fetching later weights before each load gained
     nothing."""
+    ring_bits: int = 8
+    """Most bits of the weights that get a ring. With 16 bits a ring gained nothing on an H200. Four tokens took 425
+    to 429 us in the place of 426, and eight took 458 to 464 us in the place of 458."""
+    ring_steps: int = 2
+    """Steps of weights in the ring of matrix units. One is multiplied while the others are on their way. On an H200 a
+    step of 8 layers with weights of 4 bits took 467 us. With three steps in the ring it took 481 us, and with four 486
+    us. Copies in flight delay the loads that blocks wait for. Loads into registers one step ahead took 488 us."""
     matrix_dense_rows: int = 3
     """Fewest rows that matrix units multiply by weights that are not packed. For two tokens the step took 882 us, and
     861 us in lanes."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of symbolic extents that all importers compute in the same way."""
+"""Tensors that all importers compute in the same way, most of them of symbolic extents."""

@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...compat import int_value
+from ..symbolic.folded_windows import folded_windows
 from .core import Converter, argument, results_read
 from .importing.unsupported import Unsupported
 from .operators.values import array, full, is_integer, type_name
@@ -36,7 +37,23 @@ def pooling_converters() -> dict[str, Converter]:
         **{f"max_pool{axes}d_with_indices.default": partial(_maximum, axes, True) for axes in (2, 3)},
         **{f"adaptive_max_pool{axes}d.default": partial(_adaptive_maximum, axes) for axes in (2, 3)},
         **{f"_adaptive_avg_pool{axes}d.default": partial(_adaptive_average, axes) for axes in (2, 3)},
+        "col2im.default": _fold,
     }
+
+
+def _fold(node: Any, importer: Any) -> relax.Expr:
+    """Convert ``col2im(x, image, kernel, dilation, padding, stride)``."""
+    x = importer.env[node.args[0]]
+    image, kernel, dilations, padding, strides = ([int(n) for n in each] for each in node.args[1:6])
+    emit, has_batch = importer.block_builder.emit, len(x.ty.shape) == 3
+    x = x if has_batch else emit(R.expand_dims(x, 0))
+    folded = emit(
+        importer.block_builder.call_te(
+            folded_windows, x, image, kernel, strides, dilations, [*padding, *padding],
+            primfunc_name_hint="fold",
+        )
+    )  # fmt: skip
+    return folded if has_batch else emit(R.squeeze(folded, [0]))
 
 
 class _Windows:

@@ -14,15 +14,15 @@ from itertools import islice
 from ... import compat
 from ...compat import Buffer, has_load
 from ...cost.choices import Choices
-from ...graph.classify import is_heavy
 from ...graph.extent import Extent, is_number, product, quotient, same, text_of, unflatten
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
 from .. import dominants
+from .bounds.index_length import too_long
+from .bounds.inlined import InlinedSizes
+from .bounds.recomputed import Recomputed
 from .domain import At, Domain, Point
 from .gather import GatherPoints, Misaligned
-from .index_length import too_long
 from .index_space import IndexSpaces
-from .inlined import InlinedSizes
 from .result_rows import along_results
 
 Key = tuple[Operator, Point]
@@ -133,7 +133,7 @@ class _Aligner:
         symbolic = any(not isinstance(e, int) for t in graph.touched() for e in t.shape)
         self.has_symbols = symbolic or bool(graph.symbols)  # which an index may be divided by
         self.budget = 6 * len(graph.operators) + 64
-        self.recomputed: set[Key] = set()
+        self.recomputed = Recomputed(domain, list(graph.touched()), choices)
         self.inlined = InlinedSizes(choices.inlined_operators)
         self.placed: dict[Operator, Point] = {}
         self.gathered = GatherPoints(domain)
@@ -158,7 +158,8 @@ class _Aligner:
 
     def place(self, root: Operator, operators: Collection[Operator]) -> None:
         """Place an output of a graph of other operators, with the limits of that graph."""
-        self.own, self.budget, self.recomputed = set(operators), 6 * len(operators) + 64, set()
+        self.own, self.budget = set(operators), 6 * len(operators) + 64
+        self.recomputed.clear()
         self._output(root)
 
     def add_reduction(self, root: Operator, operators: Collection[Operator]) -> dict[Key, list[Point | None]]:
@@ -307,7 +308,7 @@ class _Aligner:
         self.budget -= 1
         if self.budget < 0:
             raise Misaligned("operators are read at too many different points")
-        self._check_recompute(op, point)
+        self.recomputed.add(op, point, root)
         level = 0
         reads: list[Point | None] = []
         for a in op.accesses:
@@ -330,25 +331,6 @@ class _Aligner:
         if not root:
             self.level[key] = level
         return level
-
-    def _check_recompute(self, op: Operator, point: Point) -> None:
-        """Bound the heavy values that every row computes anew: only a grid-wide scheme would share them."""
-        if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
-            return
-        if point.at is At.INDEX and self._covers(op, product([self.domain.rows, point.columns])):
-            return
-        if is_number(point.columns, 0) and self._covers(op, self.domain.rows):
-            return  # Once a row is no more often than once an element.
-        self.recomputed.add((op, point))
-        if len(self.recomputed) > self.choices.recomputed_operators:
-            raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
-
-    def _covers(self, op: Operator, size: Extent) -> bool:
-        """Return whether an operator has at least as many elements."""
-        own = op.output.size
-        if isinstance(own, int) and isinstance(size, int):
-            return own >= size
-        return same(own, size, self.domain.analyzer)
 
 
 class OneByOne:

@@ -5,7 +5,7 @@ A router of a mixture of experts takes two to eight of its scores, and a sampler
 one maximum of the elements after the pick before. TVM sorts rows, by a call on a CPU and by several kernels on a GPU.
 
 An element and its index are one integer of 64 bits (``compute/selection/ordered.py``). So one reduction finds both.
-``selections.py`` takes more elements of a row, and long rows on a CPU.
+``selections.py`` takes more elements of a row, and those of long rows on CPUs and by CUDA.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ class FewLargest:
     """Rewrite ``topk`` of few elements as reductions. Runs before TVM chooses kernels for sorting.
 
     Args:
-        device: its choices limit the number of elements that are taken of a row, and the length of a row on a CPU.
+        device: its choices limit the number of elements that are taken of a row, and the length of a row.
+        cuda: whether the device runs CUDA. Other GPUs have no kernel that selects, so their rows have any length.
     """
 
-    def __init__(self, device: DeviceModel):
-        self.most = device.choices.most_picks
-        self.longest = None if device.is_gpu else device.choices.cpu_picked_row
+    def __init__(self, device: DeviceModel, cuda: bool):
+        choices = device.choices
+        self.most, self.longest = choices.most_picks, choices.cpu_picked_row
+        if device.is_gpu:
+            self.longest = choices.gpu_picked_row if cuda else ordered.LAST_INDEX
+        self.symbolic = device.is_gpu and not cuda
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         return with_calls(mod, {TOP_K}, self._as_reductions, why="a reduction can be stitched, a sort cannot")
@@ -48,9 +52,9 @@ class FewLargest:
         axis = int(attrs.axis) % len(shape)
         length = shape[axis]
         if isinstance(length, int):
-            if not count <= length <= (self.longest or ordered.LAST_INDEX):
+            if not count <= length <= self.longest:
                 return call
-        elif self.longest is not None:
+        elif not self.symbolic:
             return call
         largest, dtype = bool(attrs.largest), str(x.ty.dtype)
         x, restored = with_last_axis(builder, x, axis, len(shape))

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
+from ....graph.extent import as_expr
 from ....relax.rewriting.extents import require_extent
+from ...symbolic.folded_windows import folded_windows, window_counts
 from .matrix.convolution import Window, padded, window_of
 from .node import ANY, Conversion, Node, Unsupported, scalar, shape_of
 
@@ -29,9 +32,8 @@ def _lowest(dtype: str) -> Any:
 def _is_symbolic(node: Node) -> bool:
     """Return whether a size is symbolic, and the operator of Relax computes the sizes of the output."""
     dims = node.shape(0)[2:]
-    whole = not node.attributes.get("ceil_mode", 0)
-    whole = whole and node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-    return whole and len(dims) < 4 and not all(isinstance(d, int) for d in dims)
+    given = node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return given and len(dims) < 4 and not all(isinstance(d, int) for d in dims)
 
 
 def _sized(node: Node) -> tuple[Window, list[int], list[int]]:
@@ -95,12 +97,36 @@ def _checked_window(node: Node) -> Window:
     return window
 
 
+def _whole(node: Node, window: Window) -> tuple[Window, dict[int, Any]]:
+    """Return the window with room at the end for the last one of ``ceil_mode``, and the most windows by axis.
+
+    A window that starts behind the input and its first pads does not count. There is none if the window is at least as
+    long as its last pads and its stride.
+    """
+    if not node.attributes.get("ceil_mode", 0):
+        return window, {}
+    dims, rank = node.shape(0)[2:], window.rank
+    pads, most = list(window.pads), {}
+    for axis, stride in enumerate(window.strides):
+        if pads[rank + axis] + stride > window.extent(axis):
+            most[axis + 2] = (dims[axis] + pads[axis] + stride - 1) // stride
+        pads[rank + axis] += stride - 1
+    return replace(window, pads=tuple(pads)), most
+
+
+def _at_most(node: Node, y: relax.Expr, most: dict[int, Any]) -> relax.Expr:
+    """Return the first elements along axes of symbolic sizes, at most these."""
+    ends = {axis: tirx.min(as_expr(shape_of(y)[axis]), as_expr(end)) for axis, end in most.items()}
+    axes = list(ends)
+    return node.emit(relax.op.strided_slice(y, axes, [0] * len(axes), list(ends.values()))) if axes else y
+
+
 def _symbolic_max_pool(node: Node) -> relax.Expr:
     """Return maxima of windows over symbolic sizes."""
     if len(node.outputs) > 1 and node.outputs[1]:
         raise Unsupported("positions of maxima need fixed dimensions (shape_dict, or --shape)")
-    window = _checked_window(node)
-    return _maxima(node, window, list(window.pads))
+    window, most = _whole(node, _checked_window(node))
+    return _at_most(node, _maxima(node, window, list(window.pads)), most)
 
 
 def _maxima(node: Node, window: Window, pads: list[int]) -> relax.Expr:
@@ -209,13 +235,15 @@ def _means(node: Node, x: relax.Expr, window: Window) -> relax.Expr:
 
 def _symbolic_average_pool(node: Node) -> relax.Expr:
     """Return means of windows over symbolic sizes."""
-    window = _checked_window(node)
+    if node.attributes.get("ceil_mode", 0) and node.attributes.get("count_include_pad", 0):
+        raise Unsupported("ceil_mode with count_include_pad needs fixed dimensions (shape_dict, or --shape)")
+    window, most = _whole(node, _checked_window(node))
     dtype = node.dtype(0)
     if any(d != 1 for d in window.dilations) or not dtype.startswith(("float", "bfloat")):
         raise Unsupported("dilations, or integers, need fixed dimensions (shape_dict, or --shape)")
     x, wide = node.tensor(0), "float32" if dtype in ("float16", "bfloat16") else dtype
     x = x if wide == dtype else node.emit(relax.op.astype(x, wide))
-    y = _means(node, x, window)
+    y = _at_most(node, _means(node, x, window), most)
     return y if wide == dtype else node.emit(relax.op.astype(y, dtype))
 
 
@@ -304,31 +332,13 @@ def _columns_to_image(node: Node) -> relax.Expr:
         tuple(given.get("dilations") or [1] * rank),
         tuple(given.get("pads") or [0] * (2 * rank)),
     )
-    windows = [
-        (image[a] + window.pads[a] + window.pads[rank + a] - window.extent(a)) // window.strides[a] + 1
-        for a in range(rank)
-    ]
+    sizes = image, kernel, window.strides, window.dilations, window.pads
+    windows = window_counts(*sizes)
     if rows % taps or count != math.prod(windows):
         raise Unsupported(
             f"{rows} rows and {count} windows do not fit {kernel} elements and {windows} windows"
         )
-
-    def added(t: te.Tensor) -> te.Tensor:
-        over = [te.reduce_axis((0, extent), f"tap{a}") for a, extent in enumerate(kernel)]
-
-        def element(n: Any, c: Any, *at: Any) -> Any:
-            row, column, inside = c, 0, []
-            for a in range(rank):
-                place = at[a] + window.pads[a] - over[a] * window.dilations[a]
-                number = tirx.floordiv(place, window.strides[a])
-                inside += [tirx.floormod(place, window.strides[a]) == 0, number >= 0, number < windows[a]]
-                row, column = row * kernel[a] + over[a], column * windows[a] + number
-            zero = tirx.const(0, t.dtype)
-            return te.sum(tirx.if_then_else(tirx.all(*inside), t(n, row, column), zero), axis=over)
-
-        return te.compute((batch, rows // taps, *image), element, name="col2im")
-
-    return node.bb.call_te(added, x)
+    return node.bb.call_te(lambda t: folded_windows(t, *sizes), x)
 
 
 CONVERSIONS = {

@@ -22,7 +22,7 @@ from ..complexes.table import complex_operators, with_complex
 from ..core import Converter, dtype_name
 from .results import checked
 from .state import View
-from .unsupported import Unsupported, path_of
+from .unsupported import OutOfRange, Unsupported, path_of
 
 __all__ = ["Importer"]
 
@@ -33,10 +33,12 @@ def _result(node: Any, convert: Callable[[Any], Any]) -> Any:
     """Return a converter's result for a node.
 
     Raises:
-        Unsupported: if TVM fails, in a converter or at a call that one emits.
+        Unsupported: if TVM fails, in a converter or at a call that one emits, or a constant index is out of range.
     """
     try:
         return convert(node)
+    except OutOfRange as error:
+        raise Unsupported.at(node, str(error)) from error
     except Exception as error:  # of many kinds
         reraise_fatal(error)
         if not _raised_by_tvm(error):
@@ -57,13 +59,18 @@ def _raised_by_tvm(error: BaseException) -> bool:
 class Importer(ExportedProgramImporter):
     """TVM's importer that converts each node by ``converters``, or by its own converter if there is none."""
 
-    def __init__(self, converters: Mapping[str, Converter]):
+    def __init__(self, converters: Mapping[str, Converter], multiples: Mapping[str, int] | None = None):
         """Create an importer of one program.
 
         Args:
             converters: converters by the overload's name, each a function of the node and the importer.
+            multiples: the divisors of symbolic extents, by the names of the symbols. A symbol ``h`` with the divisor 2
+                becomes ``2*_h``.
         """
         self.converters = dict(converters)
+        self.constants: dict[relax.Var, torch.Tensor] = {}
+        """Values of the constants and buffers that become constants of the module, by their variables."""
+        self._multiples = dict(multiples or {})
         self.names: dict[str, str] = {}
         """Names of the user's modules and nodes, by the Relax variables that hold their results."""
         super().__init__()
@@ -78,12 +85,29 @@ class Importer(ExportedProgramImporter):
             unbound: whether the tuple of results is returned without a variable.
         """
         self._main, self._order = view.graph_module, view.order
+        self._kept_as_inputs = keep_params_as_input
         return self.from_exported_program(view, keep_params_as_input, unwrap, unbound, None)
+
+    def create_input_vars(self, exported_program: Any) -> Any:
+        """Return TVM's variables of parameters and inputs, and note which ones are bound to constants."""
+        made = super().create_input_vars(exported_program)
+        values = {**dict(exported_program.named_buffers()), **exported_program.constants}
+        if not self._kept_as_inputs:
+            named = {spec.arg.name: spec.target for spec in exported_program.graph_signature.input_specs}
+            self.constants = {
+                var: values[named[name]] for name, var in made[0].items() if named[name] in values
+            }
+        return made
 
     def _process_derived_symbol(self, symbol: Any, known: Any) -> tuple[str, Any]:
         """Return the name and the expression of an extent. TVM takes a fixed one for another symbol."""
         if getattr(symbol, "is_Integer", False):
             return str(symbol), compat.const(int(symbol), "int64")
+        divisor = self._multiples.get(str(symbol))
+        if divisor is not None:
+            name = f"_{symbol}"
+            var = known.setdefault(name, tvm.tirx.Var(name, "int64"))
+            return str(symbol), compat.const(divisor, "int64") * var
         return super()._process_derived_symbol(symbol, known)
 
     def _prim_value_to_scalar_tensor(self, value: Any, dtype: str) -> Any:
@@ -103,7 +127,13 @@ class Importer(ExportedProgramImporter):
         results = super()._translate_fx_graph(graph_module, nodes, inputs_vars, custom_ops)
         if graph_module is not self._main or len(results) < len(self._order):
             return results
-        return tuple(results[at] for at in self._order)
+        return tuple(self._returned(results[at]) for at in self._order)
+
+    def _returned(self, value: Any) -> Any:
+        """Return a result of the program. Integers become tensors of no axis."""
+        if compat.is_expr(value) and str(value.ty).startswith("int"):
+            return self._prim_value_to_scalar_tensor(value, "int64")
+        return value
 
     def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
         """Return a function of a node for each overload. Branches of ``torch.cond`` use the same ones."""

@@ -8,9 +8,9 @@ factor at each level. Five of them take LLVM minutes.
 
 from __future__ import annotations
 
-from ... import compat
-from ...compat import Expr
-from ...cost.choices import Choices
+from .... import compat
+from ....compat import Expr
+from ....cost.choices import Choices
 
 _DIVISION_COPIES = 4
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graph.ir import OpClass, Operator
-from .domain import At, Point
-from .gather import Misaligned
+from ....graph.ir import OpClass, Operator
+from ..domain import At, Point
+from ..gather import Misaligned
 
 
 class InlinedSizes:

@@ -9,9 +9,9 @@ from tests.choices import CHOICES
 from tests.graph.helpers import running_maximum
 from tests.plan.iteration.test_alignment import composed
 from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.plan.iteration.bounds.inlined import InlinedSizes
 from tvm_stitch.plan.iteration.domain import At, Point
 from tvm_stitch.plan.iteration.gather import Misaligned
-from tvm_stitch.plan.iteration.inlined import InlinedSizes
 
 F32 = "float32"
 POINT = Point(At.INDEX, 64, ())

@@ -11,7 +11,7 @@ from tvm.relax import op as R
 from tests.choices import CHOICES
 from tests.graph.helpers import build, symbol
 from tvm_stitch.compat import Expr, tir
-from tvm_stitch.plan.iteration.index_length import too_long
+from tvm_stitch.plan.iteration.bounds.index_length import too_long
 from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 
