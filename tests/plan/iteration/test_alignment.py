@@ -14,8 +14,8 @@ from tests.choices import CHOICES
 from tests.graph.helpers import build, check_emulated, draw, graph, graphs, legalize, operator, symbol
 from tvm_stitch.graph.extent import same
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.iteration.alignment import Misaligned, align
-from tvm_stitch.plan.iteration.domain import ONE, ROW, At
+from tvm_stitch.plan.iteration.alignment import Misaligned, OneByOne, align
+from tvm_stitch.plan.iteration.domain import ONE, ROW, At, Domain
 from tvm_stitch.relax.stitch.dataflow import GraphReader, view_block
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.testing.workloads.cases import cases
@@ -134,6 +134,13 @@ def test_heavy_values_are_not_computed_for_every_row_without_end() -> None:
     align(composed(body(CHOICES.recomputed_operators), X, ((20,), F32)), CHOICES)
     with pytest.raises(Misaligned, match="computed again for every row"):
         align(composed(body(CHOICES.recomputed_operators + 1), X, ((20,), F32)), CHOICES)
+
+
+def test_heavy_values_of_few_elements_are_placed_one_by_one_too() -> None:
+    """A bias that costs an exponential each, in a stage of a grid-wide kernel: it is read once for each element."""
+    op_graph = composed(lambda emit, x, b: R.add(x, emit(R.exp(b))), ((1000, 20), F32), ((20,), F32))
+    (root,) = [op for op in op_graph.operators if op.output in op_graph.outputs]
+    OneByOne(Domain(1, flat=True), CHOICES).place(root, op_graph.operators)
 
 
 def test_reads_at_ever_new_places_end() -> None:

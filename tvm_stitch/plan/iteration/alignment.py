@@ -133,7 +133,7 @@ class _Aligner:
         symbolic = any(not isinstance(e, int) for t in graph.touched() for e in t.shape)
         self.has_symbols = symbolic or bool(graph.symbols)  # which an index may be divided by
         self.budget = 6 * len(graph.operators) + 64
-        self.recomputed = Recomputed(domain, list(graph.touched()), choices)
+        self.recomputed = Recomputed(domain, graph.operators, choices)
         self.inlined = InlinedSizes(choices.inlined_operators)
         self.placed: dict[Operator, Point] = {}
         self.gathered = GatherPoints(domain)
@@ -159,12 +159,13 @@ class _Aligner:
     def place(self, root: Operator, operators: Collection[Operator]) -> None:
         """Place an output of a graph of other operators, with the limits of that graph."""
         self.own, self.budget = set(operators), 6 * len(operators) + 64
-        self.recomputed.clear()
+        self.recomputed.begin(operators)
         self._output(root)
 
     def add_reduction(self, root: Operator, operators: Collection[Operator]) -> dict[Key, list[Point | None]]:
         """Place a reduction of a graph that has these operators too, and return its reads that are new."""
         self.own |= set(operators)
+        self.recomputed.include(operators)
         self.budget += 6 * len(operators)
         known = len(self.reads)
         self._reduce(root)

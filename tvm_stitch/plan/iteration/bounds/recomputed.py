@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from .... import compat
 from ....cost.choices import Choices
@@ -20,22 +20,31 @@ class Recomputed:
 
     Args:
         domain: of the rows that evaluate them.
-        tensors: what the kernel reads and computes.
+        operators: all that the domain may evaluate.
         choices: the device's constants of choice.
     """
 
-    def __init__(self, domain: Domain, tensors: Sequence[Tensor], choices: Choices):
-        self.domain, self.tensors, self.choices = domain, tensors, choices
+    def __init__(self, domain: Domain, operators: Collection[Operator], choices: Choices):
+        self.domain, self.choices = domain, choices
         self.windows: dict[Operator, int] = {}
-        self.clear()
+        self.begin(operators)
 
-    def clear(self) -> None:
-        """Forget all operators."""
+    def begin(self, operators: Collection[Operator]) -> None:
+        """Forget what was recorded, and take other operators."""
+        self.largest: int | None = 0
+        """The most elements of a tensor that the operators read or compute, None if one has a symbolic extent."""
+        self.include(operators)
         self.heavy: set[tuple[Operator, Point]] = set()
         self.loads: Counter[Operator] = Counter()
-        self.points: Counter[Operator] = Counter()
+        self.evaluated: Counter[Operator] = Counter()
         self.windowed: set[Tensor] = set()
         """Tensors that an operator reads windows of."""
+
+    def include(self, operators: Collection[Operator]) -> None:
+        """Take more operators."""
+        for size in (tensor.size for op in operators for tensor in (op.output, *op.inputs)):
+            if self.largest is not None:
+                self.largest = max(self.largest, size) if isinstance(size, int) else None
 
     def add(self, op: Operator, point: Point, root: bool) -> None:
         """Record an operator at a point. At the point of a ``root`` it is computed for its own elements.
@@ -44,52 +53,51 @@ class Recomputed:
             Misaligned: if more is computed again than the bounds allow. A grid-wide scheme would share it.
         """
         self._add_heavy(op, point)
-        if op.op_class is not OpClass.MOVE and self._window(op) >= self.choices.window_reads:
-            self.windowed |= {access.tensor for access in op.accesses}
+        window = self._window(op)
+        if op.op_class is OpClass.MOVE or window < self.choices.window_reads:
+            return  # A move of data loads one of the elements.
+        self.windowed |= {access.tensor for access in op.accesses}
         if not root:
-            self._add_window(op)
+            self._add_window(op, window)
 
     def _add_heavy(self, op: Operator, point: Point) -> None:
         if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
             return
-        self._add_point(op, point)
-        if point.at is At.INDEX and self._covers(op, product([self.domain.rows, point.columns])):
+        evaluated = product([self.domain.rows, point.columns])
+        if point.at is At.INDEX:
+            self._add_evaluated(op, evaluated)
+        if point.at is At.INDEX and self._covers(op, evaluated):
             return
         if is_number(point.columns, 0) and self._covers(op, self.domain.rows):
             return  # Once a row is no more often than once an element.
-        times = self._times(op, point)
+        times = self._times(evaluated)
         if times >= self.choices.recomputed_times:
             raise Misaligned(f"heavy {op.name} would be computed {times} times for each of its elements")
         self.heavy.add((op, point))
         if len(self.heavy) > self.choices.recomputed_operators:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
 
-    def _add_point(self, op: Operator, point: Point) -> None:
+    def _add_evaluated(self, op: Operator, evaluated: Extent) -> None:
         """Bound how often a heavy operator is computed for windows whose elements are expressions of one operator."""
-        evaluated, own = product([self.domain.rows, point.columns]), op.output.size
-        if point.at is not At.INDEX or not isinstance(evaluated, int) or not isinstance(own, int):
+        own = op.output.size
+        if not isinstance(evaluated, int) or not isinstance(own, int):
             return
-        self.points[op] += evaluated
-        often = self.points[op] >= self.choices.recomputed_times * max(1, own)
+        self.evaluated[op] += evaluated
+        often = self.evaluated[op] >= self.choices.recomputed_times * max(1, own)
         if often and any(_feeds(op, tensor) for tensor in self.windowed):
             raise Misaligned(f"heavy {op.name} would be computed again for each window that has its elements")
 
-    def _times(self, op: Operator, point: Point) -> int:
+    def _times(self, evaluated: Extent) -> int:
         """Return how often each element is computed, where a domain has more elements than any tensor.
 
         An example is a pool: each row has the columns of a window, and neighbouring windows overlap.
         """
-        sizes = [product([self.domain.rows, point.columns]), op.output.size, *(t.size for t in self.tensors)]
-        known = [size for size in sizes if isinstance(size, int)]
-        return known[0] // max(1, *known[1:]) if len(known) == len(sizes) else 1
+        if self.largest is None or not isinstance(evaluated, int):
+            return 1
+        return evaluated // max(1, self.largest)
 
-    def _add_window(self, op: Operator) -> None:
+    def _add_window(self, op: Operator, window: int) -> None:
         """Bound the loads of a window that another window's elements are, as in a pool behind a pool."""
-        if op.op_class is OpClass.MOVE:
-            return  # It loads one of the elements.
-        window = self._window(op)
-        if window < self.choices.window_reads:
-            return
         self.loads[op] += window
         if window < self.loads[op] > self.choices.window_loads:
             raise Misaligned(
