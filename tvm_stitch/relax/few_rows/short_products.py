@@ -163,7 +163,6 @@ def mixed(vectors: te.Tensor, matrix: te.Tensor, axis: int, small: int, dtype: s
     Returns:
         A tensor that has the results along ``axis``.
     """
-    wide = compute_dtype(dtype)
     depth, count = (int(matrix.shape[i]) for i in ((0, 1) if small else (1, 0)))
     shape = [count if a == axis else extent for a, extent in enumerate(vectors.shape)]
 
@@ -173,8 +172,8 @@ def mixed(vectors: te.Tensor, matrix: te.Tensor, axis: int, small: int, dtype: s
             number, of = tirx.const(k, "int64"), index[axis]
             place = [number if a == axis else i for a, i in enumerate(index)]
             weight = matrix(number, of) if small else matrix(of, number)
-            terms.append(vectors(*place).astype(wide) * weight.astype(wide))
-        return reduce(lambda a, b: a + b, terms).astype(dtype)
+            terms.append((vectors(*place), weight))
+        return _added_products(terms, dtype)
 
     return te.compute(shape, total, name="short_product")
 
@@ -191,7 +190,6 @@ def multiplied(left: te.Tensor, right: te.Tensor, lead: Sequence[Any], dtype: st
     Returns:
         A tensor of the shape <..., M, N>.
     """
-    wide = compute_dtype(dtype)
     depths = [compat.int_value(extent) for extent in (left.shape[-1], right.shape[-2])]
     depth = next(extent for extent in depths if extent is not None)
 
@@ -209,7 +207,13 @@ def multiplied(left: te.Tensor, right: te.Tensor, lead: Sequence[Any], dtype: st
             number = tirx.const(k, "int64")
             a = left(*of_operand(left, outer), row, number)
             b = right(*of_operand(right, outer), number, column)
-            terms.append(a.astype(wide) * b.astype(wide))
-        return reduce(lambda a, b: a + b, terms).astype(dtype)
+            terms.append((a, b))
+        return _added_products(terms, dtype)
 
     return te.compute([*lead, left.shape[-2], right.shape[-1]], total, name="short_product")
+
+
+def _added_products(factors: Sequence[tuple[Any, Any]], dtype: str) -> Any:
+    """Return the sum of products of two factors each, which is taken in float32 for half types."""
+    wide = compute_dtype(dtype)
+    return reduce(lambda a, b: a + b, (a.astype(wide) * b.astype(wide) for a, b in factors)).astype(dtype)

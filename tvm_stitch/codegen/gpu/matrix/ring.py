@@ -28,11 +28,8 @@ class RingEmitter(WeightEmitter):
         if not self.units.ring:
             super().load_ahead()
             return
-        stage, blocks = self.stage, self.grid.blocks
-        worker = tir.floormod(self.grid_block + B.i64(blocks - stage.offset), B.i64(blocks))
-        # TVM takes no cells in conditions that are outside of loops.
-        with B.loop("serial", tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)), "ahead"):
-            self._begin_task(worker, min(stage.tasks, stage.stride))
+        with self._ahead() as worker:
+            self._begin_task(worker, min(self.stage.tasks, self.stage.stride))
 
     def begin_next_task(self) -> None:
         """Begin to copy the first steps of the block's next task, if there is one."""

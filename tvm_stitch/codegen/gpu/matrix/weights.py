@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .... import compat
@@ -46,15 +48,25 @@ class WeightEmitter(FactorEmitter):
 
     def load_ahead(self) -> None:
         """Fetch the first weights into the second-level cache, before the barrier and the factors of the products."""
-        u, stage, blocks = self.units, self.stage, self.grid.blocks
+        u, stage = self.units, self.stage
         if not u.ahead:
             return
-        worker = tir.floormod(self.grid_block + B.i64(blocks - stage.offset), B.i64(blocks))
-        with B.loop("serial", tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)), "ahead"):
+        with self._ahead() as worker:
             self.first_row = worker * B.i64(self.mapping.rows_per_block)
             rows, chunk = self._lane_rows()
             with B.when(worker < B.i64(stage.stride)):
                 self._fetch(rows, chunk, min(u.ahead, u.steps * u.chunks))
+
+    @contextmanager
+    def _ahead(self) -> Iterator[Expr]:
+        """Enter what goes before the barrier, and give the number of the block among those that share the stage.
+
+        TVM takes no cells in conditions that are outside of loops, so it is a loop of one step.
+        """
+        blocks = self.grid.blocks
+        worker = tir.floormod(self.grid_block + B.i64(blocks - self.stage.offset), B.i64(blocks))
+        with B.loop("serial", tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)), "ahead"):
+            yield worker
 
     def _fetch(self, rows: list[LaneRows], chunk: Expr, chunks: int) -> None:
         """Fetch the lines of weights of some chunks from one on."""
