@@ -54,6 +54,7 @@ from .layout.copies import DropCopies
 from .layout.padded_taps import PaddedTaps
 from .layout.pads import SinkPads
 from .layout.permutations import PropagatePermutations
+from .layout.permuted_reshapes import PermutedReshapes
 from .layout.reshapes import SinkReshapes
 from .layout.sunk_permutations import SinkPermutations
 from .layout.unequal_splits import UnequalSplits
@@ -216,12 +217,17 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
     Row("SinkPermutations", lambda c: SinkPermutations(c.device.choices),
         "Transpose what is reduced of a tensor, not the tensor.", GPUS,
         after={"ConvolutionLayouts.library": "the conversion stops at reshapes and leaves transpositions there"}),
+    Row("PermutedReshapes", lambda c: PermutedReshapes(), "Let transpositions meet that a reshape separates.",
+        after={"ConvolutionLayouts.templates": "the conversion stops at reshapes and leaves transpositions there",
+               "ConvolutionLayouts.library": "the conversion stops at reshapes and leaves transpositions there",
+               "SinkPermutations": "it sinks transpositions that lie in front of reshapes"}),
     Row("PropagatePermutations", lambda c: PropagatePermutations(c.device.choices),
         "Choose the order of axes of connected element-wise operators that moves the fewest bytes.",
         after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",
                "ConvolutionLayouts.library": "the conversion carries layouts forwards only",
                "SinkPads": "a transposition in front of a pad can join the operators that make the tensor",
-               "SinkPermutations": "a transposition that is sunk meets the one of the next convolution"}),
+               "SinkPermutations": "a transposition that is sunk meets the one of the next convolution",
+               "PermutedReshapes": "transpositions on both sides of a reshape are dropped, or join one group"}),
     Row("PointwiseConvolutions",
         lambda c: PointwiseConvolutions(has_cublaslt(c.config), c.device.choices, c.config.scaled_weights),
         "Write convolutions of one position as matmuls that compute the bias, residual and ReLU behind them.",

@@ -142,12 +142,12 @@ class _Chains:
         longer = replace(chain, result=binding.var)
         if name == "relax.astype":
             return longer if str(call.ty.dtype) in (narrow, "float32") else None
-        if chain.relu or str(call.ty.dtype) not in (narrow, "float32"):
+        if chain.relu or name not in ("relax.nn.relu", "relax.multiply", "relax.add"):
+            return None
+        if str(call.ty.dtype) not in (narrow, "float32"):
             return None
         if name == "relax.nn.relu":
             return replace(longer, relu=True)
-        if name not in ("relax.multiply", "relax.add"):
-            return None
         (other,) = [arg for arg in call.args if not arg.same_as(at)] or [None]
         numbers = None if other is None else self._of_channels(other, len(chain.weight))
         if numbers is not None:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transpositions meet through reshapes, and move nothing together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm.relax import op as R
+
+from tests.choices import CHOICES
+from tests.graph.helpers import build, draw, on_llvm, symbol
+from tvm_stitch.relax.layout.permutations import PropagatePermutations
+from tvm_stitch.relax.layout.permuted_reshapes import PermutedReshapes
+from tvm_stitch.relax.rewriting.contents import contents_of
+from tvm_stitch.relax.rewriting.views import shape_of
+
+Emit = Callable[[Any], Any]
+LAST, SECOND = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+def transposed(body: Callable[..., Any], *specs: Any) -> list[tuple[Any, ...]]:
+    """Return the shapes of transpositions behind both passes, which compute the same."""
+    before = build(body, *specs)
+    after = PropagatePermutations(CHOICES)(PermutedReshapes()(before))
+    inputs = draw(specs)
+    for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-6, 1e-6)
+    return _transposed(after)
+
+
+def _transposed(mod: tvm.IRModule) -> list[tuple[Any, ...]]:
+    return [tuple(shape_of(call) or ()) for call in contents_of(mod["main"]).get("relax.permute_dims", ())]
+
+
+def test_rows_become_an_image_with_channels_last() -> None:
+    """The feed-forward network of PVT: rows of channels, an image for a convolution."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        rows = emit(R.reshape(emit(R.nn.relu(x)), [2, 15, 8]))
+        image = emit(R.reshape(emit(R.permute_dims(rows, [0, 2, 1])), [2, 8, 3, 5]))
+        return R.exp(emit(R.permute_dims(image, LAST)))
+
+    assert transposed(body, ((30, 8), "float32")) == []
+
+
+def test_an_image_with_channels_last_becomes_rows() -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        image = emit(R.permute_dims(emit(R.nn.relu(x)), SECOND))
+        rows = emit(R.permute_dims(emit(R.reshape(image, [2, 8, 15])), [0, 2, 1]))
+        return R.nn.softmax(rows)
+
+    assert transposed(body, ((2, 3, 5, 8), "float32")) == []
+
+
+def test_a_residual_between_images_and_rows() -> None:
+    """DaViT's positional convolution: rows are an image for a sum, and rows again."""
+
+    def body(emit: Emit, x: Any, convolved: Any) -> Any:
+        image = emit(R.reshape(emit(R.permute_dims(x, [0, 2, 1])), [2, 8, 3, 5]))
+        summed = emit(R.add(image, emit(R.permute_dims(emit(R.exp(convolved)), SECOND))))
+        rows = emit(R.permute_dims(emit(R.reshape(summed, [2, 8, 15])), [0, 2, 1]))
+        return R.nn.softmax(rows)
+
+    assert transposed(body, ((2, 15, 8), "float32"), ((2, 3, 5, 8), "float32")) == []
+
+
+def test_axes_of_extent_one_are_added_and_dropped() -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        image = emit(R.expand_dims(emit(R.permute_dims(x, [0, 2, 1])), [2]))
+        rows = emit(R.squeeze(emit(R.permute_dims(emit(R.exp(image)), LAST)), [1]))
+        return R.nn.softmax(rows)
+
+    assert transposed(body, ((2, 15, 8), "float32")) == []
+
+
+def test_windows_stay() -> None:
+    """A partition into windows moves elements, whatever is exchanged."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        divided = emit(R.permute_dims(emit(R.reshape(x, [2, 2, 3, 2, 3, 8])), [0, 1, 3, 2, 4, 5]))
+        return R.exp(emit(R.reshape(divided, [8, 9, 8])))
+
+    assert transposed(body, ((2, 6, 6, 8), "float32")) == [(2, 2, 2, 3, 3, 8)]
+
+
+def test_a_transposition_of_rows_alone_stays() -> None:
+    """Nothing in front is transposed, so that the transposition meets nothing there."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        rows = emit(R.reshape(emit(R.exp(x)), [2, 15, 8]))
+        return R.nn.softmax(emit(R.permute_dims(rows, [0, 2, 1])))
+
+    before = build(body, ((2, 3, 5, 8), "float32"))
+    tvm.ir.assert_structural_equal(PermutedReshapes()(before), before)
+
+
+@pytest.mark.parametrize("extents", [(15, 8), (3, 5, 8)])
+def test_a_symbolic_batch(extents: tuple[int, ...]) -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        n, *_, channels = shape_of(x) or ()
+        rank = len(extents) + 1
+        image = emit(R.permute_dims(x, [0, rank - 1, *range(1, rank - 1)]))
+        other = [n, channels, 3, 5] if rank == 3 else [n, channels, 15]
+        image = emit(R.exp(emit(R.reshape(image, other))))
+        return R.permute_dims(image, [0, *range(2, len(other)), 1])
+
+    mod = PropagatePermutations(CHOICES)(PermutedReshapes()(build(body, ((symbol(), *extents), "float32"))))
+    assert _transposed(mod) == []
