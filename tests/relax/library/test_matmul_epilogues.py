@@ -158,6 +158,22 @@ def test_a_residual_is_computed_with_a_product_if_its_other_reader_runs_later() 
     assert [mode(c) for c in calls(made)] == ["residual", "relu", "residual"]
 
 
+def test_a_later_reader_casts_what_it_scales() -> None:
+    """The block of DaViT: a convolution reads the sum, and its scaled result is added to it in float32."""
+
+    def body(emit: Any, x: Any, w: Any, b: Any, r: Any, k: Any, scale: Any) -> Any:
+        y = emit(R.add(emit(R.add(emit(R.matmul(x, w)), b)), r))
+        image = emit(R.reshape(y, (1, 2, 2, 8)))
+        convolved = emit(R.nn.conv2d(image, k, data_layout="NHWC", kernel_layout="OHWI"))
+        scaled = emit(R.multiply(emit(R.astype(convolved, "float32")), scale))
+        return R.nn.softmax(emit(R.add(emit(R.astype(image, "float32")), scaled)))
+
+    half = "float16"
+    specs = ((4, 8), half), ((8, 8), half), ((8,), half), ((4, 8), half), ((8, 1, 1, 8), half), ((8,), F32)
+    made, _ = rewritten(build(body, *specs))
+    assert [mode(c) for c in calls(made)] == ["bias residual"]
+
+
 @pytest.mark.parametrize("activation", [False, True])
 def test_the_sum_of_two_products_is_computed_with_one_of_them(activation: bool) -> None:
     def body(emit: Any, x: Any, w: Any, b: Any) -> Any:

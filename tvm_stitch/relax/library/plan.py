@@ -20,7 +20,7 @@ from tvm import relax
 from ...compute.cuda.strided import Axis, StridedProduct, strided
 from ...graph.extent import Extent, is_number, same, same_shape
 from ...support.failures import Refusal, error_text, reason_of, reraise_fatal
-from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.operators import ELEMENTWISE, PRODUCTS, operator_name
 from ..rewriting.readers import only_reader_inside, readers_of
 from ..rewriting.views import (
     RESHAPES,
@@ -36,6 +36,7 @@ from ..rewriting.views import (
 from ..stitch.dataflow import is_call_tir
 
 MATMUL = "relax.matmul"
+CAST = "relax.astype"
 CONVOLUTIONS = PRODUCTS - {MATMUL}
 ACTIVATIONS = {"relax.nn.relu": "relu"}
 """Activations that the library applies to a result, by operator. ``FlagsOf`` in ``cublaslt.cc`` reads the words."""
@@ -258,18 +259,26 @@ class _Planner:
         return is_call_tir(binding.value) and binding.value.args[0] in self.scheduled
 
     def _reads_later(self, binding: relax.Binding, var: relax.Var) -> bool:
-        """Return whether a reader adds a value to the result of a later library call, so that its kernel is later."""
-        if not _is(binding.value, ("relax.add",)):
+        """Return whether a reader uses a value with the result of a later library call, so that its kernel is later.
+
+        The reader is an element-wise operator, as those are that compute its other operands of the later result. A
+        cast or a reshape of the value is read instead of the value.
+        """
+        if _is(binding.value, (CAST, *RESHAPES)):
+            readers = list(self._reading(binding.var))
+            return bool(readers) and all(reader and self._reads_later(reader, var) for reader in readers)
+        if operator_name(binding.value) not in ELEMENTWISE:
             return False
-        left = list(binding.value.args)
+        left, seen = list(binding.value.args), set[relax.Var]()
         while left:
             operand = left.pop()
             value = self.values.get(operand) if isinstance(operand, relax.Var) else None
-            if value is None or self.order.get(operand, -1) <= self.order.get(var, -1):
+            if value is None or operand in seen or self.order.get(operand, -1) <= self.order.get(var, -1):
                 continue
+            seen.add(operand)
             if operand in self.products or operator_name(value) in CONVOLUTIONS:
                 return True
-            if _is(value, ("relax.add", *RESHAPES)):
+            if _is(value, (*ELEMENTWISE, *RESHAPES)):
                 left.extend(value.args)
         return False
 
