@@ -51,6 +51,7 @@ from .fourier.kernels import FourierTransforms
 from .in_place.stores import StoredRows
 from .layout.convolutions import ConvolutionLayouts
 from .layout.copies import DropCopies
+from .layout.narrow_moves import NarrowMoves
 from .layout.padded_taps import PaddedTaps
 from .layout.pads import SinkPads
 from .layout.permutations import PropagatePermutations
@@ -217,10 +218,12 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
     Row("SinkPermutations", lambda c: SinkPermutations(c.device.choices),
         "Transpose what is reduced of a tensor, not the tensor.", GPUS,
         after={"ConvolutionLayouts.library": "the conversion stops at reshapes and leaves transpositions there"}),
+    Row("NarrowMoves", lambda c: NarrowMoves(), "Round elements before they are moved."),
     Row("PermutedReshapes", lambda c: PermutedReshapes(), "Let transpositions meet that a reshape separates.",
         after={"ConvolutionLayouts.templates": "the conversion stops at reshapes and leaves transpositions there",
                "ConvolutionLayouts.library": "the conversion stops at reshapes and leaves transpositions there",
-               "SinkPermutations": "it sinks transpositions that lie in front of reshapes"}),
+               "SinkPermutations": "it sinks transpositions that lie in front of reshapes",
+               "NarrowMoves": "a cast in front of a matmul hides what moves its operand"}),
     Row("PropagatePermutations", lambda c: PropagatePermutations(c.device.choices),
         "Choose the order of axes of connected element-wise operators that moves the fewest bytes.",
         after={"ConvolutionLayouts.templates": "the conversion carries layouts forwards only",

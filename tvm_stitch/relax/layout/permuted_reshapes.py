@@ -2,7 +2,7 @@
 """PermutedReshapes: let transpositions meet that a reshape separates.
 
 A vision transformer flattens an image with channels second and transposes it to rows of channels. Around convolutions
-it does the reverse. Where convolutions have channels last, both transpositions of such a pair move nothing together.
+it does the reverse. A convolution with channels last has a second transposition, and the two move nothing together.
 ``PropagatePermutations`` does not see that, because a reshape lies between them.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
-from ...graph.extent import Extent, is_number, is_static, product, same
+from ...graph.extent import Extent, is_number, product, same
 from ...support.module_pass import module_pass
 from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import ELEMENTWISE, operator_name
@@ -28,10 +28,10 @@ Group = tuple[list[int], list[int]]
 class PermutedReshapes:
     """Sink a transposition through a reshape, or hoist it, towards the operators that the other side transposes.
 
-    ``reshape(permute_dims(x))`` becomes ``permute_dims(reshape(x))`` if the reshape divides or joins only axes that are
-    neighbours in ``x``, and if a transposition or an element-wise operator reads the result.
-    ``permute_dims(reshape(x))`` becomes ``reshape(permute_dims(x))`` if ``x`` is computed from a transposition by
-    element-wise operators, and if the axes of each divided or joined axis stay neighbours.
+    ``reshape(permute_dims(x))`` becomes ``permute_dims(reshape(x))`` if a transposition or an element-wise operator
+    reads the result. The reshape must divide or join only axes that are neighbours in ``x``.
+    ``permute_dims(reshape(x))`` becomes ``reshape(permute_dims(x))`` if element-wise operators compute ``x`` from a
+    transposition. The axes of each divided or joined axis must stay neighbours.
 
     Runs before ``PropagatePermutations``, which drops transpositions that move nothing.
     """
@@ -83,7 +83,7 @@ def _sunk(match: Match) -> relax.Expr | None:
         return None
     source, before, after = moved.args[0], shape_of(call.args[0]), shape_of(call)
     groups = _groups_of(before, after)
-    if groups is None:
+    if groups is None or after is None:
         return None
     axes = permutation(moved, len(before or ()))
     placed = [([axes[axis] for axis in ins], outs) for ins, outs in groups]
@@ -162,11 +162,11 @@ def _completed(ins: list[int], outs: list[int], before: Sequence[Extent], after:
     """Add axes to both sides of a group until they have equal numbers of elements. Return False if they never do."""
     while ins and outs:
         least, most = product([before[axis] for axis in ins]), product([after[axis] for axis in outs])
-        if not is_static((least, most)):
+        if not (isinstance(least, int) and isinstance(most, int)):
             return False
         if least == most:
             return True
-        axes, extents = (ins, before) if least < most else (outs, after)  # type: ignore[operator]
+        axes, extents = (ins, before) if least < most else (outs, after)
         if axes[-1] + 1 == len(extents):
             return False
         axes.append(axes[-1] + 1)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elements are rounded before they are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, draw, on_llvm
+from tvm_stitch.relax.layout.narrow_moves import NarrowMoves
+from tvm_stitch.relax.rewriting.contents import contents_of
+
+Emit = Callable[[Any], Any]
+
+
+def moved_types(mod: tvm.IRModule) -> set[str]:
+    """Return the types of all tensors that are transposed or reshaped."""
+    names = ("relax.permute_dims", "relax.reshape")
+    return {str(call.ty.dtype) for name in names for call in contents_of(mod["main"]).get(name, ())}
+
+
+def windows(emit: Emit, x: Any) -> Any:
+    """Divide what a norm computes into windows, and round it."""
+    y = emit(R.reshape(emit(R.nn.softmax(x)), [2, 2, 3, 2, 3, 8]))
+    return emit(R.reshape(emit(R.permute_dims(y, [0, 1, 3, 2, 4, 5])), [8, 9, 8]))
+
+
+def test_windows_hold_rounded_elements() -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        return emit(R.astype(windows(emit, x), "float16"))
+
+    specs = [((2, 6, 6, 8), "float32")]
+    before = build(body, *specs)
+    after = NarrowMoves()(before)
+    assert moved_types(before) == {"float32"}
+    assert moved_types(after) == {"float16"}
+    inputs = draw(specs)
+    for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+
+
+@pytest.mark.parametrize("why", ["read again", "a result", "wider"])
+def test_other_casts_stay(why: str) -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        y = windows(emit, x)
+        cast = emit(R.astype(y, "float64" if why == "wider" else "float16"))
+        return {"read again": [cast, emit(R.exp(y))], "a result": [cast, y], "wider": cast}[why]
+
+    before = build(body, ((2, 6, 6, 8), "float32"))
+    tvm.ir.assert_structural_equal(NarrowMoves()(before), before)
