@@ -64,6 +64,27 @@ def test_a_norm_becomes_a_bias(
     np.testing.assert_allclose(run(made, x), run(mod, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("reshaped", [False, True])
+@pytest.mark.parametrize("axis", [1, 3])
+def test_the_norm_of_a_convolution_with_a_bias(reshaped: bool, axis: int) -> None:
+    """Convolutions of StarNet have a bias in front of the norm. The importer reshapes it."""
+    shape, weight = ((2, C, 6, 7), (K, C, 3, 3)) if axis == 1 else ((2, 6, 7, C), (K, 3, 3, C))
+    attrs = {} if axis == 1 else {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+    extents = [1, K, 1, 1] if axis == 1 else [1, 1, 1, K]
+
+    def body(emit: Any, x: Any) -> Any:
+        bias = relax.const(draw(K) if reshaped else draw(K).reshape(extents))
+        bias = emit(R.reshape(bias, extents)) if reshaped else bias
+        y = emit(R.add(emit(R.nn.conv2d(x, relax.const(draw(*weight)), padding=1, **attrs)), bias))
+        return emit(R.nn.relu(norm(emit, y, axis)))
+
+    mod = build(body, (shape, "float32"))
+    made = with_scaled_weights(mod)
+    assert operators(made) == ["nn.conv2d", "add", "nn.relu"]
+    x = draw(*shape)
+    np.testing.assert_allclose(run(made, x), run(mod, x), rtol=1e-5, atol=1e-5)
+
+
 def test_half_models_get_scaled_weights() -> None:
     mod = of((2, C, 6, 7), draw(K, C, 3, 3), R.nn.conv2d, 1, {})
     assert "nn.batch_norm" not in operators(in_half_precision(mod, "float16", "half"))
@@ -73,6 +94,19 @@ def test_half_models_get_scaled_weights() -> None:
 def read_twice(emit: Any, x: Any) -> Any:
     y = emit(R.nn.conv2d(x, relax.const(draw(K, C, 3, 3))))
     return emit(R.add(y, norm(emit, y)))
+
+
+def biased_and_read_twice(emit: Any, x: Any) -> Any:
+    y = emit(R.nn.conv2d(x, relax.const(draw(K, C, 3, 3))))
+    return emit(R.add(y, norm(emit, emit(R.add(y, relax.const(draw(1, K, 1, 1)))))))
+
+
+def of_a_sum_with_a_row(emit: Any, x: Any) -> Any:
+    y = emit(R.nn.conv2d(x, relax.const(draw(K, C, 3, 3))))
+    return norm(emit, emit(R.add(y, relax.const(draw(1, 1, 1, K)))))
+
+
+OTHERS = [biased_and_read_twice, of_a_sum_with_a_row]
 
 
 def in_training(emit: Any, x: Any) -> Any:
@@ -92,7 +126,7 @@ def of_other_operators(emit: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "body", [read_twice, in_training, of_a_computed_weight, of_columns, of_other_operators]
+    "body", [read_twice, in_training, of_a_computed_weight, of_columns, of_other_operators, *OTHERS]
 )
 def test_other_norms_stay(body: Any) -> None:
     mod = build(body, ((2, C, 6, 7), "float32"))

@@ -15,17 +15,19 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ...graph.extent import is_static
 from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
+from ..rewriting.views import shape_of
 
 CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledWeight:
-    """The convolution before a batch norm, its weight times the norm's scale, and the norm's shift.
+    """The convolution before a batch norm, its weight times the norm's scale, and the norm's shift with its bias.
 
     Attributes:
         convolution: the call.
@@ -60,25 +62,66 @@ def with_scaled_weights(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _scaled(norm: relax.Call, values: Mapping[Any, Any], readers: Readers) -> ScaledWeight | None:
     x, *constants = norm.args
-    convolution = values.get(x) if isinstance(x, relax.Var) else None
-    if convolution is None or operator_name(convolution) not in CONVOLUTIONS or norm.attrs.training:
+    found = _convolution_before(x, values, readers)
+    if found is None or norm.attrs.training:
         return None
+    convolution, bias = found
     weight, attrs = convolution.args[1], convolution.attrs
     arrays = [_float32(value) for value in (weight, *constants)]
     layout = str(attrs.out_layout) or str(attrs.data_layout)
     is_channel = int(norm.attrs.axis) % len(layout) == layout.find("C")
-    if any(array is None for array in arrays) or not is_channel or only_reader_inside(readers, x) is None:
+    if any(array is None for array in arrays) or not is_channel:
         return None
     array, gamma, beta, mean, variance = (np.asarray(each, "float64") for each in arrays)
     with np.errstate(all="ignore"):
         scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
-        shift = (beta if norm.attrs.center else 0.0) - mean * scale
+        shift = (beta if norm.attrs.center else 0.0) + (bias - mean) * scale
         outputs = [-1 if axis == "O" else 1 for axis in str(attrs.kernel_layout)]
         product = (array * scale.reshape(outputs)).astype("float32")
     if not (np.isfinite(product).all() and np.isfinite(shift).all()):
         return None
     channels = [-1 if axis == "C" else 1 for axis in layout]
     return ScaledWeight(convolution, product, shift.astype("float32").reshape(channels), tuple(constants[2:]))
+
+
+def _convolution_before(
+    x: relax.Expr, values: Mapping[Any, Any], readers: Readers
+) -> tuple[relax.Call, np.ndarray] | None:
+    """Return the convolution whose result is ``x``, and the constant bias that is added to it, in float64.
+
+    None if ``x`` is another value, or if anything else reads the result.
+    """
+    bias, call = np.zeros(1), values.get(x) if isinstance(x, relax.Var) else None
+    if call is None or only_reader_inside(readers, x) is None:
+        return None
+    if operator_name(call) == "relax.add":
+        shape = shape_of(x) or ()
+        for at, other in (call.args, call.args[::-1]):
+            convolution, array = values.get(at) if isinstance(at, relax.Var) else None, _bias(other, values)
+            if convolution is None or operator_name(convolution) not in CONVOLUTIONS or array is None:
+                continue
+            attrs = convolution.attrs
+            layout = str(attrs.out_layout) or str(attrs.data_layout)
+            channel = layout.find("C")
+            extents = [1] * len(layout)
+            extents[channel] = int(array.size)
+            padded = (1,) * (len(layout) - array.ndim) + array.shape
+            if list(padded) != extents or len(shape) != len(layout) or shape[channel] != array.size:
+                return None
+            x, call, bias = at, convolution, array.reshape(-1).astype("float64")
+            break
+    if operator_name(call) not in CONVOLUTIONS or only_reader_inside(readers, x) is None:
+        return None
+    return call, bias
+
+
+def _bias(value: relax.Expr, values: Mapping[Any, Any]) -> np.ndarray | None:
+    """Return the array of a float32 constant, also if it is reshaped, or None for any other value."""
+    call = values.get(value) if isinstance(value, relax.Var) else None
+    if call is None or operator_name(call) != "relax.reshape":
+        return _float32(value)
+    array, shape = _float32(call.args[0]), shape_of(call)
+    return None if array is None or shape is None or not is_static(shape) else array.reshape(shape)
 
 
 def _biased(match: Match, scaled: ScaledWeight) -> relax.Expr:
