@@ -34,6 +34,9 @@ class LibraryChoices:
     cuDNN needs no copy of data that has channels last, as the results of other convolutions do."""
     aligned_channels: int = 8
     """Channels of a half type that take 16 bytes. Tensor cores read rows more slowly that begin elsewhere."""
+    divided_product_reads: float = 2.0
+    """Most elements of data that products of some channels read again, for each element of a slice that is not copied.
+    A copy reads and writes each. 0 divides no product. Not measured."""
     scaled_weight_error: float = 2.0**-9
     """Most error that a scale may cause in a channel's float16 weights by rounding, relative to their norm. Normal
     numbers are rounded by less, and numbers next to zero by more. bfloat16 may have eight times as much."""
