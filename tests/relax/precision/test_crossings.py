@@ -85,6 +85,25 @@ def squeezed(emit: Emit, x: Any, w: Any) -> list[Any]:
     return [R.exp(emit(R.multiply(y, scales)))]
 
 
+def pooled(emit: Emit, x: Any, w: Any) -> list[Any]:
+    """Build a block of PoolFormer: a pool reads what a norm computes, and the result is added to the norm's operand."""
+    y = emit(R.tanh(emit(R.nn.conv2d(x, w))))
+    scaled = emit(R.sigmoid(y))
+    mixed = emit(R.subtract(emit(R.nn.avg_pool2d(scaled, (3, 3), padding=(1, 1, 1, 1))), scaled))
+    return [R.exp(emit(R.add(y, mixed)))]
+
+
+def pooled_input(emit: Emit, x: Any, w: Any) -> list[Any]:
+    """Pool a mask, which may hold numbers that a half type does not."""
+    y = emit(R.exp(x))
+    return [R.add(y, emit(R.nn.max_pool2d(y, (3, 3), padding=(1, 1, 1, 1))))]
+
+
+def test_what_pools_read_and_cross() -> None:
+    assert rounded(pooled, IMAGE, ((4, 4, 1, 1), "float32")) == ["tanh", "sigmoid"]
+    assert rounded(pooled_input, IMAGE, ((4, 4, 1, 1), "float32")) == []
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_read_behind_a_product(dtype: str) -> None:
     assert rounded(residuals, SQUARE, SQUARE, dtype=dtype) == ["nn.relu", "add"]
