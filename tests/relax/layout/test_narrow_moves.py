@@ -44,6 +44,25 @@ def test_windows_hold_rounded_elements() -> None:
         np.testing.assert_array_equal(mine, wanted)
 
 
+def test_narrow_elements_are_widened_where_they_are_read() -> None:
+    """Split attention: the sum of two groups scales the groups."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        wide = emit(R.reshape(emit(R.astype(x, "float32")), [2, 9, 2, 8]))
+        wide = emit(R.permute_dims(wide, [0, 2, 1, 3]))
+        scaled = emit(R.multiply(wide, emit(R.sum(wide, [1, 2], keepdims=True))))
+        return R.astype(emit(R.reshape(scaled, [2, 18, 8])), "float16")
+
+    specs = [((2, 9, 16), "float16")]
+    before = build(body, *specs)
+    after = NarrowMoves()(before)
+    assert moved_types(before) == {"float32"}
+    assert moved_types(after) == {"float16"}
+    inputs = draw(specs)
+    for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+
+
 @pytest.mark.parametrize("why", ["read again", "a result", "wider"])
 def test_other_casts_stay(why: str) -> None:
     def body(emit: Emit, x: Any) -> Any:
