@@ -61,6 +61,7 @@ from .layout.permuted_reshapes import PermutedReshapes
 from .layout.reshapes import SinkReshapes
 from .layout.sunk_permutations import SinkPermutations
 from .layout.unequal_splits import UnequalSplits
+from .layout.unit_axes import UnitAxes
 from .layout.viewed_results import ViewedResults
 from .legalize.empty_calls import EmptyCalls
 from .legalize.few_largest import FewLargest
@@ -138,7 +139,9 @@ IMPORT_REPAIR = Phase("import-repair", "what importers emit becomes what TVM and
         "Let TVM choose kernels for scans, sorting and sampling.",
         after={"ShortScans": "a scan that is dispatched can no longer be stitched",
                "Selections": "a sort that is dispatched is TVM's"}),
-    Row("DropCopies", lambda c: DropCopies(), "Drop operators that return their operand unchanged."),
+    Row("UnitAxes", lambda c: UnitAxes(), "Write transpositions of axes of extent 1 as reshapes."),
+    Row("DropCopies", lambda c: DropCopies(), "Drop operators that return their operand unchanged.",
+        after={"UnitAxes": "a reshape may return its operand where a transposition did not"}),
     Row("CanonicalizeBindings.copies", lambda c: relax.transform.CanonicalizeBindings(),
         "Drop the aliases that stand for dropped copies.",
         after={"DropCopies": "a dropped operator leaves an alias, through which no later pass sees a view"}),
