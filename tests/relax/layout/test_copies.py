@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -17,6 +19,7 @@ from tests.relax.stitch.test_compute_templates import check, draw, run, target
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.layout.copies import DropCopies
+from tvm_stitch.relax.rewriting.contents import contents_of
 
 
 @I.ir_module
@@ -152,3 +155,25 @@ def test_copies_are_dropped_but_for_results() -> None:
         b.value.op.name for block in mod["main"].body.blocks for b in block.bindings if hasattr(b.value, "op")
     ]
     assert sorted(names) == ["relax.astype", "relax.exp", "relax.nn.relu", "relax.permute_dims"]
+
+
+def test_a_weight_is_one_matrix_though_its_batches_are_joined_and_cast() -> None:
+    """PyTorch multiplies an image of rows by a weight for each row of the image, as in the outlook of VOLO."""
+
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        weights = emit(R.reshape(emit(R.broadcast_to(w, [2, 3, 8, 5])), [6, 8, 5]))
+        return R.matmul(x, emit(R.astype(weights, "float16")), out_dtype="float16")
+
+    made = DropCopies()(build(body, ((6, 4, 8), "float16"), ((8, 5), "float32")))
+    (call,) = contents_of(made["main"])["relax.matmul"]
+    assert [len(arg.ty.shape) for arg in call.args] == [3, 2]
+    assert str(call.args[1].ty.dtype) == "float16"
+
+
+def test_a_matrix_for_each_batch_stays() -> None:
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        weights = emit(R.reshape(emit(R.broadcast_to(w, [2, 3, 8, 5])), [6, 8, 5]))
+        return R.matmul(x, weights)
+
+    mod = build(body, ((6, 4, 8), "float32"), ((3, 8, 5), "float32"))
+    tvm.ir.assert_structural_equal(DropCopies()(mod), mod)

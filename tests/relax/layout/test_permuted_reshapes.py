@@ -12,7 +12,7 @@ import tvm
 from tvm.relax import op as R
 
 from tests.choices import CHOICES
-from tests.graph.helpers import build, draw, on_llvm, symbol
+from tests.graph.helpers import build, draw, emulated, on_llvm, symbol
 from tvm_stitch.relax.layout.permutations import PropagatePermutations
 from tvm_stitch.relax.layout.permuted_reshapes import PermutedReshapes
 from tvm_stitch.relax.rewriting.contents import contents_of
@@ -110,3 +110,28 @@ def test_a_symbolic_batch(extents: tuple[int, ...]) -> None:
 
     mod = PropagatePermutations(CHOICES)(PermutedReshapes()(build(body, ((symbol(), *extents), "float32"))))
     assert _transposed(mod) == []
+
+
+def windows_of_a_norm(emit: Emit, x: Any, convolved: Any, scale: Any, shift: Any) -> list[Any]:
+    """Build the residual of DaViT's positional convolution, its norm, and the windows of the norm in a half type."""
+    image = emit(R.reshape(emit(R.permute_dims(x, [0, 2, 1])), [2, 32, 4, 6]))
+    convolved = emit(R.permute_dims(emit(R.astype(convolved, "float32")), SECOND))
+    summed = emit(R.reshape(emit(R.add(emit(R.astype(image, "float32")), convolved)), [2, 32, 24]))
+    rows = emit(R.astype(emit(R.permute_dims(summed, [0, 2, 1])), "float16"))
+    normed = emit(R.nn.layer_norm(emit(R.astype(rows, "float32")), scale, shift, axes=[-1]))
+    divided = emit(R.permute_dims(emit(R.reshape(normed, [2, 2, 2, 2, 3, 32])), [0, 1, 3, 2, 4, 5]))
+    return [emit(R.astype(emit(R.reshape(divided, [48, 32])), "float16")), rows]
+
+
+def test_windows_of_a_norm_in_the_emulator() -> None:
+    half = "float16"
+    specs = ((2, 24, 32), half), ((2, 4, 6, 32), half), ((32,), "float32"), ((32,), "float32")
+    inputs = draw(specs)
+    windows, rows = emulated(build(windows_of_a_norm, *specs), *inputs)
+    x, convolved, scale, shift = (each.astype("float64") for each in inputs)
+    summed = x + convolved.reshape(2, 24, 32)
+    centred = summed - summed.mean(-1, keepdims=True)
+    normed = centred / np.sqrt(summed.var(-1, keepdims=True) + 1e-5) * scale + shift
+    divided = normed.reshape(2, 2, 2, 2, 3, 32).transpose(0, 1, 3, 2, 4, 5).reshape(48, 32)
+    np.testing.assert_allclose(rows, summed, 2e-3, 2e-3)
+    np.testing.assert_allclose(windows, divided, 4e-3, 4e-3)

@@ -47,10 +47,20 @@ def test_left_side_of_symbolic_size() -> None:
             x = emit(R.permute_dims(x, axes))
         return emit(R.matmul(x, w))
 
-    specs = ((n, 7, 5, 3), F32), ((7, 2), F32)
+    specs = ((n, 7, 5, 3), F32), ((5, 1, 7, 2), F32)
     before = build(lambda emit, x, w: body(emit, x, w, [[2, 0, 3, 1]]), *specs)
     wanted = build(lambda emit, x, w: body(emit, x, w, [[2, 0, 1, 3], [0, 1, 3, 2]]), *specs)
     tvm.ir.assert_structural_equal(with_innermost_axes_kept(before), wanted)
+
+
+def test_rows_of_a_weight_stay_together() -> None:
+    """An image with channels second is multiplied by one matrix. Its lines would be matrices of three rows each."""
+
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        return emit(R.matmul(emit(R.permute_dims(x, [0, 2, 3, 1])), w))
+
+    mod = build(body, ((2, 7, 5, 3), F32), ((7, 2), F32))
+    tvm.ir.assert_structural_equal(with_innermost_axes_kept(mod), mod)
 
 
 def read_twice(emit: Any, x: Any, k: Any) -> Any:

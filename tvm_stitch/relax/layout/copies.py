@@ -15,7 +15,7 @@ from ...support.module_pass import module_pass
 from ..rewriting.movement import COPIES, moves_nothing, same_extents
 from ..rewriting.operators import operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
-from ..rewriting.views import shape_of
+from ..rewriting.views import RESHAPES, shape_of
 
 
 @module_pass
@@ -46,14 +46,27 @@ def _broadcasting(match: Match) -> relax.Expr | None:
 
 
 def _matrix(match: Match, operand: relax.Expr) -> relax.Expr | None:
-    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is not a broadcast."""
-    definition = match.definition(operand) if isinstance(operand, relax.Var) else operand
-    if definition is None or operator_name(definition) != "relax.broadcast_to":
-        return None
-    before, after = shape_of(definition.args[0]), shape_of(definition)
-    if before is None or after is None or len(before) < 2 or not same_extents(before[-2:], after[-2:]):
-        return None
-    return definition.args[0] if all(is_number(extent, 1) for extent in before[:-2]) else None
+    """Return the one matrix that an operand broadcasts, or None if it broadcasts several, or is not a broadcast.
+
+    Behind the broadcast, batches may be joined or divided, and elements cast. A cast is then one of the matrix.
+    """
+    casts: list[relax.Call] = []
+    while True:
+        definition = match.definition(operand) if isinstance(operand, relax.Var) else operand
+        name = operator_name(definition)
+        if definition is None or name not in ("relax.broadcast_to", "relax.astype", *RESHAPES):
+            return None
+        before, after = shape_of(definition.args[0]), shape_of(definition)
+        if before is None or after is None or len(before) < 2 or not same_extents(before[-2:], after[-2:]):
+            return None
+        operand = definition.args[0]
+        if name == "relax.astype":
+            casts.append(definition)
+        elif name == "relax.broadcast_to" and all(is_number(extent, 1) for extent in before[:-2]):
+            break
+    for cast in reversed(casts):
+        operand = match.emit(relax.Call(cast.op, [operand], cast.attrs, cast.ty_args))
+    return operand
 
 
 RULES = (

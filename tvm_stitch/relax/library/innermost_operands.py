@@ -25,7 +25,8 @@ def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
     """Split permutations of operands into two: the first keeps the innermost axis, the second transposes matrices.
 
     ``matmul(x, permute_dims(y, [0, 2, 3, 1]))`` becomes ``matmul(x, permute_dims(permute_dims(y, [0, 2, 1, 3]), [0,
-    1, 3, 2]))``, if nothing else reads the permutation, directly or through views that keep the matrices.
+    1, 3, 2]))``, if nothing else reads the permutation, directly or through views that keep the matrices. The other
+    operand has a matrix for each of the batch. One matrix for all would be multiplied by few rows at a time.
     """
     orders: dict[relax.Var, list[int]] = {}
     for _, func in own_functions(mod):
@@ -42,7 +43,9 @@ def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
     for call in values.values():
         if not is_product(call):
             continue
-        for operand in call.args:
+        for operand, other in zip(call.args, call.args[::-1], strict=True):
+            if _is_shared(other):
+                continue
             var = operand
             while (
                 only_reader_inside(readers, var) is not None and (read := _read(values.get(var))) is not None
@@ -52,6 +55,11 @@ def _found(func: relax.Function) -> dict[relax.Var, list[int]]:
             if order is not None:
                 permuted[var] = order
     return permuted
+
+
+def _is_shared(operand: relax.Expr) -> bool:
+    """Return whether an operand is one matrix for all batches, such as a weight."""
+    return isinstance(operand, tvm.ir.GenericConst) or len(shape_of(operand) or ()) <= 2
 
 
 def _read(value: relax.Expr) -> relax.Expr | None:
