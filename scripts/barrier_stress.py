@@ -8,9 +8,9 @@
 
 Each case runs alone, then while two other streams are kept busy. Each run has its own process, which is killed if it
 gives no answer in time. The first result is compared with float64, all others with the first one, bit for bit.
-``chained`` is a hand-written kernel of two chained full reductions, ``decoder`` a step of two layers for one token,
-``tokens`` one for four. Other names are those of workloads. The script prints a table. The exit code is 0 only if
-nothing hung and everything was right.
+``chained`` is a hand-written kernel of two chained full reductions. ``decoder`` is a step of two layers for one token,
+``tokens`` one for four, and ``packed`` one by 4-bit weights. Other names are those of workloads. It prints a table.
+The exit code is 0 only if nothing hung and everything was right.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tvm_stitch.testing.workloads import cases, grid_cases
 from tvm_stitch.testing.workloads.case import DEFAULT_TOLERANCE, Case
 
 MODES = ("alone", "busy", "graph")
-DECODERS = {"decoder": 1, "tokens": 4}
-"""Cases of a decoder's step, and their tokens."""
+DECODERS: dict[str, dict[str, Any]] = {"decoder": {}, "tokens": {"tokens": 4}, "packed": {"bits": 4}}
+"""Cases of a decoder's step, and how it differs from one of one token by weights of the activations' type."""
 _CHAIN = 4  # consecutive calls of the hand-written kernel: the inner ones can be captured
 
 
@@ -114,7 +114,7 @@ def subject(task: Task) -> Subject:
     return Subject(mod, inputs, lambda: evaluate(mod, inputs), case.tolerance)
 
 
-def _decoder(tokens: int, task: Task, rng: np.random.Generator) -> Subject:
+def _decoder(of_case: dict[str, Any], task: Task, rng: np.random.Generator) -> Subject:
     """Return a step of a Llama-like decoder, small if it does not run on a GPU."""
     import torch
 
@@ -124,11 +124,11 @@ def _decoder(tokens: int, task: Task, rng: np.random.Generator) -> Subject:
         else {"hidden": 256, "inner": 512, "cache": 64, "words": 320}
     )
     heads = {"heads": 32, "key_heads": 8} if task.target == "cuda" else {"heads": 4, "key_heads": 2}
-    decoder = Decoder(layers=2, tokens=tokens, dtype="float16", **wide, **heads)
+    decoder = Decoder(layers=2, dtype="float16", **of_case, **wide, **heads)
     inputs = drawn(decoder, rng)
 
     def reference() -> list[np.ndarray]:
-        params = [torch.from_numpy(x.copy()) for x in inputs]
+        params = [torch.from_numpy((x.view(np.int32) if x.dtype == np.uint32 else x).copy()) for x in inputs]
         wider = [p.float() if p.dtype.is_floating_point else p for p in params]
         scores = in_torch(decoder)(*wider)
         caches = [

@@ -153,11 +153,16 @@ def test_how_queries_and_keys_are_divided() -> None:
     def of(*case: Any) -> FewQueries:
         return few_queries(described(Case(*case)), H200)
 
-    assert of(1, 8, 4, 513, 64) == FewQueries(group=1, rows=4, tiles=1, blocks=8)
-    assert of(1, 8, 5, 100, 64, "float32") == FewQueries(group=1, rows=4, tiles=2, blocks=1)
-    assert of(1, 8, 5, 100, 64) == FewQueries(group=1, rows=16, tiles=1, blocks=1, units=True)
-    assert of(1, 8, 33, 4096, 64) == FewQueries(group=1, rows=32, tiles=2, blocks=8, units=True)
-    assert of(1, 8, 32, 4096, 128) == FewQueries(group=1, rows=16, tiles=2, blocks=8, units=True)
+    assert of(1, 8, 4, 513, 64) == FewQueries(group=1, rows=4, tiles=1, blocks=8, warps=8)
+    assert of(1, 8, 5, 100, 64, "float32") == FewQueries(group=1, rows=4, tiles=2, blocks=1, warps=16)
+    assert of(1, 8, 5, 100, 64) == FewQueries(group=1, rows=16, tiles=1, blocks=1, units=True, warps=8)
+    assert of(1, 8, 33, 4096, 64) == FewQueries(group=1, rows=32, tiles=2, blocks=8, units=True, warps=8)
+    assert of(1, 8, 32, 4096, 128) == FewQueries(group=1, rows=16, tiles=2, blocks=8, units=True, warps=8)
+    assert of(1, 8, 4, 512, 64).warps == 4  # a block's 64 keys are read at once
+    assert of(1, 8, 4, 1024, 64).warps == 8 and of(1, 8, 4, 2047, 64).warps == 16
+    assert of(1, 8, 4, 4096, 64) == FewQueries(group=1, rows=16, tiles=1, blocks=8, units=True, warps=16)
+    assert of(1, 8, 4, 4096, 128).warps == 8 and of(1, 8, 2, 4096, 64).units is False
+    assert of(1, 8, 4, symbol("n"), 64).units and of(1, 8, 4, symbol("n"), 64).warps == 8
     assert of(1, 100, 1, 4096, 64) == FewQueries(group=1, rows=1, tiles=1, blocks=2)
     assert of(64, 32, 1, 4096, 64) == FewQueries(group=1, rows=1, tiles=1, blocks=1)
     assert of(symbol(), 8, 2, symbol("n"), 64) == FewQueries(group=1, rows=2, tiles=1, blocks=8)

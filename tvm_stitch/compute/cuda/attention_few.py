@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...codegen import builder as B
 from ...codegen.gpu.dependent_launch import launch_attributes, wait_for_kernels_in_front
@@ -19,13 +19,13 @@ from ...codegen.gpu.launch_bounds import bound_registers
 from ...compat import PrimFunc, T, Var, tir
 from ...device import DeviceModel
 from ...graph.dtype import HALF
-from ...graph.extent import as_expr, is_number, product
+from ...graph.extent import Extent, as_expr, is_number, product
 from ...repairs.tir.opaque import as_c_type
 from ...repairs.tir.zero_divisors import is_positive
 from ...support.failures import Refusal
 from ..attention import Attention
 from ..cpu.emit import compute_func
-from .attention import THREADS, check_types, is_aligned, kernel_call, pointer_to
+from .attention import check_types, is_aligned, kernel_call, pointer_to
 
 LARGEST_HEAD = 256
 """Most elements of a head."""
@@ -51,6 +51,7 @@ class FewQueries:
         tiles: blocks for the queries of a group.
         blocks: blocks of a cluster, which share the keys.
         units: whether matrix units multiply.
+        warps: warps of a block.
     """
 
     group: int
@@ -58,6 +59,12 @@ class FewQueries:
     tiles: int
     blocks: int
     units: bool = False
+    warps: int = 4
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
 
 
 def few_queries(attention: Attention, device: DeviceModel, is_fallback: bool = False) -> FewQueries:
@@ -76,7 +83,9 @@ def few_queries(attention: Attention, device: DeviceModel, is_fallback: bool = F
     if not isinstance(queries, int):
         raise Refusal("its number of queries is symbolic")
     choices = device.choices
-    units = group * queries > choices.attention_lanes_queries and _for_units(attention)
+    is_long = not isinstance(attention.keys, int) or attention.keys >= choices.attention_long_keys
+    by_lanes = choices.attention_lanes_long_queries if is_long else choices.attention_lanes_queries
+    units = group * queries > by_lanes and _for_units(attention)
     most = choices.attention_units_queries if units else choices.attention_few_queries
     if not is_fallback and not 0 < group * queries <= most:
         raise Refusal(f"{group * queries} queries of heads that share keys: the kernel takes few")
@@ -85,14 +94,38 @@ def few_queries(attention: Attention, device: DeviceModel, is_fallback: bool = F
         rows = _TILE * (2 if group * queries > _TILE and attention.size <= LARGEST_UNITS_HEAD // 2 else 1)
     tiles = -(-group * queries // rows)
     cells = tiles
-    for extent in attention.leading[: 2 if group > 1 else 3]:
+    for extent in _cells(attention, group):
         cells *= extent if isinstance(extent, int) else 1
     if device.max_cluster < min(CLUSTERS) and cells < device.sms and not is_fallback:
         raise Refusal(f"blocks for {cells} heads alone leave a device without clusters idle")
     most = min(device.max_cluster, _RESIDENT * device.sms // max(1, cells))
     keys = attention.keys // choices.attention_few_keys if isinstance(attention.keys, int) else most
     blocks = next((n for n in CLUSTERS if n <= min(most, keys)), 1)
-    return FewQueries(group, rows, tiles, blocks, units)
+    few = FewQueries(group, rows, tiles, blocks, units)
+    return replace(few, warps=_warps(attention, device, few))
+
+
+def _warps(attention: Attention, device: DeviceModel, few: FewQueries) -> int:
+    """Return the warps of a block: as many as read its keys at once, if it has a multiprocessor alone."""
+    launched = product([*_cells(attention, few.group), few.tiles, few.blocks])
+    if not isinstance(launched, int) or launched > device.sms:
+        return few.warps
+    if not isinstance(attention.keys, int):
+        return device.choices.attention_few_units_warps
+    # On matrix units, threads with two tiles, or two parts of a head, need the registers of twice as many.
+    is_wide = few.units and (few.rows > _TILE or attention.size > LARGEST_UNITS_HEAD // 2)
+    most = device.choices.attention_few_units_warps if is_wide else device.choices.attention_few_warps
+    lanes = -(-attention.size // _vector(attention))
+    keys_of_warp = _TILE if few.units else 4 * device.warp // lanes
+    warps = few.warps
+    while warps < most and few.blocks * warps * keys_of_warp < attention.keys:
+        warps *= 2
+    return warps
+
+
+def _cells(attention: Attention, group: int) -> tuple[Extent, ...]:
+    """Return the extents of the heads that have keys of their own."""
+    return attention.leading[: 2 if group > 1 else 3]
 
 
 def _for_units(attention: Attention) -> bool:
@@ -110,7 +143,7 @@ def splits_keys(attention: Attention, device: DeviceModel) -> bool:
         few = few_queries(attention, device)
     except Refusal:
         return False
-    cells = product([*attention.leading[: 2 if few.group > 1 else 3], few.tiles])
+    cells = product([*_cells(attention, few.group), few.tiles])
     return few.blocks > 1 and isinstance(cells, int) and 2 * cells <= device.sms
 
 
@@ -138,21 +171,20 @@ def cuda_attention_few(
     few = few_queries(attention, device, is_fallback)
     buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
     out = attention.out.declared("out")
-    cells = attention.leading[: 2 if few.group > 1 else 3]
-    problems = as_expr(product([*cells, few.tiles]))
+    problems = as_expr(product([*_cells(attention, few.group), few.tiles]))
     # A cluster is launched even if there is no problem. It does nothing.
     launched = problems if is_positive(problems) else tir.Max(problems, B.i64(1))
     with B.kernel() as body, ExitStack() as stack:
         stack.enter_context(T.launch_thread("blockIdx.x", launched * B.i64(few.blocks)))
         if few.blocks > 1:
             stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(few.blocks)))
-        stack.enter_context(T.launch_thread("threadIdx.x", B.i64(THREADS)))
-        bound_registers(stack, _RESIDENT)
+        stack.enter_context(T.launch_thread("threadIdx.x", B.i64(few.threads)))
+        bound_registers(stack, max(1, _RESIDENT * FewQueries.warps // few.warps))
         shared = B.local([_shared_floats(attention, few)], "float32", "shared", "shared.dyn")
         pointers = [pointer_to(b, o) for b, o in zip(buffers, attention.inputs)]
-        means = f"Few<Of, {few.rows}, {few.group}, {few.blocks}>"
+        means = f"Few<Of, {few.rows}, {few.group}, {few.blocks}, {few.warps}>"
         if few.units:
-            means = f"FewOnUnits<Of, {few.rows // _TILE}, {few.group}, {few.blocks}>"
+            means = f"FewOnUnits<Of, {few.rows // _TILE}, {few.group}, {few.blocks}, {few.warps}>"
         masked = 0
         if attention.mask is not None:
             strides = attention.mask.strides
@@ -183,11 +215,18 @@ def _group(attention: Attention) -> int:
 
 
 def _shared_floats(attention: Attention, few: FewQueries) -> int:
-    """Return the floats of shared memory of a block: sums, a score and a total for each warp and for the block."""
+    """Return the floats of shared memory of a block: the lines of its warps, and what its cluster puts into it.
+
+    A line has sums, a score and a total. A block gets sums of the results that it stores, and those two of each row.
+    """
     wide = 1 << max(attention.size - 1, _vector(attention) - 1).bit_length()
     if few.units:
         wide = -(-attention.size // 64) * 64
-    return (THREADS // 32 + 1) * few.rows * (wide + 2)
+    lines = few.warps * few.rows * (wide + 2)
+    if few.blocks == 1:
+        return lines
+    owned = -(-few.rows * wide // (few.threads * few.blocks)) * few.threads
+    return lines + few.blocks * (owned + 2 * few.rows)
 
 
 def _vector(attention: Attention) -> int:

@@ -49,10 +49,23 @@ class KernelChoices:
     """Most queries of heads that share keys, for the kernel that multiplies keys without tensor cores. Not measured."""
     attention_lanes_queries: int = 4
     """The same if tensor cores may multiply in their place. A block reads the keys once for so many queries."""
+    attention_lanes_long_queries: int = 2
+    """The same for many keys, or a symbolic number of them."""
+    attention_long_keys: int = 2048
+    """Keys that are many. On an H200 8 groups of 4 queries with heads of 64 took 3.9 us over 512 keys, and 4.4 us by
+    tensor cores. Over 4,096 keys they took 8.0 and 6.9 us, over 32,768 keys 37.2 and 24.6."""
     attention_units_queries: int = 64
     """Most queries of heads that share keys, for the kernel that reads keys once for 16 or 32 of them. Not measured."""
     attention_few_keys: int = 64
     """Fewest keys of a block that shares those of a head with others: 16 threads read 4 keys each. Not measured."""
+    attention_few_warps: int = 16
+    """Most warps of a block of that kernel, if it has a multiprocessor alone. A block has no more than read its keys at
+    once. An H200 took 5.5 us for 8 groups of 4 queries, with heads of 128 and 512 keys, by 4 warps. It took 4.4 us by 8
+    warps, and 5.8 by 16. Over 4,096 keys it took 24.6, 15.7 and 12.6 us."""
+    attention_few_units_warps: int = 8
+    """The same on tensor cores, for heads of more than 64 elements and for more than 16 queries. The same for a
+    symbolic number of keys. An H200 took 6.0 us for 8 groups of 32 queries over 512 keys by 4 warps, 5.5 by 8 and 9.6
+    by 16. It took 10.6 us for 8 groups of 4 queries, with heads of 128 and 4,096 keys, by 8 warps, and 15.3 by 16."""
     attention_two_tiles_queries: int = 512
     """Fewest queries for which a warp has two tiles, which loads each key half as often. Fewer queries need more
     blocks."""

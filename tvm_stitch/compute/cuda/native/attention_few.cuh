@@ -12,12 +12,13 @@ namespace tvm_stitch {
 
 // How lanes and shared memory are divided.
 //   kRows: queries of a block, of heads that share keys. kGroup: the number of such heads.
-//   kBlocks: blocks of a cluster, which split the keys.
-template <class Of_, int kRows_, int kGroup_, int kBlocks_>
+//   kBlocks: blocks of a cluster, which split the keys. kWarps: warps of a block.
+template <class Of_, int kRows_, int kGroup_, int kBlocks_, int kWarps_>
 struct Few {
   using Of = Of_;
   using Element = typename Of::Element;
   static constexpr int kRows = kRows_, kGroup = kGroup_, kBlocks = kBlocks_;
+  static constexpr int kWarps = kWarps_, kThreads = 32 * kWarps;
   static constexpr int kVector = 16 / int(sizeof(Element));
   static constexpr int kEach = kVector * (Of::kSize > 32 * kVector ? 2 : 1);  // elements of a row that a lane has
   static constexpr int lanes() {
@@ -25,12 +26,11 @@ struct Few {
     while (found * kEach < Of::kSize) found *= 2;
     return found;
   }
-  static constexpr int kLanes = lanes(), kWarps = kThreads / 32;
+  static constexpr int kLanes = lanes();
   static constexpr int kWide = kLanes * kEach;         // a row with what fills it up
   static constexpr int kAtOnce = kThreads / kLanes;    // rows of K that a block reads at once
   static constexpr int kAhead = kEach > kVector ? 2 : 4;  // such rows whose loads are on their way together
   static constexpr int kLine = kWide + 2;              // the greatest score and the sum of weights are the last two
-  static constexpr int kFloats = (kWarps + 1) * kRows * kLine;
 };
 
 // Elements of a row that one lane has.
@@ -67,20 +67,21 @@ struct Softmax {
 
 __device__ __forceinline__ float finite_or_zero(float most) { return most == -INFINITY ? 0.0f : most; }
 
-// A float of another block's shared memory, at the place of this block's.
-__device__ __forceinline__ float of_block(const float* at, int block) {
+// Puts a float into another block's shared memory, at the place of this block's.
+__device__ __forceinline__ void put_into_block(const float* at, int block, float x) {
   unsigned there;
-  float found;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(there) : "r"(unsigned(__cvta_generic_to_shared(at))), "r"(block));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(found) : "r"(there));
-  return found;
+  asm volatile("st.shared::cluster.f32 [%0], %1;" : : "r"(there), "f"(x) : "memory");
 }
 
-__device__ __forceinline__ void meet_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
-}
+// Announces that this block runs. Its shared memory may be written by others from then on.
+__device__ __forceinline__ void join_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory"); }
+
+// Waits until all blocks of the cluster have announced themselves, or have put what others wait for.
+__device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory"); }
+
+__device__ __forceinline__ void end_of_puts() { asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory"); }
 
 // The part of the queries and keys that a block has. all: queries of heads that share keys.
 template <class With>
@@ -101,61 +102,82 @@ struct Share {
   }
 };
 
+// Shared memory of a block: the lines of its warps, then what the blocks of its cluster put into it.
+//   of_sums: a block's sums of the elements whose results this block stores.
+//   of_rows: a block's greatest score and sum of weights of each query.
+template <class With>
+struct SumLines {
+  static constexpr int kAll = With::kRows * With::kWide, kThreads = With::kThreads;
+  static constexpr int kOwned = (kAll + kThreads * With::kBlocks - 1) / (kThreads * With::kBlocks) * kThreads;
+  static constexpr int kOfWarps = With::kWarps * With::kRows * With::kLine;
+  float* const shared;
+
+  __device__ __forceinline__ const float* warp(int number, int row) const {
+    return shared + (number * With::kRows + row) * With::kLine;
+  }
+  __device__ __forceinline__ float* of_sums(int block, int slot) const { return shared + kOfWarps + block * kOwned + slot; }
+  __device__ __forceinline__ float* of_rows(int block, int row) const {
+    return shared + kOfWarps + With::kBlocks * kOwned + (block * With::kRows + row) * 2;
+  }
+};
+
 // Joins the sums of a block's warps, and those of the blocks of a cluster. Each thread stores some of the results.
+// A block puts its sums where their results are stored, so that it reads no other block's memory.
 template <class With>
 __device__ __forceinline__ void join_keys(float* shared, typename With::Of::Result* out, Rows of_out, int first, int all,
                                           int queries, int keys, int rank) {
   using Of = typename With::Of;
-  constexpr int kRows = With::kRows, kLine = With::kLine, kWide = With::kWide, kBlocks = With::kBlocks;
-  float* const joined = shared + With::kWarps * kRows * kLine;
+  constexpr int kRows = With::kRows, kWide = With::kWide, kBlocks = With::kBlocks, kWarps = With::kWarps;
+  constexpr int kThreads = With::kThreads;
+  const SumLines<With> lines{shared};
+  const auto store = [&](int row, int element, float sum, float total) {
+    const int index = first + row;
+    if (index >= all || element >= Of::kSize) return;
+    const float inverse = total == 0.0f && (Of::kSafe || keys == 0) ? 0.0f : 1.0f / total;
+    round_to(out[index / queries * of_out.head + index % queries * of_out.row + element], sum * inverse);
+  };
+
+  if (kBlocks > 1) wait_for_cluster();
   for (int at = int(threadIdx.x); at < kRows * kWide; at += kThreads) {
     const int row = at / kWide, element = at % kWide;
-    const float* const line = shared + row * kLine;
     float most = -INFINITY, sum = 0.0f, total = 0.0f;
 #pragma unroll
-    for (int i = 0; i < With::kWarps; ++i) most = fmaxf(most, line[i * kRows * kLine + kWide]);
+    for (int i = 0; i < kWarps; ++i) most = fmaxf(most, lines.warp(i, row)[kWide]);
 #pragma unroll
-    for (int i = 0; i < With::kWarps; ++i) {
-      const float* const its = line + i * kRows * kLine;
+    for (int i = 0; i < kWarps; ++i) {
+      const float* const its = lines.warp(i, row);
       const float share = power_of_two(its[kWide] - finite_or_zero(most));
       sum += its[element] * share, total += its[kWide + 1] * share;
     }
-    joined[row * kLine + element] = sum;
-    if (element == 0) joined[row * kLine + kWide] = most, joined[row * kLine + kWide + 1] = total;
-  }
-  if (kBlocks > 1)
-    meet_cluster();
-  else
-    __syncthreads();
-
-  for (int at = rank * kThreads + int(threadIdx.x); at < kRows * kWide; at += kBlocks * kThreads) {
-    const int row = at / kWide, element = at % kWide, index = first + row;
-    if (index >= all || element >= Of::kSize) continue;
-    const float* const line = joined + row * kLine;
-    float sum, total;
-    if (kBlocks > 1) {
-      float mosts[kBlocks], sums[kBlocks], totals[kBlocks], most = -INFINITY;
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        mosts[block] = of_block(line + kWide, block);
-        totals[block] = of_block(line + kWide + 1, block);
-        sums[block] = of_block(line + element, block);
-      }
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) most = fmaxf(most, mosts[block]);
-      sum = 0.0f, total = 0.0f;
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const float share = power_of_two(mosts[block] - finite_or_zero(most));
-        sum = fmaf(sums[block], share, sum), total = fmaf(totals[block], share, total);
-      }
-    } else {
-      sum = line[element], total = line[kWide + 1];
+    if (kBlocks == 1) {
+      store(row, element, sum, total);
+      continue;
     }
-    const float inverse = total == 0.0f && (Of::kSafe || keys == 0) ? 0.0f : 1.0f / total;
-    round_to(out[index / queries * of_out.head + index % queries * of_out.row + element], sum * inverse);
+    const int piece = at / kThreads;
+    put_into_block(lines.of_sums(rank, piece / kBlocks * kThreads + int(threadIdx.x)), piece % kBlocks, sum);
+    for (int block = element; block < kBlocks; block += kWide) {
+      put_into_block(lines.of_rows(rank, row), block, most);
+      put_into_block(lines.of_rows(rank, row) + 1, block, total);
+    }
   }
-  if (kBlocks > 1) meet_cluster();  // others read this block's shared memory until here
+  if (kBlocks == 1) return;
+  end_of_puts();
+  wait_for_cluster();
+
+  for (int at = rank * kThreads + int(threadIdx.x), slot = int(threadIdx.x); at < kRows * kWide;
+       at += kBlocks * kThreads, slot += kThreads) {
+    const int row = at / kWide, element = at % kWide;
+    float most = -INFINITY, sum = 0.0f, total = 0.0f;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) most = fmaxf(most, lines.of_rows(block, row)[0]);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const float share = power_of_two(lines.of_rows(block, row)[0] - finite_or_zero(most));
+      sum = fmaf(*lines.of_sums(block, slot), share, sum);
+      total = fmaf(lines.of_rows(block, row)[1], share, total);
+    }
+    store(row, element, sum, total);
+  }
 }
 
 // A block has kRows queries of heads that share keys, and a part of the keys.
@@ -169,6 +191,7 @@ __device__ __forceinline__ void attention_few(float* shared, const typename With
   using Of = typename With::Of;
   constexpr int kRows = With::kRows, kEach = With::kEach, kLanes = With::kLanes, kAhead = With::kAhead;
   constexpr int kLine = With::kLine, kWide = With::kWide;
+  if (With::kBlocks > 1) join_cluster();
   const Share<With> share(batches, heads, queries, keys);
   const int all = share.all, first = share.first, begin = share.begin, end = share.end;
   const Problem problem = share.problem;

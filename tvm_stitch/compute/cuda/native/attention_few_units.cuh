@@ -11,17 +11,17 @@ namespace tvm_stitch {
 
 // How lanes and shared memory are divided.
 //   kTiles: tiles of 16 queries of a block, of heads that share keys. kGroup: the number of such heads.
-//   kBlocks: blocks of a cluster, which split the keys.
-template <class Of_, int kTiles_, int kGroup_, int kBlocks_>
+//   kBlocks: blocks of a cluster, which split the keys. kWarps: warps of a block.
+template <class Of_, int kTiles_, int kGroup_, int kBlocks_, int kWarps_>
 struct FewOnUnits {
   using Of = Of_;
   using Element = typename Of::Element;
   static constexpr int kTiles = kTiles_, kRows = 16 * kTiles, kGroup = kGroup_, kBlocks = kBlocks_;
   static constexpr int kPieces = (Of::kSize + 31) / 32;  // vectors of a key that a lane has
   static constexpr int kParts = (Of::kSize + 63) / 64;   // vectors of a value that a lane has
-  static constexpr int kWide = 64 * kParts, kLine = kWide + 2, kWarps = kThreads / 32;
+  static constexpr int kWide = 64 * kParts, kLine = kWide + 2;
+  static constexpr int kWarps = kWarps_, kThreads = 32 * kWarps;
   static constexpr int kAhead = kTiles * kParts > 2 ? 1 : 2;  // groups of 16 keys whose loads are on their way together
-  static constexpr int kFloats = (kWarps + 1) * kRows * kLine;
 };
 
 template <class With>
@@ -44,6 +44,7 @@ __device__ __forceinline__ void attention_few_units(float* shared, const typenam
   using Element = typename With::Element;
   constexpr int kTiles = With::kTiles, kPieces = With::kPieces, kParts = With::kParts, kAhead = With::kAhead;
   constexpr int kRows = With::kRows, kLine = With::kLine, kWide = With::kWide, kWarps = With::kWarps;
+  if (With::kBlocks > 1) join_cluster();
   const Share<With> share(batches, heads, queries, keys);
   const int all = share.all, first = share.first, begin = share.begin, end = share.end;
   const Problem problem = share.problem;
