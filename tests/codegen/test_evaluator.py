@@ -44,6 +44,9 @@ class Recorder:
     def condition(self, key: Any, condition: Any) -> None:
         return None
 
+    def sum_of_window(self, key: Any, e: Any) -> None:
+        return None
+
     def bind(self, value: Any, name: str) -> Any:
         self.bound.append(name.removesuffix("_intermediate"))
         return tir.Var(f"bound_{name}_{len(self.bound)}", compat.dtype_of(value))

@@ -7,7 +7,8 @@ operator and point. Index arithmetic uses variables that the caller hoists (row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Protocol
 
 from .. import compat
@@ -49,6 +50,9 @@ def convert(value: Expr, dtype: str) -> Expr:
     return tir.Cast(dtype, value)
 
 
+_CONDITIONS = ("LT", "LE", "GT", "GE", "And", "Or")
+
+
 class Reader(Protocol):
     """The interface by which a backend supplies the values that lie outside an expression."""
 
@@ -63,6 +67,9 @@ class Reader(Protocol):
 
     def condition(self, key: Key, condition: Expr) -> Expr | None:
         """Return a condition of an operator's expression if it was decided for the current column, else None."""
+
+    def sum_of_window(self, key: Key, e: Expr) -> Expr | None:
+        """Return a part of an operator's expression if it was added up for the current column already, else None."""
 
     def bind(self, value: Expr, name: str) -> Expr:
         """Bind a value to a name, so that it is computed once. Return the bound value."""
@@ -158,10 +165,24 @@ class Evaluator:
             self._signed = signed_symbols(self.al.graph)
         return sound_index(index, self._signed)
 
+    def window_term(self, key: Key, e: Expr, begin: int) -> Expr:
+        """Return a term of a sum in an operator's expression. ``begin``: the operator's accesses in front of it."""
+        return self._rebuilt(key, e, islice(self.al.children(key), begin, None), False)
+
+    def joined(self, node: Expr, before: Expr, term: Expr) -> Expr:
+        """Return what a node of a sum makes of the value before it and of a term."""
+        return self.operation(node, lambda x: before if x.same_as(node.a) else term)
+
     def _expression(self, key: Key, guarded: bool) -> Expr:
-        op, point = key
-        cursor = iter(self.al.children(key))
-        axis = {v: self._index(e) for v, e in self.al.domain.axis_values(op, point).items()}
+        result = self._rebuilt(key, key[0].value, iter(self.al.children(key)), guarded)
+        # Below a guard nothing may be bound outside of it: the guarding expression is lowered as a whole.
+        return self.math(result) if self.math is not None and not guarded else result
+
+    def _rebuilt(
+        self, key: Key, value: Expr, cursor: Iterator[tuple[Access, Point | None]], guarded: bool
+    ) -> Expr:
+        """Return a part of an operator's expression at a point. ``cursor``: its accesses, and others behind them."""
+        axis = {v: self._index(e) for v, e in self.al.domain.axis_values(*key).items()}
 
         def visit(e: Expr, guarded: bool) -> Expr:
             name = compat.kind(e)
@@ -181,11 +202,15 @@ class Evaluator:
                 condition = visit(chosen[0], guarded) if decided is None else decided
                 values = _level(visit(chosen[1], True), visit(chosen[2], True))
                 return tir.if_then_else(condition, *values) if decided is None else _either(decided, *values)
+            if name in _CONDITIONS and (decided := self.reader.condition(key, e)) is not None:
+                return decided
+            if (added := self.reader.sum_of_window(key, e)) is not None:
+                for _ in loads(e):
+                    next(cursor)
+                return added
             return self.operation(e, lambda x: visit(x, guarded))
 
-        result = visit(op.value, guarded)
-        # Below a guard nothing may be bound outside of it: the guarding expression is lowered as a whole.
-        return self.math(result) if self.math is not None and not guarded else result
+        return visit(value, guarded)
 
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         """Rebuild an operation over visited operands, as a GPU kernel computes it."""

@@ -119,6 +119,9 @@ class CpuEmitter:
     def condition(self, key: Key, condition: Expr) -> Expr | None:
         return None
 
+    def sum_of_window(self, key: Key, e: Expr) -> Expr | None:
+        return None
+
     def kept(self, key: Key) -> Expr | None:
         """Return the value from its row buffer, once a whole pass has filled that buffer."""
         if key not in self.ready or self.eval.column is None:

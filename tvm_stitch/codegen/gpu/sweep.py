@@ -9,7 +9,8 @@ only what it wrote itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ...compat import Buffer, Expr, tir
 from ...graph.extent import Extent, is_number
@@ -29,6 +30,7 @@ from .memory.guarded_loads import Loaded, load_guarded
 from .memory.packed_pairs import hold_pairs, widened
 from .memory.piecewise_loads import load_pieces
 from .memory.row_memory import RowMemory
+from .memory.window_sums import add_up
 
 
 class SweepEmitter(RowMemory):
@@ -39,6 +41,9 @@ class SweepEmitter(RowMemory):
         self.value_tiles: dict[Key, Buffer] = {}
         self.pieces: dict[Key, Buffer] = {}  # values of the current step that were loaded piece by piece
         self.below = Loaded()  # what the current step loaded below conditions
+        self.windows: dict[
+            Key, tuple[Expr, Buffer]
+        ] = {}  # sums in values, and tiles of the current vector's sums
         self.element: Expr | None = None  # the column's position in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, if a row is too long for registers
@@ -77,6 +82,11 @@ class SweepEmitter(RowMemory):
 
     def condition(self, key: Key, condition: Expr) -> Expr | None:
         return None if self.element is None else self.below.decided(key, condition, self.element)
+
+    def sum_of_window(self, key: Key, e: Expr) -> Expr | None:
+        if key not in self.windows or not e.same_as(self.windows[key][0]) or self.lane_element is None:
+            return None
+        return B.fetch(self.windows[key][1], self.lane_element)
 
     def _tile_element(self, tile: Buffer, element: Expr) -> Expr:
         return B.fetch(tile, self.stage_element if tile in self.staged.values() else element)
@@ -180,11 +190,22 @@ class SweepEmitter(RowMemory):
                 k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
                 for k in p.outputs
             }
-            with B.loop("unroll", cm.vector, "lane") as e:
-                self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
-                self.stage_element = position + e
-                self.eval.at_column(safe + e)
+            start = chunk * B.i64(cm.vector)
+
+            @contextmanager
+            def lanes() -> Iterator[Expr]:
+                with B.loop("unroll", cm.vector, "lane") as e:
+                    self.element, self.lane_element = start + e, e
+                    self.stage_element = position + e
+                    self.eval.at_column(safe + e)
+                    yield e
+
+            for each in self.below.plan.sums:
+                tile = add_up(self, self.below, each, cm, safe, start, lanes)
+                self.windows[each.of.key] = each.of.nodes[-1], tile
+            with lanes() as e:
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
+            self.windows = {}
             hold_pairs(self.pairs[tile] for tile in self.load_tiles.values() if tile in self.pairs)
             with B.when(B.both(self.in_range, valid) if p.outputs else None):
                 self._store(p, cm, safe, out_tiles)

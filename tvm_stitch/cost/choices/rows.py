@@ -29,6 +29,11 @@ class RowChoices:
     PoolFormer each pool computed a norm nine times: a layer took 408 us on an H200 for 4 MB of float16."""
     window_reads: int = 4
     """Elements of one tensor from which on an element-wise operator reads a window."""
+    window_columns: int = 16384
+    """Elements of a reduction from which on its kernel reads no windows. Blocks keep such rows in shared memory, or in
+    all of their registers. So windows come from the second-level cache, few of them at a time."""
+    window_words: float = 32.0
+    """Registers for elements of a window that a thread loads together. It adds them up before it loads others."""
     window_loads: int = 16
     """Most elements that are read for such an operator at all the points at which another one reads it. The bound holds
     in stitch ops and in TVM's kernels. On an H200 Inception's pools of 9 elements behind others of 9 took 439 us in one

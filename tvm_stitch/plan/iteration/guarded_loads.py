@@ -7,7 +7,7 @@ are neighbours in an input that it reads. Then a thread decides once for the vec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ... import compat
@@ -21,6 +21,7 @@ from .contiguity import vectorizable
 from .domain import At
 from .loops import Leaf, RowLoop
 from .uniform import uniform_columns
+from .window_sums import WindowSum, grouped, window_sum
 
 Literal = tuple[int, bool]
 """The number of a condition, and whether it holds."""
@@ -61,6 +62,22 @@ class Slot:
 
 
 @dataclass(frozen=True, eq=False)
+class Group:
+    """Terms of a sum that are added up together, by their numbers, and the loads that they need and none before."""
+
+    terms: tuple[int, ...]
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedSum:
+    """A sum of which a thread loads and adds up the terms of a vector of columns group by group."""
+
+    of: WindowSum
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class GuardedLoads:
     """The guarded loads of a pass.
 
@@ -68,12 +85,19 @@ class GuardedLoads:
         conditions: all conditions that loads depend on.
         numbers: the number of a condition, by the operator at a point and the key of its expression there. Its value
             if it is the same everywhere.
-        slots: the loads.
+        slots: the loads that are not those of a sum.
+        sums: sums with loads of their own.
     """
 
     conditions: tuple[Condition, ...]
     numbers: Mapping[tuple[Key, Hashable], int | bool]
     slots: tuple[Slot, ...]
+    sums: tuple[GroupedSum, ...] = ()
+
+    @property
+    def all_slots(self) -> tuple[Slot, ...]:
+        """The loads of the pass, those of sums too."""
+        return (*self.slots, *(slot for s in self.sums for group in s.groups for slot in group.slots))
 
 
 NONE = GuardedLoads((), {}, ())
@@ -89,7 +113,7 @@ def guarded_loads(alignment: Alignment, p: RowLoop, vector: int, values: Iterabl
         return NONE
     finder = _Finder(alignment, p, vector)
     for key in values:
-        finder.visit(key, frozenset())
+        finder.visit_value(key)
     return finder.result()
 
 
@@ -104,22 +128,36 @@ class _Finder:
         self.numbers: dict[tuple[Key, Hashable], int | bool] = {}
         self.paths: dict[Leaf, list[Path]] = {}
         self.scalar: set[Leaf] = set()  # read below a condition that differs between neighbouring columns
+        self.sums: list[WindowSum] = []
+        self.term: tuple[int, int] | None = None  # the sum that is visited, and its term
+        self.users: dict[Leaf, set[tuple[int, int] | None]] = {}  # the terms that read an input
+        self.uneven: set[int] = set()  # sums that read values of the pass
         self.visits = alignment.choices.guarded_visits
         domain = alignment.domain
         self.analyzer = bounded([(domain.row, domain.rows), (domain.column, p.columns)])
 
-    def visit(self, key: Key, path: Path | None, guarded: bool = False) -> None:
+    def visit_value(self, key: Key) -> None:
+        """Note the guarded loads of a value of the pass, and the sum in it whose terms they are."""
+        found = window_sum(key, self.al.choices.window_reads)
+        if found is not None:
+            self.sums.append(found)
+        self.visit(key, frozenset(), of=found)
+
+    def visit(self, key: Key, path: Path | None, guarded: bool = False, of: WindowSum | None = None) -> None:
         """Note the guarded loads of a value. It is read where all literals of ``path`` hold, elsewhere too if None."""
         self.visits -= 1
         if self.visits < 0:
             return
         op, point = key
         axis = self.al.domain.axis_values(op, point)
-        accesses = iter(self.al.children(key))
+        accesses = enumerate(self.al.children(key))
 
         def walk(e: Expr, path: Path | None, guarded: bool) -> None:
             if compat.is_load(e):
-                access, child = next(accesses)
+                position, (access, child) = next(accesses)
+                if of is not None:
+                    term = of.term_of(position)
+                    self.term = None if term is None else (len(self.sums) - 1, term)
                 if child is None:  # a gather, whose indices are values
                     for index in e.indices:
                         walk(index, path, guarded)
@@ -139,6 +177,8 @@ class _Finder:
                 walk(branch, self._below(path, number, holds), True)
 
         walk(op.value, path, guarded)
+        if of is not None:
+            self.term = None
 
     def _below(self, path: Path | None, number: int | bool | None, holds: bool) -> Path | None:
         """Return the path of a branch, or None if it is unknown. A path that never holds contradicts itself."""
@@ -154,7 +194,10 @@ class _Finder:
         if producer is not None and tensor not in self.al.graph.inputs:
             if (guarded or access.guarded) and point.at is At.INDEX:
                 self.visit((producer, point), path, True)
+            elif self.term is not None:
+                self.uneven.add(self.term[0])
         elif guarded and point.per_column and leaf not in self.loaded:
+            self.users.setdefault(leaf, set()).add(self.term)
             if path is None:
                 self.scalar.add(leaf)
             elif not _contradicts(path):
@@ -205,11 +248,29 @@ class _Finder:
                 widths.append(width)
         if not slots and not any(isinstance(number, bool) for number in self.numbers.values()):
             return NONE
-        return GuardedLoads(
-            tuple(self.conditions),
-            self.numbers,
-            tuple(Slot(tuple(loads_), columns) for loads_, columns in zip(slots, widths)),
-        )
+        made = [Slot(tuple(loads_), columns) for loads_, columns in zip(slots, widths)]
+        sums = [s for number in range(len(self.sums)) if (s := self._grouped(number, made)) is not None]
+        own = {id(slot) for s in sums for group in s.groups for slot in group.slots}
+        others = tuple(slot for slot in made if id(slot) not in own)
+        return GuardedLoads(tuple(self.conditions), self.numbers, others, tuple(sums))
+
+    def _grouped(self, number: int, slots: Sequence[Slot]) -> GroupedSum | None:
+        """Return a sum with the slots that it alone needs, or None if these are few or it reads values of the pass."""
+        needs: list[list[tuple[Slot, float]]] = [[] for _ in self.sums[number].terms]
+        count = 0
+        for slot in slots:
+            users = {user for load in slot.loads for user in self.users[load.leaf]}
+            terms = [user[1] for user in users if user is not None and user[0] == number]
+            if len(terms) < len(users):
+                continue
+            count += 1
+            words = self.vector * max(1.0, item_bytes(slot.loads[0].leaf[0].dtype) / 4)
+            for term in terms:
+                needs[term].append((slot, words))
+        if number in self.uneven or count < self.al.choices.window_reads:
+            return None
+        groups = grouped(needs, self.al.choices.window_words)
+        return GroupedSum(self.sums[number], tuple(Group(tuple(terms), tuple(own)) for terms, own in groups))
 
     def _width(self, leaf: Leaf, paths: Collection[Path]) -> int:
         """Return the columns of a vector that a load moves at once."""

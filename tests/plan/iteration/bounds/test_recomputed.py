@@ -105,3 +105,14 @@ def test_moves_of_data_read_one_of_their_elements() -> None:
         return R.nn.max_pool2d(emit(R.concat([x] * 5, 1)), (3, 3), (1, 1), layout="NHWC")
 
     assert kernels_of(build(body, (SHAPE, "float16"))) == 1
+
+
+@pytest.mark.parametrize(("height", "kernels"), [(8, 1), (16, 2)])
+def test_windows_and_the_reduction_of_a_long_row(height: int, kernels: int) -> None:
+    """Rows of 16,384 elements are in the registers or the shared memory of a block, which leaves windows no cache."""
+
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.subtract(emit(R.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC")), x))
+        return R.subtract(y, emit(R.mean(y, [1, 2, 3], keepdims=True)))
+
+    assert kernels_of(build(body, ((40, height, 32, 32), "float32"))) == kernels

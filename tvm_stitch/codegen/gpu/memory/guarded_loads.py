@@ -50,8 +50,11 @@ class Loaded:
 def load_guarded(
     memory: RowMemory, p: RowLoop, cm: ColumnMapping, step: Expr, values: Sequence[Key]
 ) -> Loaded:
-    """Decide the conditions of the values of a pass for a thread's columns, and load the inputs below them."""
-    if memory.guarded or memory.mapping.shared or cm.vector == 1:
+    """Decide the conditions of the values of a pass for a thread's columns, and load the inputs below them.
+
+    The terms of sums are loaded when they are added up (``window_sums.py``).
+    """
+    if memory.guarded or cm.vector == 1:
         return Loaded()
     plan = memory.stage.guarded_loads(p, values)
     if not plan.numbers:
@@ -61,7 +64,7 @@ def load_guarded(
         plan,
         {
             load.leaf: tile
-            for slot in plan.slots
+            for slot in plan.all_slots
             for tile in [_tile(memory, slot, size)]
             for load in slot.loads
         },
@@ -69,15 +72,25 @@ def load_guarded(
     )
     with B.loop("unroll", cm.chunks, "chunk") as chunk:
         base = memory.base(cm, step, chunk)
-        with B.when(memory._tail(p.columns, base)):
+        # With tiles in shared memory, columns past the row's end are evaluated too: as the row's last vector.
+        tail = None if memory.mapping.shared else memory._tail(p.columns, base)
+        base = memory.inside(base, p.columns, cm)
+        with B.when(tail):
             start = chunk * B.i64(cm.vector)
             for condition, flag in zip(plan.conditions, loaded.flags):
                 _decide(memory, condition, flag, cm, base, start)
             for slot in plan.slots:
-                with B.loop("unroll", cm.vector // slot.columns, "part") as part:
-                    skipped = part * B.i64(slot.columns)
-                    _fill(memory, loaded, slot, slot.loads, {}, base + skipped, start + skipped)
+                load_slot(memory, loaded, slot, cm, base, start)
     return loaded
+
+
+def load_slot(
+    memory: RowMemory, loaded: Loaded, slot: Slot, cm: ColumnMapping, column: Expr, start: Expr
+) -> None:
+    """Load a slot's elements of a vector of columns into its tile, from the position ``start`` of the tile on."""
+    with B.loop("unroll", cm.vector // slot.columns, "part") as part:
+        skipped = part * B.i64(slot.columns)
+        _fill(memory, loaded, slot, slot.loads, {}, column + skipped, start + skipped)
 
 
 def _tile(memory: RowMemory, slot: Slot, size: int) -> Buffer:

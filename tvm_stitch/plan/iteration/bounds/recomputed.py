@@ -33,6 +33,8 @@ class Recomputed:
         """Forget what was recorded, and take other operators."""
         self.largest: int | None = 0
         """The most elements of a tensor that the operators read or compute, None if one has a symbolic extent."""
+        self.longest = 0
+        """The most elements of a reduction."""
         self.include(operators)
         self.heavy: set[tuple[Operator, Point]] = set()
         self.loads: Counter[Operator] = Counter()
@@ -42,6 +44,9 @@ class Recomputed:
 
     def include(self, operators: Collection[Operator]) -> None:
         """Take more operators."""
+        for op in operators:
+            if op.is_reduce and isinstance(reduced := product([axis.extent for axis in op.reduce]), int):
+                self.longest = max(self.longest, reduced)
         for size in (tensor.size for op in operators for tensor in (op.output, *op.inputs)):
             if self.largest is not None:
                 self.largest = max(self.largest, size) if isinstance(size, int) else None
@@ -57,6 +62,8 @@ class Recomputed:
         if op.op_class is OpClass.MOVE or window < self.choices.window_reads:
             return  # A move of data loads one of the elements.
         self.windowed |= {access.tensor for access in op.accesses}
+        if self.longest >= self.choices.window_columns:
+            raise Misaligned(f"{op.name} reads windows beside a reduction of {self.longest} elements")
         if not root:
             self._add_window(op, window)
 
