@@ -17,7 +17,8 @@ TOOLCHAIN := python/tvm-relay-toolchain
 EMULATOR := python/cuda-emulator
 # The package with random graphs and references, for the tests and the scripts.
 TESTING := python/stitch-testing
-PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+# Python compiles modules when they are first imported. Pip would compile all, which takes more than half of its time.
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
 # Workers of the test run.
 JOBS ?= 2
 # Another ONNX file for `make run` (default: a BERT encoder that scripts/run_demo.py builds).
@@ -42,9 +43,11 @@ run: venv
 	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)") $(addprefix --shape ,$(SHAPE))
 
 # Both suites run, one for each TVM. A failure of either fails the target. Hundreds of tests start Python: it keeps what
-# it compiled.
+# it compiled. Pip uses one core, so the packages of both environments are installed at the same time.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: venv venv-relay
+test:
+	@$(MAKE) --no-print-directory -j2 GOAL=test $(VENV)/.packages $(VENV_RELAY)/.packages
+	@$(MAKE) --no-print-directory venv venv-relay
 	@status=0; \
 	echo "tests, with Relax ($(VENV))"; \
 	$(VENV)/bin/python -m pytest -n $(JOBS) -q tests --ignore=tests/relay || status=$$?; \
@@ -72,7 +75,7 @@ site: $(VENV_SITE)/.installed
 # An existing environment is updated; only a missing one is created.
 define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-	    || { echo "error: '$(PYTHON)' does not run as Python 3.11 or newer; say which does: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	    || { echo "error: '$(PYTHON)' does not run as Python 3.11 or newer; say which does: make PYTHON=/path/to/python3.11 $(or $(GOAL),$(MAKECMDGOALS))" >&2; exit 1; }
 	$(PYTHON) -m venv $(1)
 endef
 
@@ -92,9 +95,12 @@ $(VENV_SITE)/.installed: requirements/site.txt | $(VENV_SITE)/bin/pip
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/dev.txt pyproject.toml $(EMULATOR)/pyproject.toml $(TESTING)/pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.packages: requirements/dev.txt | $(VENV)/bin/pip
 	@echo "installing requirements/dev.txt into $(VENV)"
 	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages pyproject.toml $(EMULATOR)/pyproject.toml $(TESTING)/pyproject.toml
 	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable . --editable $(EMULATOR) --editable $(TESTING)
 	$(VENV)/bin/python -c 'import tvm'
 	@touch $@
@@ -102,12 +108,16 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml $(EMULATOR)/pyproject.to
 venv-relay: $(VENV_RELAY)/.installed
 
 # bitblas contains the Relay-era TVM. Its own requirements are left out (that TVM's are in requirements/relay.txt).
-# About 200 MB of downloads. The last command imports that TVM, or says what is missing.
-$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt pyproject.toml \
-    $(EMULATOR)/pyproject.toml $(TESTING)/pyproject.toml $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
+# About 200 MB of downloads.
+$(VENV_RELAY)/.packages: requirements/relay.txt requirements/relay-nodeps.txt | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/relay.txt
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/relay-nodeps.txt
+	@touch $@
+
+# The last command imports the Relay-era TVM, or says what is missing.
+$(VENV_RELAY)/.installed: $(VENV_RELAY)/.packages pyproject.toml $(EMULATOR)/pyproject.toml $(TESTING)/pyproject.toml \
+    $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth)
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable $(TOOLCHAIN) --editable . --editable $(EMULATOR) --editable $(TESTING)
 	$(VENV_RELAY)/bin/python -m tvm_relay_toolchain
 	@touch $@

@@ -80,6 +80,7 @@ def test_strict_takes_what_is_stitched_whole() -> None:
         tvm_stitch.compile(case.build(), "llvm", StitchConfig(strict=True))
 
 
+@pytest.mark.usefixtures("children_without_torch")
 def test_subpackages_load_on_first_use() -> None:
     """``import tvm_stitch`` alone brings in neither Relax passes nor testing tools."""
     script = (

@@ -60,7 +60,8 @@ def clone(tmp_path: Path) -> Path:
     (programs / "pip").touch()
     (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (programs / "python").chmod(0o755)
-    (tmp_path / ".venv" / ".installed").touch()
+    for done in (".packages", ".installed"):
+        (tmp_path / ".venv" / done).touch()
     return tmp_path
 
 

@@ -58,6 +58,7 @@ def test_a_cpu_with_all_features_passes(executable: Any, tmp_path: Path) -> None
     assert check_of(tmp_path / "model.so")() is None
 
 
+@pytest.mark.usefixtures("children_without_torch")
 def test_missing_features_are_named(executable: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_check, "needed_flags", lambda _target: ["popcnt", "teleport", "time_travel"])
     path = tmp_path / "model.so"

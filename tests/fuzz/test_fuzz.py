@@ -22,6 +22,8 @@ from fuzzing.workers import Answer, Work, Worker, run_all
 from tvm_stitch.codegen import combine
 from tvm_stitch.repairs.schedule import sound_arithmetic
 
+pytestmark = pytest.mark.usefixtures("children_without_torch")
+
 SMALL = Profile(elements=3000, runs=2)
 STRICT = Settings(nan_max="propagate")
 SEEDS = list(range(40))

@@ -27,6 +27,7 @@ def test_the_pipeline_is_the_function_behind_an_import_of_its_module() -> None:
     assert tvm_stitch.relax.pipeline is module.pipeline
 
 
+@pytest.mark.usefixtures("children_without_torch")
 @pytest.mark.parametrize("first", ["repairs.legalize.mend", "relax.pipeline", "relax.rewriting.calls"])
 def test_any_module_may_be_imported_first(first: str) -> None:
     """In a process of its own: an import circle shows only there."""

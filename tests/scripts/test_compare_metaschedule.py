@@ -25,6 +25,7 @@ QUICK = ["--cost-model", "random", "--strategy", "replay-trace"]
 SMALL = Sizes(sequence=4, hidden=16, heads=2, ffn=32)
 
 
+@pytest.mark.usefixtures("children_without_torch")
 def test_a_run_is_complete_and_goes_on_from_its_database(tmp_path: Path) -> None:
     pytest.importorskip("psutil", reason="MetaSchedule needs it")
     database = tmp_path / "records"

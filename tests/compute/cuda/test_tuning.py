@@ -127,6 +127,7 @@ def test_choices_are_kept(functions: Any, folder: Path) -> None:
     assert found.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.usefixtures("children_without_torch")
 def test_processes_share_choices(functions: Any, library: Path, folder: Path) -> None:
     assert functions["find"]("shared", "a") == -1  # the file is open before others write
     program = (

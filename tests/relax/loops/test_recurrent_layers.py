@@ -80,6 +80,7 @@ def test_weights_are_packed_when_compiled() -> None:
     assert count_kernels(mod, HERE, pipeline(HERE)).total == 2  # the product of the inputs, and the steps
 
 
+@pytest.mark.usefixtures("children_without_torch")
 def test_an_exported_library_in_another_process(tmp_path: Path) -> None:
     layer = LAYERS[3]
     given = draw(layer, 12, 3, 5)

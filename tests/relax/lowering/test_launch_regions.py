@@ -126,6 +126,7 @@ assert "tvm_stitch" not in sys.modules
 """Loads libraries by TVM alone, checks their results, and prints the number of the launcher's threads after each."""
 
 
+@pytest.mark.usefixtures("children_without_torch")
 @NEEDED
 def test_libraries_bring_the_launcher_and_share_its_threads(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("kept.so", "first.so", "second.so")]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from tests.repairs import faults
 from tvm_stitch.relax import pipeline
 from tvm_stitch.repairs.lowering import host_and_devices
 from tvm_stitch.repairs.tir.zero_divisors import without_folded_divisors, without_zero_divisors
+
+pytestmark = pytest.mark.usefixtures("children_without_torch")
 
 F32 = "float32"
 
@@ -294,9 +297,11 @@ built["main"](tvm.runtime.tensor(np.ones((0, 48), "float32")), tvm.runtime.tenso
 """
 
 
+@functools.cache
 def dies(repair: str) -> bool:
     """Return whether a division by an extent of 0 ends the process that calls a kernel."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", CALL.replace("{repair}", repair)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert "compiled" in run.stdout, run.stderr

@@ -6,7 +6,11 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from stitch_testing.random.isolated import Crash, run_isolated
+
+pytestmark = pytest.mark.usefixtures("children_without_torch")
 
 
 def square(x: int) -> int:

@@ -14,6 +14,8 @@ import tvm_ffi
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cpu.launch import launcher
 
+pytestmark = pytest.mark.usefixtures("children_without_torch")
+
 CHILD = """
 import ctypes, os, sys, threading, time
 from collections import Counter
