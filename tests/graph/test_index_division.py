@@ -10,7 +10,7 @@ import pytest
 from tvm import tirx
 
 from tvm_stitch import compat
-from tvm_stitch.graph.index_division import Divisions
+from tvm_stitch.graph.index_division import Divisions, changes_with
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 OUTER, INNER = tirx.Var("outer", "int64"), tirx.Var("inner", "int64")
@@ -90,3 +90,13 @@ def test_a_question_leaves_the_next_its_steps() -> None:
     for number in range(400):
         e = DIV(OUTER * N + INNER + number * N, N)
         assert divisions.constant_step(e, OUTER) == number
+
+
+def test_an_index_changes_with_the_axes_that_stay_in_it() -> None:
+    """Divided by a segment's symbolic extent, an index is the same in the whole segment."""
+    n, block, inside = (tirx.Var(name, "int64") for name in ("n", "block", "inside"))
+    axes: list[Any] = [(block, 8), (inside, n)]
+    flat = block * n + inside
+    shared, own = tirx.floordiv(flat, n), tirx.floormod(flat, n)
+    assert changes_with(block, [shared], axes) and not changes_with(inside, [shared], axes)
+    assert changes_with(inside, [own], axes) and changes_with(inside, [shared, own], axes)

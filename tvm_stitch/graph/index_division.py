@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from .. import compat
 from ..compat import Expr, Var, has_load
-from .extent import Extent
+from .extent import Extent, bounded
 from .index_equality import Prover, Unproved
 from .polynomial import Polynomial, TooLarge, add, as_constant
 
@@ -53,6 +53,18 @@ class Divisions:
             return as_constant(add(prover.polynomial(after), prover.polynomial(before), -1))
         except (Unproved, TooLarge):
             return None
+
+
+def changes_with(var: Var, indices: Iterable[Expr], axes: Sequence[tuple[Var, Extent]]) -> bool:
+    """Return whether one of the indices may change with an axis variable.
+
+    Args:
+        var: one of the axes.
+        indices: int64 expressions over axes and symbols.
+        axes: every axis variable with its extent.
+    """
+    analyzer, divisions = bounded(axes), Divisions(axes)
+    return any(var in compat.free_vars(analyzer.simplify(divisions.divided(index))) for index in indices)
 
 
 def _divides(e: Expr) -> bool:

@@ -9,8 +9,8 @@ import tvm
 
 from ... import compat
 from ...compat import Analyzer, Expr, Var
-from ...graph.extent import Extent, as_expr, bounded, is_multiple, quotient, same
-from ...graph.index_division import Divisions
+from ...graph.extent import Extent, as_expr, is_multiple, quotient, same
+from ...graph.index_division import Divisions, changes_with
 from ...plan.iteration.domain import Domain
 from ...repairs.relay import simplifiable
 from ...repairs.tir.arithmetic import HOST
@@ -124,7 +124,7 @@ class IndexContext:
         segments = dict(self.axes)[outer]
         axes = [*(axis for axis in self.axes if axis[0] is not outer), (block, segments), (inside, together)]
         at = compat.substitute(here, {outer: block * compat.const(together, "int64") + inside})
-        return inside not in compat.free_vars(bounded(axes).simplify(Divisions(axes).divided(at)))
+        return not changes_with(inside, [at], axes)
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify an expression in the frame's variables."""

@@ -82,16 +82,9 @@ class StageEmitter(RowEmitter):
         """Emit what goes before the barrier in front of the stage: its early loads."""
         if not self.stage.early or not self.stage.slice.replicated:
             return
-        tiles = {}
-        for leaf in self.stage.early:
-            cm = self.mapping.of(self.stage.schedule.loading(leaf).columns)
-            tiles[leaf] = self.input_tile(leaf, cm.chunks * cm.vector // self.stage.repeats(leaf))
-        with B.loop("serial", 1, "once"):
-            self._enter(_Task(B.i64(0)))
-            for leaf, tile in tiles.items():
-                p = self.stage.schedule.loading(leaf)
-                self._load_tile(leaf, p, self.mapping.of(p.columns), B.i64(0), tile)
-        self.resident.update(tiles)
+        self._enter(_Task(B.i64(0)))
+        self._load_early()
+        self.resident.update({leaf: self.load_tiles[leaf] for leaf in self.stage.early})
 
     def run(self) -> None:
         """Emit the stage. Behind the barrier there are results of earlier phases that were not there before it."""
@@ -110,7 +103,7 @@ class StageEmitter(RowEmitter):
             worker = B.cell(B.i64(0) if stage.slice.replicated else worker, "worker")
         for key in self.stage.schedule.cross_row:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
-        self._hoist(tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)))
+        self._hoist(one_step(worker))
         working = None
         if stage.stride * stage.tiles < blocks and not stage.slice.replicated:
             working = worker < B.i64(stage.stride)
@@ -124,7 +117,7 @@ class StageEmitter(RowEmitter):
     def _hoist(self, once: Expr) -> None:
         """Evaluate the values that no row changes: a single value, or one for each of the thread's columns.
 
-        The loop has ``once`` steps, which is 1. TVM takes no cells in conditions that are outside of loops.
+        ``once`` is the extent of a loop of one step.
         """
         self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
         for key in self.stage.schedule.below_hoisted:  # else each is written again wherever it is read
@@ -365,6 +358,14 @@ class StageEmitter(RowEmitter):
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
                 self.lane, self.slot, self.thread, self.segment, worker, working, self.stage.layout.column_sums,
             )  # fmt: skip
+
+
+def one_step(number: Expr) -> Expr:
+    """Return the extent of a loop of one step. ``number`` is not negative.
+
+    TVM takes no cells in conditions that are outside of loops. A constant extent of 1 would emit no loop.
+    """
+    return tir.Select(tir.GE(number, B.i64(0)), B.i64(1), B.i64(0))
 
 
 def _buffers(stage: Stage, buffer: dict[Tensor, Buffer]) -> Buffers:

@@ -26,7 +26,7 @@ from ...graph.extent import (
     quotient,
     same,
 )
-from ...graph.index_division import Divisions
+from ...graph.index_division import Divisions, changes_with
 from ...graph.ir import Tensor
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
@@ -124,13 +124,12 @@ def _shared_ns(alignment: Alignment, sched: LoopNest, columns: Extent, part: Ext
         return 0.0
     axes = [*inside[0], *(each for each in split[0] if each[0] is not split[2])]
     here, segment = compat.substitute(split[1], {split[2]: inside[1]}), inside[0][-1][0]
-    analyzer, divisions = bounded(axes), Divisions(axes)
 
     def stays(key: Key) -> bool:
         if same(key[0].output.size, columns):
             return False
         indices = (compat.substitute(i, {domain.column: here}) for i in domain.output_indices(*key))
-        return not any(segment in compat.free_vars(analyzer.simplify(divisions.divided(i))) for i in indices)
+        return not changes_with(segment, indices, axes)
 
     shared = [
         op

@@ -163,7 +163,7 @@ def _stored(
     """
     before = match.value
     args, results = list(before.args[1].fields), list(result_types(before))
-    inputs, places = len(args), [-1] * len(results)
+    places = [-1] * len(results)
     for store in stores:
         tensor, positions, _ = (match.now(arg) for arg in store.call.args[1].fields)
         places[store.number] = len(args)
@@ -172,7 +172,7 @@ def _stored(
     # Equal layers call one kernel, and functions that write rows alike.
     key = before.args[0], *((store.number, store.call.args[0], bool(store.views)) for store in stores)
     if key not in made:
-        kernel = _kernel(mod, before.args[0], inputs, len(results), stores)
+        kernel = _kernel(mod, before.args[0], places, stores)
         made[key] = match.builder.add_func(kernel, before.args[0].name_hint)
     return relax.op.call_tir_inplace(
         made[key], relax.Tuple(args), places, results if len(results) > 1 else results[0]
@@ -180,32 +180,31 @@ def _stored(
 
 
 def _kernel(
-    mod: tvm.IRModule, gvar: tvm.ir.GlobalVar, inputs: int, results: int, stores: Sequence[Store]
+    mod: tvm.IRModule, gvar: tvm.ir.GlobalVar, places: Sequence[int], stores: Sequence[Store]
 ) -> tirx.PrimFunc:
-    """Return a kernel of ``inputs`` inputs and ``results`` results that stores some of these in place."""
-    kernel, places = mod[gvar], [-1] * results
+    """Return a kernel that stores rows in place. ``places``: for each result the input that holds it, or -1."""
+    kernel = mod[gvar]
     sizes: dict[int, int] = {}
-    for i, store in enumerate(stores):
-        writing, held = mod[store.call.args[0]], inputs + 2 * i
+    for store in stores:
+        writing, inputs = mod[store.call.args[0]], places[store.number]
+        before = sum(number not in sizes for number in range(store.number))
+        kernel = _storing(kernel, inputs, inputs + before, store, writing)
         sizes[store.number] = int(writing.attrs[WRITTEN_ATTR][0])
-        kernel = _storing(kernel, held, store, places, writing)
-        places[store.number] = held
     return kernel.with_attr(WRITTEN_ATTR, [sizes[number] for number in sorted(sizes)])
 
 
 def _storing(
-    kernel: tirx.PrimFunc, inputs: int, store: Store, places: Sequence[int], writing: tirx.PrimFunc
+    kernel: tirx.PrimFunc, inputs: int, position: int, store: Store, writing: tirx.PrimFunc
 ) -> tirx.PrimFunc:
     """Return a kernel that stores one of its results in a tensor.
 
     Args:
         kernel: the kernel. Its parameters are inputs and results, without those that it stores in place already.
         inputs: the number of its inputs.
+        position: the rows' position among its parameters.
         store: the rows.
-        places: for each result the position of the input that holds it, or -1.
         writing: the function that writes such rows.
     """
-    position = inputs + sum(place < 0 for place in places[: store.number])
     params = list(kernel.params)
     rows = params.pop(position)
     into, positions, moved = _own_buffers(writing)

@@ -15,6 +15,7 @@ from ....plan.rows.fields import PackedWeight, Place
 from ....plan.rows.matrix_units import MatrixUnits
 from ... import builder as B
 from ...evaluator import convert
+from ..stage import one_step
 from .factors import FactorEmitter
 from .functions import fetch_line, load_early
 
@@ -59,13 +60,10 @@ class WeightEmitter(FactorEmitter):
 
     @contextmanager
     def _ahead(self) -> Iterator[Expr]:
-        """Enter what goes before the barrier, and give the number of the block among those that share the stage.
-
-        TVM takes no cells in conditions that are outside of loops, so it is a loop of one step.
-        """
+        """Enter what goes before the barrier, and give the number of the block among those that share the stage."""
         blocks = self.grid.blocks
         worker = tir.floormod(self.grid_block + B.i64(blocks - self.stage.offset), B.i64(blocks))
-        with B.loop("serial", tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)), "ahead"):
+        with B.loop("serial", one_step(worker), "ahead"):
             yield worker
 
     def _fetch(self, rows: list[LaneRows], chunk: Expr, chunks: int) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -215,7 +217,7 @@ def _extended(node: Node, x: relax.Expr, axis: int, widths: tuple[Any, Any], siz
         tensors = [part for part, there in zip((parts[0], x, parts[1]), (used[0], True, used[1])) if there]
         return node.emit(relax.op.concat(tensors, axis))
     if all(isinstance(number, int) for number in (low, high, size)):
-        spots = _mirrored(np.arange(-low, size + high), size, mode)
+        spots = _mirrored(np.arange(-low, size + high), size, mode, _NUMPY)
         positions = relax.const(spots.astype("int64"), "int64")
     else:
         numbers = (low, size, low + size + high)
@@ -232,32 +234,36 @@ def _fill(node: Node, dtype: str) -> relax.Expr:
     return value if not shape_of(value) else node.emit(relax.op.reshape(value, relax.ShapeExpr([])))
 
 
-def _mirrored(spots: np.ndarray, size: int, mode: str) -> np.ndarray:
+@dataclass(frozen=True)
+class _Arithmetic:
+    """The operations by which ``_mirrored`` computes, of arrays or of expressions."""
+
+    least: Callable[[Any, Any], Any]
+    at_least: Callable[[Any, int], Any]
+    modulo: Callable[[Any, Any], Any]
+    absolute: Callable[[Any], Any]
+
+
+_NUMPY = _Arithmetic(np.minimum, np.maximum, np.mod, np.abs)
+_TIR = _Arithmetic(
+    tirx.min, lambda x, bound: tirx.max(x, tirx.const(bound, "int64")), tirx.floormod, tirx.abs
+)
+
+
+def _mirrored(spots: Any, size: Any, mode: str, arithmetic: _Arithmetic) -> Any:
     """Return the elements that lie at positions outside of an axis."""
     if mode == "edge":
-        return np.clip(spots, 0, size - 1)
+        return arithmetic.at_least(arithmetic.least(spots, size - 1), 0)
     if mode == "wrap":
-        return spots % size
-    period = max(1, 2 * (size - 1))
-    spots = np.abs(spots) % period
-    return np.where(spots >= size, period - spots, spots)
+        return arithmetic.modulo(spots, size)
+    period = arithmetic.at_least(2 * (size - 1), 1)
+    spots = arithmetic.modulo(arithmetic.absolute(spots), period)
+    return arithmetic.least(spots, period - spots)
 
 
 def _mirrored_symbolically(mode: str, low: Any, size: Any, total: Any) -> te.Tensor:
     """Return the elements that lie at ``total`` positions of an axis, from ``-low`` on."""
-    last = size - 1
-
-    def element(i: Any) -> Any:
-        spot = i - low
-        if mode == "edge":
-            return tirx.max(tirx.min(spot, last), tirx.const(0, "int64"))
-        if mode == "wrap":
-            return tirx.floormod(spot, size)
-        period = tirx.max(2 * last, tirx.const(1, "int64"))
-        spot = tirx.floormod(tirx.abs(spot), period)
-        return tirx.min(spot, period - spot)
-
-    return te.compute((total,), element, name="mirrored")
+    return te.compute((total,), lambda i: _mirrored(i - low, size, mode, _TIR), name="mirrored")
 
 
 def _depth_to_space(node: Node) -> relax.Expr:
