@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10 * gc.get_threshold()[0], *gc.get_threshold()[1:])
+    gc.set_threshold(5 * gc.get_threshold()[0], *gc.get_threshold()[1:])
     gc.enable()
     if "torch" in sys.modules:
         _ask_pytorch_once()
