@@ -12,7 +12,7 @@ from . import compat
 from .config import StitchConfig
 from .cost.choices import Choices
 from .support.cores import threads
-from .target import arch_of, capability_in, capability_of, resolve_target, vectors_of
+from .target import arch_of, capability_in, capability_of, multiplies_bfloat16, resolve_target, vectors_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class DeviceModel:
     ``cache_policies``: loads may say how long the second-level cache keeps their data.
     ``matrix_units``: warps multiply matrices of float16 and bfloat16. ``bfloat16_lanes`` is the
     most elements of bfloat16 that TVM moves as one vector. A CPU has ``vector_registers`` of ``vector_lanes`` elements
-    of float32. ``choices`` are the constants of choice
-    of plans for the device.
+    of float32. ``multiplies_pairs``: a CPU has an instruction for pairs of bfloat16. ``choices`` are the constants of
+    choice of plans for the device.
     """
 
     name: str
@@ -59,6 +59,7 @@ class DeviceModel:
     bfloat16_lanes: int = 8
     vector_lanes: int = 8
     vector_registers: int = 16
+    multiplies_pairs: bool = False
     choices: Choices = field(default=Choices(), repr=False)
 
     @property
@@ -190,6 +191,7 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
     return DeviceModel(
         "cpu", "cpu", cores, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 20e9 * cores,
         vector_lanes=lanes, vector_registers=registers,
+        multiplies_pairs=kind == "llvm" and multiplies_bfloat16(target),
     )  # fmt: skip
 
 

@@ -25,6 +25,9 @@ _LISTS = ("keys", "mattr", "libs", "cl-opt")
 _USED_FEATURES = ("avx512bf16", "amx-tile", "amx-bf16", "amx-int8")
 """Features that kernels use in addition to those implied by a CPU's name."""
 
+VECTORS_OF_BFLOAT16 = 17
+"""First version of LLVM whose intrinsics take vectors of its type ``bfloat``."""
+
 _LIMITS: dict[str, tuple[int, int | None]] = {
     "max_num_threads": (1, None),
     "max_shared_memory_per_block": (1, None),
@@ -111,6 +114,13 @@ def vectors_of(target: tvm.target.Target) -> tuple[int, int]:
     if has_feature(target, "avx"):
         return 8, 16
     return 4, 32 if has_feature(target, "neon") else 16
+
+
+def multiplies_bfloat16(target: tvm.target.Target) -> bool:
+    """Return whether the CPU of an llvm target multiplies pairs of bfloat16, and TVM has code for it."""
+    if not compat.COMPUTES_BFLOAT16 or llvm_version() < VECTORS_OF_BFLOAT16:
+        return False
+    return has_feature(target, "avx512bf16")
 
 
 def llvm_version() -> int:

@@ -57,7 +57,6 @@ _NO_CHOICE = {
     "repairs/tir/negation.py": {"_LEAST": "the least int32"},
     "compute/attention.py": {"SMALLEST_SCALE": "smaller scales become 0 in float32"},
     "compute/cpu/attention.py": {"_LOWEST": "the lowest float32"},
-    "compute/cpu/dot_instruction.py": {"LLVM_VERSION": "the first LLVM with the intrinsics"},
     "compute/cpu/tiles.py": {"CACHE_LINE": "hardware"},
     "compute/recurrent/cuda_plan.py": {
         "WARP": "hardware",

@@ -13,7 +13,7 @@ from .contraction import Contraction
 from .convolution import Convolution
 from .cpu.amx.instruction import TileInstruction, tile_instruction
 from .cpu.convolution_tiles import tiles_for_convolution
-from .cpu.dot_instruction import dot_instruction, prefers_unsigned
+from .cpu.dot_instruction import DotInstruction, dot_instruction, prefers_unsigned
 from .cpu.tiles import Tiles, lanes_of, matrix_tiles_for, tiles_for
 
 if TYPE_CHECKING:
@@ -67,9 +67,41 @@ def tiles_of(
         tiles = tiles_for(target, choices, product.batch, product.rows, product.columns, product.reduction)
         left, right = product.left, product.right
     instruction = dot_instruction(target, (left.dtype, right.dtype), min(tiles.lanes, tiles.columns))
-    if not packs or instruction is None or not _has_groups(product, instruction.group):
+    if instruction is None:
         return tiles
-    return replace(tiles, instruction=instruction)
+    if packs:
+        return replace(tiles, instruction=instruction) if _has_groups(product, instruction.group) else tiles
+    if isinstance(product, Convolution) or instruction.right != "bfloat16":
+        return tiles
+    return _tiles_of_pairs(target, choices, product, instruction) or tiles
+
+
+def _tiles_of_pairs(
+    target: Target, choices: Choices, product: Contraction, instruction: DotInstruction
+) -> Tiles | None:
+    """Return the tiles of a product by an instruction for groups if the right side is no constant, or None.
+
+    Each task packs the right side if enough rows read it. Otherwise vectors run along the reduction, if it is
+    contiguous in both factors. None if it is not.
+    """
+    extents = product.batch, product.rows, product.columns, product.reduction
+    if _packs_panels(choices, product):
+        return tiles_for(target, choices, *extents, instruction, packs_panels=True)
+    if not product.transposed or product.left_transposed or product.left.dtype != instruction.reads:
+        return None
+    return tiles_for(target, choices, *extents, replace(instruction, along=True))
+
+
+def _packs_panels(choices: Choices, product: Contraction) -> bool:
+    """Return whether so many rows read the right side that each task is to pack it for an instruction."""
+    rows, reduction = product.rows, product.reduction
+    if not isinstance(rows, int) or not isinstance(product.columns, int) or not isinstance(reduction, int):
+        return False
+    if not product.transposed or product.left_transposed:
+        return rows >= choices.panel_fewest_rows
+    if reduction <= choices.panel_short_reduction:
+        return rows >= choices.panel_fewest_rows_of_short
+    return rows >= choices.panel_fewest_rows_along
 
 
 def _matrix_tiles(target: Target, choices: Choices, product: Contraction, packs: bool) -> Tiles | None:
@@ -85,7 +117,9 @@ def _matrix_tiles(target: Target, choices: Choices, product: Contraction, packs:
         fewest = choices.matrix_tiles_fewest_rows_of_panel
     if isinstance(product.rows, int) and product.rows < fewest:
         return None
-    return matrix_tiles_for(target, choices, product.batch, product.rows, columns, reduction, instruction)
+    return matrix_tiles_for(
+        target, choices, product.batch, product.rows, columns, reduction, instruction, not packs
+    )
 
 
 def _has_groups(product: Contraction | Convolution, group: int) -> bool:
@@ -98,9 +132,12 @@ def _has_groups(product: Contraction | Convolution, group: int) -> bool:
 
 def template_note(tiles: Tiles, packs: bool) -> str:
     """Return the text about a template's operator for reports."""
+    instruction, by_task = tiles.instruction, tiles.packs_panels
     how = "weight packed" if packs else "right side as it lies"
-    if isinstance(tiles.instruction, TileInstruction):
-        how = f"{'weight' if packs else 'right side in each task'} packed, AMX tiles of {tiles.instruction.right}"
-    elif packs and tiles.instruction is not None:
-        how += f", {tiles.group} products of {tiles.instruction.right} an instruction"
+    if by_task:
+        how = "right side in each task packed"
+    if isinstance(instruction, TileInstruction):
+        how += f", AMX tiles of {instruction.right}"
+    elif instruction is not None:
+        how += f", {tiles.group} products of {instruction.right} an instruction"
     return f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"

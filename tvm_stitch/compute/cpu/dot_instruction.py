@@ -23,7 +23,7 @@ from ... import compat
 from ...codegen import builder as B
 from ...compat import Expr, T, tir
 from ...graph.dtype import BYTES
-from ...target import has_feature, llvm_version
+from ...target import VECTORS_OF_BFLOAT16, has_feature, llvm_version, multiplies_bfloat16
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 BITS = "uint16"
 """The type that holds a bfloat16's bits."""
 
-LLVM_VERSION = 17
-"""First version of LLVM whose intrinsics take vectors of that type, ``bfloat``."""
+_LLVM = {"float32": "float", "int32": "i32"}
+"""LLVM's names of the types of sums."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,56 @@ class DotInstruction:
     """Adds the products of ``group`` elements of the reduction dimension to each of ``lanes`` sums.
 
     Attributes:
-        name: name of the function that wraps the instruction in the kernel.
-        source: that function in LLVM IR, with its declarations. It takes a vector of sums, the left side's group as
-            an int32, and the right side's groups as a vector of int32.
+        needs: declarations in LLVM IR, and functions, that the kernel needs.
+        called: LLVM's name of the function of sums and both sides' factors.
+        factors: type of these factors in LLVM IR.
         left: type in which the left side's elements are multiplied.
         right: type of a packed weight.
         reads: type of a left side that is multiplied without a copy.
         sums: type of the sums.
         group: elements of the reduction dimension per sum.
         lanes: elements of a vector of sums.
+        along: whether vectors run along the reduction. Then each sum has its own group of the left side.
+            Otherwise all sums share one group.
     """
 
-    name: str
-    source: str
+    needs: str
+    called: str
+    factors: str
     left: str
     right: str
     reads: str
     sums: str
     group: int
     lanes: int
+    along: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the function that wraps the instruction in the kernel."""
+        return f"tvm_stitch_dot_{self.right}x{self.lanes}{'_along' if self.along else ''}"
+
+    @property
+    def source(self) -> str:
+        """That function in LLVM IR, with what it needs.
+
+        It takes a vector of sums, the left side, and the right side's groups as a vector of int32. The left side is a
+        group as an int32, or a vector of groups as the right side's.
+        """
+        words, sums = f"<{self.lanes} x i32>", f"<{self.lanes} x {_LLVM[self.sums]}>"
+        repeated = f"""
+  %first = insertelement {words} poison, i32 %left, i64 0
+  %each = shufflevector {words} %first, {words} poison, {words} zeroinitializer"""
+        return f"""\
+{self.needs.rstrip()}
+define {sums} @{self.name}({sums} %sums, {words if self.along else "i32"} %left, {words} %right) {{\
+{"" if self.along else repeated}
+  %a = bitcast {words} {"%left" if self.along else "%each"} to {self.factors}
+  %b = bitcast {words} %right to {self.factors}
+  %added = call {sums} {self.called}({sums} %sums, {self.factors} %a, {self.factors} %b)
+  ret {sums} %added
+}}
+"""
 
     def steps(self, reduction: int) -> int:
         """Return the number of groups of a reduction dimension. The last group is padded with zeros."""
@@ -69,10 +100,15 @@ class DotInstruction:
 
         Args:
             sums: ``lanes`` elements.
-            left: the left side's group, which all sums share, ``group`` elements.
+            left: the left side's group, which all sums share, ``group`` elements. Or as many groups as ``right`` has,
+                if vectors run along the reduction.
             right: the right side's groups, one for each sum, ``lanes * group`` elements.
         """
-        words = [tir.reinterpret("int32", left), tir.reinterpret(f"int32x{self.lanes}", right)]
+        vector_of_words = f"int32x{self.lanes}"
+        words = [
+            tir.reinterpret(vector_of_words if self.along else "int32", left),
+            tir.reinterpret(vector_of_words, right),
+        ]
         return tir.call_pure_extern(f"{self.sums}x{self.lanes}", self.name, sums, *words)
 
     def position_of(self, column: Expr) -> Expr:
@@ -92,12 +128,10 @@ def dot_instruction(target: Target, dtypes: tuple[str, str], lanes: int) -> DotI
     """Return a target's instruction for factors of these types and vectors of ``lanes`` sums, or None if it has
     none.
     """
-    if lanes not in (4, 8, 16) or llvm_version() < LLVM_VERSION:
+    if lanes not in (4, 8, 16) or llvm_version() < VECTORS_OF_BFLOAT16:
         return None
     if dtypes == ("bfloat16", "bfloat16"):
-        if not compat.COMPUTES_BFLOAT16 or not has_feature(target, "avx512bf16"):
-            return None
-        return _bfloat16(lanes)
+        return _bfloat16(lanes) if multiplies_bfloat16(target) else None
     if not set(dtypes) <= set(BYTES):
         return None
     if dtypes == ("uint8", "int8") and any(has_feature(target, name) for name in _vnni(lanes)):
@@ -119,64 +153,40 @@ def _vnni(lanes: int) -> list[str]:
 
 def _bfloat16(lanes: int) -> DotInstruction:
     factors = f"<{2 * lanes} x bfloat>"
-    sums = f"<{lanes} x float>"
     called = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
-    source = _function(
-        "bfloat16", lanes, sums, factors, f"declare {sums} {called}({sums}, {factors}, {factors})", called
-    )
-    return DotInstruction(_name("bfloat16", lanes), source, BITS, "bfloat16", "bfloat16", "float32", 2, lanes)
+    needs = _declared(f"<{lanes} x float>", called, factors)
+    return DotInstruction(needs, called, factors, BITS, "bfloat16", "bfloat16", "float32", 2, lanes)
 
 
 def _bytes(lanes: int) -> DotInstruction:
     sums = f"<{lanes} x i32>"
     called = f"@llvm.x86.avx512.vpdpbusd.{32 * lanes}"
     factors = f"<{4 * lanes} x i8>" if llvm_version() >= 22 else sums
-    declared = f"declare {sums} {called}({sums}, {factors}, {factors})"
-    source = _function("int8", lanes, sums, factors, declared, called)
-    return DotInstruction(_name("int8", lanes), source, "uint8", "int8", "uint8", "int32", 4, lanes)
+    needs = _declared(sums, called, factors)
+    return DotInstruction(needs, called, factors, "uint8", "int8", "uint8", "int32", 4, lanes)
 
 
 def _pairs(lanes: int) -> DotInstruction:
     sums, factors = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
-    called = {
+    multiplied = {
         4: "@llvm.x86.sse2.pmadd.wd",
         8: "@llvm.x86.avx2.pmadd.wd",
         16: "@llvm.x86.avx512.pmaddw.d.512",
     }[lanes]
-    name = _name("int16", lanes)
-    source = f"""\
-declare {sums} {called}({factors}, {factors})
-define {sums} @{name}_added({sums} %sums, {factors} %a, {factors} %b) alwaysinline {{
-  %products = call {sums} {called}({factors} %a, {factors} %b)
+    called = f"@tvm_stitch_added_pairs_x{lanes}"
+    needs = f"""\
+declare {sums} {multiplied}({factors}, {factors})
+define {sums} {called}({sums} %sums, {factors} %a, {factors} %b) alwaysinline {{
+  %products = call {sums} {multiplied}({factors} %a, {factors} %b)
   %added = add {sums} %sums, %products
   ret {sums} %added
 }}
 """
-    source = _function("int16", lanes, sums, factors, source, f"@{name}_added")
-    return DotInstruction(name, source, "int16", "int16", "int16", "int32", 2, lanes)
+    return DotInstruction(needs, called, factors, "int16", "int16", "int16", "int32", 2, lanes)
 
 
-def _name(dtype: str, lanes: int) -> str:
-    return f"tvm_stitch_dot_{dtype}x{lanes}"
-
-
-def _function(dtype: str, lanes: int, sums: str, factors: str, needs: str, called: str) -> str:
-    """Return a function in LLVM IR that calls another one.
-
-    It passes the sums, the left side's group (repeated for each sum), and the right side's groups.
-    """
-    words = f"<{lanes} x i32>"
-    return f"""\
-{needs.rstrip()}
-define {sums} @{_name(dtype, lanes)}({sums} %sums, i32 %left, {words} %right) {{
-  %first = insertelement {words} poison, i32 %left, i64 0
-  %each = shufflevector {words} %first, {words} poison, {words} zeroinitializer
-  %a = bitcast {words} %each to {factors}
-  %b = bitcast {words} %right to {factors}
-  %added = call {sums} {called}({sums} %sums, {factors} %a, {factors} %b)
-  ret {sums} %added
-}}
-"""
+def _declared(sums: str, called: str, factors: str) -> str:
+    return f"declare {sums} {called}({sums}, {factors}, {factors})"
 
 
 def bits(value: Expr) -> Expr:

@@ -85,7 +85,7 @@ def emit_anchored(
         workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
     of_tiles = isinstance(tiles.instruction, TileInstruction)
-    instruction = None if packed is None and not of_tiles else tiles.instruction
+    instruction = tiles.instruction
     with B.kernel() as body, nullcontext() if instruction is None else instruction.declared():
         if plan is not None and not is_result and not workspace:
             product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")

@@ -22,18 +22,18 @@ from ... import compat
 from ...codegen import builder as B
 from ...codegen.cpu.columns import count_of
 from ...codegen.cpu.tasks import times
-from ...codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import Extent, as_expr, ceildiv, unflatten
 from ...graph.extent import product as product_of
 from ..contraction import Contraction
-from .data_block import elements
 from .dot_instruction import DotInstruction, vector
-from .factors import Kept, widened
-from .micro_kernel.dots import emit_dots
+from .factors import widened
+from .micro_kernel.dots import Share, emit_dots
 from .micro_kernel.loops import each_tile, each_width
+from .micro_kernel.panel import copy_panel, is_copied, pack_panel, panel_dtype, panel_steps
 from .micro_kernel.prefetch import Ahead
 from .micro_kernel.reduction_blocks import ReductionBlocks, blocks_of, last_of
+from .micro_kernel.row_copy import RowCopy
 from .micro_kernel.sums import emit_sums
 from .micro_kernel.tile import Totals
 from .tiles import Tiles
@@ -53,8 +53,10 @@ class MatmulTasks:
 
     def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
         self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
-        self.instruction = None if packed is None else tiles.instruction
+        self.instruction = tiles.instruction
         self.copied: Buffer | None = None
+        self.panel: Buffer | None = None
+        self.dots = False
         self.block: Buffer | None = None
 
     def emit(self) -> None:
@@ -76,8 +78,10 @@ class MatmulTasks:
             row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
             first = self._number(row_task * B.i64(tiles.task_rows), "first")
             count = self._number(count_of(p.rows, tiles.task_rows, first), "count")
-            if self._copies_rows():
-                self._copy_rows(batch, first, count)
+            self.rows_copy = RowCopy(p, self.instruction, self.tile_rows, tiles.choices)
+            if self.rows_copy.is_needed():
+                matrix, self.first = self._left_batch(batch), first
+                self.block = self.rows_copy.emit(self.left, matrix, first, count, self._most_rows())
             self._prepare(count)
             first_panel = self._number(panel_task * B.i64(tiles.task_panels), "panel")
             with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
@@ -87,14 +91,16 @@ class MatmulTasks:
     def _begin(self, width: int) -> None:
         """Emit the buffers of a task, whose panels have ``width`` columns."""
         p, tiles = self.product, self.tiles
-        if self._copies(width):
+        self._begin_panel(width)
+        if self.packed is None and is_copied(p, tiles, width):
             assert isinstance(p.reduction, int)
             self.copied = B.stack([p.reduction * width], p.summed, "panel")
+        self.dots = self.packed is None and p.transposed and not p.left_transposed
+        self.dots = self.dots and self.copied is None and self.panel is None
         self.reduction = p.reduction
-        if isinstance(self.instruction, DotInstruction):
+        if isinstance(self.instruction, DotInstruction) and not self.dots:
             assert isinstance(p.reduction, int)
             self.reduction = self.instruction.steps(p.reduction)
-        self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
         self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
         self.out.begin(self.tile_rows, width)
         self.blocks = None if self.dots else blocks_of([self.reduction], tiles.choices)
@@ -102,6 +108,12 @@ class MatmulTasks:
             self.totals = Totals(
                 -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
             )
+
+    def _begin_panel(self, width: int) -> None:
+        """Emit the buffer of a panel, if each task packs the right side for an instruction."""
+        if self.tiles.packs_panels:
+            size = panel_steps(self.product, self.tiles) * width * self.tiles.group
+            self.panel = B.stack([size], panel_dtype(self.tiles), "panel")
 
     def _prepare(self, count: Expr) -> None:
         """Emit the preparation of the registers for a task of ``count`` rows."""
@@ -116,7 +128,7 @@ class MatmulTasks:
 
     def _width(self) -> int:
         """Return the columns of a panel."""
-        if self.packed is not None or not isinstance(self.product.columns, int):
+        if self.packed is not None or self.tiles.packs_panels or not isinstance(self.product.columns, int):
             return self.tiles.columns
         return self.tiles.within(self.product.columns)
 
@@ -127,18 +139,28 @@ class MatmulTasks:
 
     def _panel(self, batch: Expr, first: Expr, count: Expr, panel: Expr, width: int) -> None:
         """Emit the rows of a task in one panel of columns."""
-        columns = self.product.columns
+        p, tiles, columns = self.product, self.tiles, self.product.columns
         start = panel * B.i64(width)
         if self.packed is not None:
             assert isinstance(columns, int)
             rows = self._rows
             each_width(panel, columns, width, lambda some: rows(batch, first, count, start, width, some))
             return
+        if self.panel is not None:
+            assert isinstance(columns, int)
+            to = self.panel
+
+            def packed_rows(stored: int) -> None:
+                pack_panel(p, self.right, self.matrix, start, stored, to, self.tiles)
+                self._rows(batch, first, count, start, width, stored)
+
+            each_width(panel, columns, width, packed_rows)
+            return
         if isinstance(columns, int):
             if columns % width:
                 start = tir.min(start, B.i64(columns - width))
             if self.copied is not None:
-                self._copy(self.copied, batch, start, width)
+                copy_panel(p, self.right, self.matrix, start, width, self.copied, tiles.lanes)
             self._rows(batch, first, count, start, width, width)
             return
         with T.If(tir.GE(as_expr(columns), B.i64(width))):
@@ -148,78 +170,6 @@ class MatmulTasks:
             with T.Else():
                 with B.loop("serial", as_expr(columns), "column") as column:
                     self._rows(batch, first, count, column, 1, 1)
-
-    def _copies_rows(self) -> bool:
-        """Return whether to copy a task's rows: to widen them, or to align each with an instruction's group."""
-        p = self.product
-        if not isinstance(p.reduction, int) or p.reduction == 0:
-            return False
-        kept = Kept.by(self.instruction, p.summed)
-        if p.left.dtype != kept.reads:
-            return True
-        return self.instruction is not None and (p.left_transposed or kept.filled(p.reduction) > p.reduction)
-
-    def _copy_rows(self, batch: Expr, first: Expr, count: Expr) -> None:
-        """Copy the rows of a task for the micro-kernel, with an instruction's groups padded with zeros."""
-        p = self.product
-        assert isinstance(p.reduction, int)
-        kept = Kept.by(self.instruction, p.summed)
-        each, stored = kept.filled(p.reduction), kept.stored
-        self.first, self.block = first, B.stack([self._most_rows() * each], kept.dtype, "rows")
-        if each > p.reduction:
-            with times("serial", count, "row") as row:
-                for k in range(p.reduction, each):
-                    B.store(self.block, compat.const(0, kept.dtype), [row * B.i64(each) + B.i64(k)])
-        if p.left_transposed:
-            with times("serial", p.reduction, "k") as k, times("serial", count, "row") as row:
-                at = (self._left_batch(batch) * B.i64(p.reduction) + k) * as_expr(p.rows) + first + row
-                B.store(self.block, stored(B.fetch(self.left, at)), [row * B.i64(each) + k])
-            return
-        start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.reduction)
-        if each > p.reduction:
-            with times("serial", count, "row") as row:
-                begin = B.bind(start + row * B.i64(p.reduction), "begin")
-                elements(
-                    B.i64(p.reduction),
-                    self.tiles.choices.copied_at_once,
-                    lambda at: B.store(
-                        self.block, stored(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
-                    ),
-                )
-            return
-        elements(
-            count * B.i64(p.reduction),
-            self.tiles.choices.copied_at_once,
-            lambda at: B.store(self.block, stored(B.fetch(self.left, start + at)), [at]),
-        )
-
-    def _copies(self, width: int) -> bool:
-        """Return whether to copy panels, so that vectors run along columns."""
-        p, tiles = self.product, self.tiles
-        if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
-            return False
-        if (
-            not isinstance(p.reduction, int)
-            or not 0 < p.reduction * width <= tiles.choices.copied_panel_elements
-        ):
-            return False
-        if p.reduction > tiles.choices.short_reduction and not p.left_transposed:
-            return False
-        return (
-            isinstance(p.rows, int)
-            and min(p.rows, tiles.task_rows) >= tiles.choices.least_tiles_of_copy * tiles.rows
-        )
-
-    def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
-        """Copy the columns of a panel so that neighbours are contiguous."""
-        p = self.product
-        reduction, columns = as_expr(p.reduction), as_expr(p.columns)
-        begin = (self.matrix * columns + start) * reduction
-        assert isinstance(p.reduction, int)
-        side = side_of(self.tiles.lanes, width, p.reduction) if p.right.dtype == p.summed else 1
-        to = MatrixRows(panel, B.i64(0), B.i64(width))
-        changed = self._wide if side == 1 else lambda value: value
-        transpose(MatrixRows(self.right, begin, reduction), to, width, p.reduction, side, changed)
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
         """Emit the tiles of a task in one panel. Only the panel's first ``stored`` columns are results."""
@@ -289,6 +239,10 @@ class MatmulTasks:
         """Return ``rows`` x ``width`` sums, over the whole reduction or a block of it."""
         p, lanes = self.product, self.tiles.lanes
         if self.dots:
+            along = None
+            if isinstance(dots := self.instruction, DotInstruction):
+                pieces = self._pieces
+                along = dots, lambda i, k, c: pieces(dots, row, line, i, k, start, c)
             return emit_dots(
                 rows,
                 width,
@@ -298,6 +252,8 @@ class MatmulTasks:
                 lambda k, c: self._right(batch, k, start, c, width),
                 self.tiles.choices,
                 p.summed,
+                along,
+                self._share(number, rows, start, width) if along else None,
             )
         ahead = self._ahead(number, rows, start, width, block)
         if isinstance(instruction := self.instruction, DotInstruction):
@@ -324,6 +280,23 @@ class MatmulTasks:
             block=block,
             ahead=ahead,
         )
+
+    def _share(self, number: Expr, rows: int, start: Expr, width: int) -> Share:
+        """Return the prefetches of the columns behind a panel whose columns are contiguous, for one tile."""
+        p = self.product
+        tiles, choices, between = -(-self._most_rows() // self.tile_rows), self.tiles.choices, 1
+        while between < choices.fetch_steps and between * choices.group_dot_columns < tiles:
+            between *= 2  # a line between two prefetches, or more
+
+        def share(loop: Expr, loops: int, steps: Extent) -> Ahead | None:
+            if rows < self.tile_rows or not isinstance(p.reduction, int):
+                return None
+            begin = (self.matrix * as_expr(p.columns) + start) * B.i64(p.reduction)
+            group = self.tiles.lanes * self.tiles.group
+            unit, units = number * B.i64(loops) + loop, tiles * loops
+            return Ahead.of(self.right, begin, steps, width * group, unit, units, choices, between)
+
+        return share
 
     def _ahead(
         self, number: Expr, rows: int, start: Expr, width: int, block: tuple[ReductionBlocks, Expr] | None
@@ -364,14 +337,40 @@ class MatmulTasks:
         width: int,
     ) -> tuple[Expr, Expr]:
         """Return a group of a row's elements, and those of a vector of columns."""
-        assert self.packed is not None and isinstance(self.reduction, int)
+        assert isinstance(self.reduction, int)
         group, p = instruction.group, self.product
         rows, first, each = self.left, row if p.left_shared else line, as_expr(p.reduction)
         if self.block is not None:
             rows, first, each = self.block, row - self.first, B.i64(self.reduction * group)
         left = vector((first + B.i64(i)) * each + step * B.i64(group), group)
+        if self.panel is not None:
+            right = step * B.i64(width * group) + column * B.i64(group)
+            return compat.load(rows, [left]), compat.load(
+                self.panel, [vector(right, instruction.lanes * group)]
+            )
+        assert self.packed is not None
         at = [tir.floordiv(start, B.i64(width)), step, instruction.position_of(column)]
         return compat.load(rows, [left]), compat.load(self.packed, at)
+
+    def _pieces(
+        self,
+        instruction: DotInstruction,
+        row: Expr,
+        line: Expr,
+        i: int,
+        first: Expr,
+        start: Expr,
+        column: Expr,
+    ) -> tuple[Expr, Expr]:
+        """Return pieces of a row and of a column of the right side, from an element of the reduction on."""
+        p, size = self.product, instruction.lanes * instruction.group
+        reduction, columns = as_expr(p.reduction), as_expr(p.columns)
+        rows = self.left
+        left = ((row if p.left_shared else line) + B.i64(i)) * reduction + first
+        if self.block is not None:
+            rows, left = self.block, (row - self.first + B.i64(i)) * B.i64(self.rows_copy.stride) + first
+        right = (self.matrix * columns + start + column) * reduction + first
+        return compat.load(rows, [vector(left, size)]), compat.load(self.right, [vector(right, size)])
 
     def _wide(self, value: Expr) -> Expr:
         return widened(value, self.product.summed)

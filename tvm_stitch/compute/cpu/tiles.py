@@ -48,8 +48,8 @@ class Tiles:
         across_lines: whether a convolution's tiles continue from line to line.
         rows_outside: whether consecutive tasks share rows, rather than panels.
         dot_rows: rows of a tile of ``dot_columns`` whose sums run along the reduction, each in a vector.
-        instruction: multiplies groups of a packed weight's elements, or tiles of them. None if single elements are
-            multiplied.
+        instruction: multiplies groups of elements, or tiles of them. None if single elements are multiplied.
+        packs_panels: whether each task packs the right side for the instruction, panel by panel.
     """
 
     choices: Choices
@@ -64,10 +64,11 @@ class Tiles:
     rows_outside: bool = False
     dot_rows: int = 1
     instruction: DotInstruction | TileInstruction | None = None
+    packs_panels: bool = False
 
     @property
     def group(self) -> int:
-        """Neighbouring elements of the reduction dimension that lie together in a packed weight."""
+        """Neighbouring elements of the reduction dimension that lie together in a packed right side."""
         return 1 if self.instruction is None else self.instruction.group
 
     @property
@@ -93,22 +94,38 @@ class Tiles:
 
 
 def tiles_for(
-    target: Target, choices: Choices, batch: Extent, rows: Extent, columns: Extent, reduction: Extent
+    target: Target,
+    choices: Choices,
+    batch: Extent,
+    rows: Extent,
+    columns: Extent,
+    reduction: Extent,
+    instruction: DotInstruction | None = None,
+    packs_panels: bool = False,
 ) -> Tiles:
     """Return the tiles of a product of these extents on a CPU.
 
     The registers hold the micro-kernel's sums, two vectors of the right side and one element of the left one. This
-    allows 8 x 2 vectors of 32 registers (AVX-512, NEON), or 6 x 2 of 16.
+    allows 8 x 2 vectors of 32 registers (AVX-512, NEON), or 6 x 2 of 16. If an instruction multiplies groups of the
+    reduction dimension along it, they are 4 x 6 vectors of 32.
+
+    Args:
+        target: an llvm target.
+        choices: the device's constants of choice.
+        batch, rows, columns, reduction: extents of the product.
+        instruction: multiplies groups of elements, if the right side is no constant.
+        packs_panels: whether each task packs the right side for the instruction.
     """
     lanes, registers = vectors_of(target)
-    tile_rows = most_rows(registers)
+    along = instruction is not None and instruction.along
+    tile_rows = most_rows(registers) // 2 if along else most_rows(registers)
+    vectors = choices.group_dot_columns if along else 2
     if isinstance(rows, int):
-        tile_rows = tile_rows_for(tile_rows, rows, 2, choices)
-    tile_columns = 2 * lanes
-    task_rows, task_panels = (
-        -(-choices.product_task_rows // tile_rows) * tile_rows,
-        choices.product_task_panels,
-    )
+        tile_rows = tile_rows_for(tile_rows, rows, vectors, choices)
+    tile_columns = _panel_along(reduction, choices) if along else 2 * lanes
+    most_task_rows = choices.panel_task_rows if packs_panels else choices.product_task_rows
+    packing = choices.panel_cost if packs_panels else 0
+    task_rows, task_panels = -(-most_task_rows // tile_rows) * tile_rows, choices.product_task_panels
     parallel = True
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
@@ -117,8 +134,8 @@ def tiles_for(
             rows,
             panels,
             tile_rows,
-            lambda some: step_cost(tile_rows, some, 2, choices),
-            choices.product_task_rows,
+            lambda some: packing + step_cost(tile_rows, some, vectors, choices),
+            most_task_rows,
             cores_of(target, choices),
             choices,
         )
@@ -140,7 +157,18 @@ def tiles_for(
         parallel,
         rows_outside=outside,
         dot_rows=min(tile_rows, most_rows(registers) // 2),
+        instruction=instruction,
+        packs_panels=packs_panels,
     )
+
+
+def _panel_along(reduction: Extent, choices: Choices) -> int:
+    """Return the columns of a panel whose vectors run along the reduction. It stays in the second-level cache."""
+    columns = choices.group_dot_panel
+    if isinstance(reduction, int):
+        while columns > choices.group_dot_columns and columns * reduction > choices.cached_elements:
+            columns //= 2
+    return columns
 
 
 def matrix_tiles_for(
@@ -151,8 +179,11 @@ def matrix_tiles_for(
     columns: int,
     reduction: int,
     instruction: TileInstruction,
+    packs_panels: bool = False,
 ) -> Tiles:
-    """Return the tiles of a product of these extents with a packed weight, computed by an instruction for tiles.
+    """Return the tiles of a product of these extents, computed by an instruction for tiles.
+
+    The right side is a packed weight, or each task packs it (``packs_panels``).
 
     Tiles of rows are as equal as possible, because the last one overlaps the one before.
     """
@@ -190,6 +221,7 @@ def matrix_tiles_for(
         parallel,
         rows_outside=outside,
         instruction=instruction,
+        packs_panels=packs_panels,
     )
 
 

@@ -30,6 +30,30 @@ class ProductChoices:
     short one."""
     dot_columns: int = 4
     """Columns of a tile whose sums run along the reduction."""
+    group_dot_columns: int = 6
+    """The same if an instruction multiplies pairs of bfloat16. One core of a Zen 4 multiplied 8 rows by 4,096 x 4,096
+    weights. Tiles of 4 x 6 sums took 1.8 ms. Those of 4 x 4, 6 x 4 and 8 x 3 took 2.1 to 2.6 ms."""
+    group_dot_panel: int = 24
+    """Columns of a panel of such tiles, which are prefetched while the preceding panel is multiplied."""
+    evicting_bytes: int = 2048
+    """Bytes of which a row's size is a multiple if a copy of the rows pays there. Rows that lie so far apart share few
+    sets of the first-level cache. On the same core, 16 rows of 4,096 elements took 2.7 ms copied, and 3.6 in place."""
+    panel_fewest_rows_along: int = 256
+    """Fewest rows for which each task packs the right side for an instruction that multiplies pairs of bfloat16, if the
+    reduction is contiguous in memory. One core of a Zen 4 multiplied 512 rows by 4,096 x 4,096 at 213 GFLOP/s packed,
+    and at 192 as it lies. For 128 rows it was 204 and 201."""
+    panel_short_reduction: int = 256
+    panel_fewest_rows_of_short: int = 16
+    """The longest reduction for which fewer rows suffice, and their number. There, 16 rows by 2,048 columns of 128 and
+    256 elements took 55 and 106 us packed, and 85 and 111 as they lie. With 512 elements they took 279 and 174."""
+    panel_fewest_rows: int = 32
+    """The same if the reduction is not contiguous. There, 32 rows by 768 x 3,072 took 0.95 ms, and 1.6 without the
+    instruction. Weights of 4,096 x 4,096 took 12.2 and 12.5 ms, since they are read across memory."""
+    panel_task_rows: int = 256
+    """The same as ``product_task_rows`` if each task packs the right side. One core of a Zen 4 multiplied 512 rows by
+    4,096 x 4,096. It took 87 ms with tasks of 64 rows, and 81 with 256."""
+    panel_cost: int = 12
+    """Cost for a task of packing a step of a panel, in multiplications of vectors. It follows from the times above."""
     serial_multiplications: int = 1 << 16
     """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
     matrix_tiles_fewest_rows: int = 4

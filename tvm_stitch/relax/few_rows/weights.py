@@ -9,7 +9,8 @@ norm, SiLU and a residual, took 112 us on an H200. In one kernel it takes 26 us.
 Other weights are read at the memory's speed by libraries too. On a GPU a scope takes their products of a row or two.
 It takes those of half types of up to sixteen rows, which matrix units multiply. So norms, activations and residuals are
 computed in the same kernel. Constants are stored as such a kernel reads them. On a CPU a scope takes products of up to
-eight rows by weights of half types, unless they are constants, which templates pack.
+eight rows by weights of half types, unless they are constants, which templates pack. Templates keep all products of
+bfloat16 but those of one row if the CPU multiplies pairs of bfloat16.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def dense_rows(device: DeviceModel, config: StitchConfig, dtype: str, depth: int
     if config.compute_of("matmul") != "auto" or dtype not in (FLOATS if device.is_gpu else HALF):
         return 0
     if not device.is_gpu:
-        return choices.cpu_dense_rows
+        of_pairs = dtype == "bfloat16" and device.multiplies_pairs
+        return choices.cpu_dense_rows_of_pairs if of_pairs else choices.cpu_dense_rows
     if dtype not in HALF:
         return choices.few_float_rows
     if not device.matrix_units:

@@ -23,8 +23,8 @@ from .... import compat
 from ....codegen import builder as B
 from ....compat import Buffer, Expr, T, tir
 from ....graph.dtype import BYTES
-from ....target import has_feature, llvm_version
-from ..dot_instruction import BITS, LLVM_VERSION
+from ....target import VECTORS_OF_BFLOAT16, has_feature, llvm_version
+from ..dot_instruction import BITS
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -135,7 +135,7 @@ class TileInstruction:
 
 def tile_instruction(target: Target, dtypes: tuple[str, str]) -> TileInstruction | None:
     """Return a target's instruction for factors of these types, or None if it has none."""
-    if llvm_version() < LLVM_VERSION or not has_feature(target, "amx-tile"):
+    if llvm_version() < VECTORS_OF_BFLOAT16 or not has_feature(target, "amx-tile"):
         return None
     triple = str(dict(target.attrs).get("mtriple") or "linux")
     if "linux" not in triple or not has_feature(target, "avx512f"):

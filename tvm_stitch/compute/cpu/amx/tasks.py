@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrix product on a CPU with AMX: its micro-kernel multiplies tiles, and stores sums to memory.
 
-A right side that is no constant is packed by each task, panel by panel (:mod:`.panel`).
+A right side that is no constant is packed by each task, panel by panel (:mod:`..micro_kernel.panel`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from ....compat import Expr, T, tir
 from ....graph.extent import Extent, as_expr
 from ..factors import Kept
 from ..matmul import MatmulTasks
-from ..micro_kernel.loops import each_width
 from .instruction import COLUMNS, TILE_ROWS, TileInstruction
-from .panel import pack_panel
 
 
 class MatrixTileTasks(MatmulTasks):
@@ -36,12 +34,7 @@ class MatrixTileTasks(MatmulTasks):
         self.tile_rows = self.tiles.rows
         self.sums = B.stack([self.tile_rows * width], self.product.summed, "sums")
         self.out.begin(self.tile_rows, width, self.sums)
-        if self.packed is None:
-            size = self._steps * TILE_ROWS * width * self.tile_instruction.group
-            self.panel = B.stack([size], Kept.by(self.tile_instruction, self.product.summed).dtype, "panel")
-
-    def _copies(self, width: int) -> bool:
-        return False
+        self._begin_panel(width)
 
     def _width(self) -> int:
         return COLUMNS
@@ -51,21 +44,6 @@ class MatrixTileTasks(MatmulTasks):
         """Instructions along the reduction."""
         assert isinstance(self.product.reduction, int)
         return self.tile_instruction.steps(self.product.reduction)
-
-    def _panel(self, batch: Expr, first: Expr, count: Expr, panel: Expr, width: int) -> None:
-        if self.packed is not None:
-            super()._panel(batch, first, count, panel, width)
-            return
-        start, lanes = panel * B.i64(width), self.tiles.lanes
-
-        def columns(stored: int) -> None:
-            pack_panel(
-                self.product, self.right, self.matrix, start, stored, self.panel, self.tile_instruction, lanes
-            )
-            self._rows(batch, first, count, start, width, stored)
-
-        assert isinstance(self.product.columns, int)
-        each_width(panel, self.product.columns, width, columns)
 
     def _prepare(self, count: Expr) -> None:
         most, block = self.tile_rows, self._block_rows
@@ -124,9 +102,10 @@ class MatrixTileTasks(MatmulTasks):
         if self.block is not None:
             each = Kept.by(instruction, p.summed).filled(p.reduction)
             left = self.block, (row - self.first) * B.i64(each), each
-        if self.packed is None:
+        if self.panel is not None:
             right = self.panel, B.i64(0)
         else:
+            assert self.packed is not None
             panel = tir.floordiv(start, B.i64(COLUMNS)) * B.i64(
                 self._steps * TILE_ROWS * COLUMNS * instruction.group
             )

@@ -31,17 +31,25 @@ class Ahead:
     Attributes:
         weights: flat buffer, as the tiles read it.
         first: first element of this tile's share.
-        lines: cache lines per prefetch, every ``fetch_steps`` steps of the reduction.
+        lines: cache lines per prefetch.
+        between: steps of the reduction from prefetch to prefetch.
     """
 
     weights: Buffer
     first: Expr
     lines: int
-    choices: Choices
+    between: int
 
     @staticmethod
     def of(
-        weights: Buffer, start: Expr, reduction: Extent, width: int, tile: Expr, tiles: int, choices: Choices
+        weights: Buffer,
+        start: Expr,
+        reduction: Extent,
+        width: int,
+        tile: Expr,
+        tiles: int,
+        choices: Choices,
+        between: int | None = None,
     ) -> Ahead | None:
         """Return the share of one tile of a block, or None if prefetching does not pay.
 
@@ -52,23 +60,22 @@ class Ahead:
             width: elements of a step.
             tile: number of the tile.
             tiles: number of tiles of the block.
+            choices: the device's constants of choice.
+            between: steps of the reduction from prefetch to prefetch, or None for ``choices.fetch_steps``.
         """
-        if (
-            not isinstance(reduction, int)
-            or reduction < choices.fetch_steps
-            or tiles < choices.least_tiles_of_fetch
-        ):
+        between = between or choices.fetch_steps
+        if not isinstance(reduction, int) or reduction < between or tiles < choices.least_tiles_of_fetch:
             return None
         weights = B.flat_view(weights)
         per_line = CACHE_LINE // item_bytes(compat.buffer_dtype(weights))
-        groups = reduction // choices.fetch_steps
+        groups = reduction // between
         lines = -(-reduction * width // (per_line * groups * tiles))
         share = B.i64(groups * lines * per_line)
-        return Ahead(weights, start + B.i64(reduction * width) + tile * share, lines, choices)
+        return Ahead(weights, start + B.i64(reduction * width) + tile * share, lines, between)
 
     def emit(self, step: Expr) -> None:
         """Emit the prefetches before a group of steps that begins at ``step``."""
         line = CACHE_LINE // item_bytes(compat.buffer_dtype(self.weights))
-        at = self.first + tir.floordiv(step, B.i64(self.choices.fetch_steps)) * B.i64(self.lines * line)
+        at = self.first + tir.floordiv(step, B.i64(self.between)) * B.i64(self.lines * line)
         for i in range(self.lines):
             B.prefetch(self.weights, at + B.i64(i * line))

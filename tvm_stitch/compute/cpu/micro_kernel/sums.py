@@ -122,15 +122,15 @@ def emit_sums(
             loops[-1],
             lambda k: step([*outer, k]),
             lambda k: ahead.emit(flatten([*outer, k], loops)),
-            choices.fetch_steps,
-            unrolled_steps(rows * -(-width // lanes), choices),
+            ahead.between,
+            unrolled_steps(rows * -(-width // lanes), choices, ahead.between),
         )
     return sums
 
 
-def unrolled_steps(vectors: int, choices: Choices) -> int:
-    """Return how many steps of a loop that adds to so many vectors are emitted one after the other."""
-    steps = choices.fetch_steps
+def unrolled_steps(vectors: int, choices: Choices, most: int) -> int:
+    """Return how many steps, at most ``most``, of a loop that adds to so many vectors are emitted together."""
+    steps = most
     while steps > 1 and steps * vectors > choices.unrolled_vectors:
         steps //= 2
     return steps
