@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of element-wise operators and transpositions give what they gave, with fewer bytes transposed."""
+"""Random graphs of element-wise operators, concatenations and transpositions give what they gave, with fewer bytes
+transposed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.relax.layout.permutation_runs import permutes, propagated, run
 
 # -- random graphs -----------------------------------------------------------------------------------------------------
 class Graph:
-    """Random element-wise operators and transpositions, built and computed by NumPy at once."""
+    """Random element-wise operators, concatenations and transpositions, built and computed by NumPy at once."""
 
     UNARY = {"negative": np.negative, "abs": np.abs, "nn.relu": lambda x: np.maximum(x, x.dtype.type(0))}
     BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum}
@@ -70,7 +71,14 @@ class Graph:
         elif kind < 0.45:
             dtype = "float64" if array.dtype == "float32" else "float32"
             made, result = R.astype(value, dtype), array.astype(dtype)
-        elif kind < 0.6:
+        elif kind < 0.53 and array.size <= 2000:
+            other, there = self._like(array.shape, array.dtype)
+            if there.shape != array.shape:
+                other, there = value, array
+            axis = int(self.rng.integers(array.ndim))
+            last = axis - array.ndim if self.rng.random() < 0.5 else axis
+            made, result = R.concat((value, other), last), np.concatenate((array, there), axis)
+        elif kind < 0.65:
             name = str(self.rng.choice(list(self.UNARY)))
             operator = R.nn.relu if name == "nn.relu" else getattr(R, name)
             made, result = operator(value), self.UNARY[name](array)

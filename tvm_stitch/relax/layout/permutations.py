@@ -5,8 +5,8 @@ A residual may be added where channels are second, between layers that want them
 way in and out at every layer. If it is added where channels are last, it is not.
 
 ``ConvertLayout`` propagates a layout only forwards: ConvNeXt has a transposition on either side of every layer. Here
-connected element-wise operators and the transpositions between them form one group. Each order of axes that makes one
-of its borders free is a candidate. The pass takes the order in which the fewest bytes are transposed.
+connected element-wise operators, concatenations and the transpositions between them form one group. Each order of axes
+that makes one of its borders free is a candidate. The pass takes the order in which the fewest bytes are transposed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm import relax
 
 from ...cost.choices import Choices
 from ...graph.dtype import item_bytes
-from ...graph.extent import Extent, product, same_shape
+from ...graph.extent import Extent, is_static, product, same_shape
 from ...support.module_pass import module_pass
 from ..rewriting.functions import with_own_functions
 from ..rewriting.movement import PERMUTE
@@ -28,6 +28,8 @@ from ..rewriting.operators import PRODUCTS, operator_name
 from ..rewriting.readers import Readers, readers_of
 from ..rewriting.views import permutation, shape_of
 from .quantization import is_elementwise
+
+CONCAT = "relax.concat"
 
 Axes = tuple[int, ...]
 """An order: for each axis of the permuted value, the axis of the value that it is computed from."""
@@ -122,11 +124,12 @@ def _groups(block: relax.DataflowBlock, values: dict[relax.Var, relax.Expr]) -> 
         var, value = binding.var, binding.value
         if operator_name(value) == PERMUTE and value.args[0] in parent:
             parent[var] = value.args[0], tuple(permutation(value, len(_shape(var))))
-        if not _is_elementwise(value):
+        joins = _is_concatenation(value)
+        if not joins and not _is_elementwise(value):
             continue
         parent[var] = var, _unchanged(len(_shape(var)))
-        for arg in value.args:
-            if arg in parent and same_shape(_shape(arg), _shape(var)):
+        for arg in _args(value):
+            if arg in parent and (joins or same_shape(_shape(arg), _shape(var))):
                 (theirs, their_order), (mine, order) = root(arg), root(var)
                 if theirs is not mine:
                     parent[mine] = theirs, composed(their_order, inverse(order))
@@ -149,6 +152,20 @@ def _is_elementwise(value: relax.Expr) -> bool:
     return all(_has_axes(arg, own, len(shape)) for arg, own in operands) and any(
         same_shape(own, shape) for _, own in operands if own is not None
     )
+
+
+def _is_concatenation(value: relax.Expr) -> bool:
+    """Return whether a call joins tensors of static shape, with two axes or more."""
+    if operator_name(value) != CONCAT or not isinstance(value.args[0], relax.Tuple):
+        return False
+    shapes = [shape_of(each) for each in (value, *value.args[0].fields)]
+    return all(shape is not None and len(shape) > 1 and is_static(shape) for shape in shapes)
+
+
+def _args(value: relax.Expr) -> Sequence[relax.Expr]:
+    """Return the operands of an operator, those of a concatenation one by one."""
+    fields: Sequence[relax.Expr] = value.args[0].fields if operator_name(value) == CONCAT else value.args
+    return fields
 
 
 def _has_axes(arg: relax.Expr, shape: tuple[Extent, ...] | None, rank: int) -> bool:
@@ -202,11 +219,11 @@ def _best(group: Group, values: dict[relax.Var, relax.Expr], readers: Readers, c
             if order != _unchanged(rank):
                 is_product = operator_name(values.get(base)) in PRODUCTS
                 weight = choices.product_permutation_cost if is_product else 1.0
-                transposed[base, order] = weight * _bytes(arg) * _share(arg, var, choices)
+                transposed[base, order] = weight * _bytes(arg) * _share(arg, var, choices) * _elements(var)
         for var in group:
             for order in read[var]:
                 if order != order_of(var):
-                    transposed[var, composed(inverse(order_of(var)), order)] = float(_bytes(var))
+                    transposed[var, composed(inverse(order_of(var)), order)] = _bytes(var) * _elements(var)
         return sum(transposed.values())
 
     best, least = dict[relax.Var, Axes](), cost(lambda _: _unchanged(rank))
@@ -221,7 +238,7 @@ def _best(group: Group, values: dict[relax.Var, relax.Expr], readers: Readers, c
 def _operands(group: Group, values: dict[relax.Var, relax.Expr]) -> Iterator[tuple[relax.Var, relax.Expr]]:
     """Yield the operators, each with each operand that has axes."""
     for var in group:
-        for arg in values[var].args:
+        for arg in _args(values[var]):
             if _shape(arg):
                 yield var, arg
 
@@ -244,6 +261,12 @@ def _read_in(
 
 def _bytes(value: relax.Expr) -> int:
     return item_bytes(str(value.ty.dtype))
+
+
+def _elements(value: relax.Expr) -> float:
+    """Return the number of elements of a static shape. In a group of other shapes all have the same number."""
+    size = product(_shape(value))
+    return float(size) if isinstance(size, int) else 1.0
 
 
 def _share(operand: relax.Expr, result: relax.Expr, choices: Choices) -> float:
@@ -272,8 +295,12 @@ class _Mutator(relax.PyExprMutator):
         var, value = binding.var, binding.value
         if var in self.orders:
             axes = self.orders[var]
-            args = [self._ordered(arg, axes) if _shape(arg) else self.visit_expr(arg) for arg in value.args]
-            call = relax.Call(value.op, args, value.attrs, value.ty_args)
+            args = [self._ordered(arg, axes) if _shape(arg) else self.visit_expr(arg) for arg in _args(value)]
+            if operator_name(value) == CONCAT:
+                axis = axes.index(int(value.attrs.axis or 0) % len(axes))
+                call = relax.op.concat(args, axis)
+            else:
+                call = relax.Call(value.op, args, value.attrs, value.ty_args)
             self.permuted[var] = self.builder_.emit(call, var.name)
             self._bind(var, var, _unchanged(len(axes)))
         elif self._is_permuted(binding):
