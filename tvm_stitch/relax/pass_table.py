@@ -40,7 +40,6 @@ from .constants.computed_weights import ComputedWeights
 from .constants.divided_products import DividedProducts
 from .constants.fold import FoldConstants
 from .constants.pointwise_convolutions import PointwiseConvolutions
-from .constants.shifted_operands import ShiftedOperands
 from .constants.views import ConstantViews
 from .constants.weights import ConstantWeights
 from .few_rows.chosen_products import ChosenProducts
@@ -240,11 +239,6 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
         "Write products whose channels are divided for convolutions as products of some channels.",
         CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED,
         after={"PropagatePermutations": "it looks for convolutions with channels last"}),
-    Row("ShiftedOperands", lambda c: ShiftedOperands(),
-        "Add the bias of a convolution behind the product that reads it.",
-        CUDA & MATMULS & CONVOLUTIONS & NO_CUDNN_ASKED,
-        after={"PropagatePermutations": "it looks for products with channels last",
-               "ScaledBatchNorm": "a batch norm is a scale and a shift"}),
     Row("PointwiseConvolutions",
         lambda c: PointwiseConvolutions(has_cublaslt(c.config), c.device.choices, c.config.scaled_weights),
         "Write convolutions of one position as matmuls that compute the bias, residual and ReLU behind them.",
@@ -252,7 +246,6 @@ LAYOUTS = Phase("layouts", "convolutions get the fastest layout, and few element
         after={"ConvolutionLayouts.library": "with channels last, positions are rows of a matrix",
                "PropagatePermutations": "a residual is read that has channels last",
                "DividedProducts": "a product of some channels may be a matmul",
-               "ShiftedOperands": "the constant that takes the bias in is the matmul's bias",
                "ScaledBatchNorm": "a batch norm is a scale and a shift"}),
     Row("SinkReshapes", lambda c: SinkReshapes(), "Compute element-wise operators before a matmul is reshaped."),
     Row("UnequalSplits", lambda c: UnequalSplits(), "Write the parts of unequal splits as slices.", CPUS),

@@ -152,6 +152,19 @@ def test_others_stay(body: Any) -> None:
     assert "matmul" not in operators(rewritten(mod))
 
 
+def test_a_constant_for_each_row_is_none_for_each_channel() -> None:
+    """The rows of the image are as many as its channels."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        y = emit(R.add(pointwise(emit, x, 16), relax.const(numbers(16, 1))))
+        return pointwise(emit, emit(R.nn.relu(y)), 16)
+
+    mod = build(body, ((1, 4, 16, 8), F16))
+    (x,) = (numbers(1, 4, 16, 8),)
+    made = PointwiseConvolutions(lambda: True, CHOICES, True)(mod)
+    np.testing.assert_allclose(run(made, x), run(mod, x), 2e-2, 2e-2)
+
+
 def test_weights_are_not_rounded_again_unless_that_is_asked_for() -> None:
     mod = build(block, ((2, 5, 7, 16), F16))
     assert "matmul" not in operators(rewritten(mod, rounds=False))

@@ -72,3 +72,16 @@ def test_other_casts_stay(why: str) -> None:
 
     before = build(body, ((2, 6, 6, 8), "float32"))
     tvm.ir.assert_structural_equal(NarrowMoves()(before), before)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_products_and_others_read_is_widened_once(shared: bool) -> None:
+    """A product reads a transposed operand, and an exponential needs the wide elements in any case."""
+
+    def body(emit: Emit, x: Any, y: Any) -> list[Any]:
+        wide = emit(R.astype(y, "float32"))
+        product = R.matmul(x, emit(R.permute_dims(wide, [0, 2, 1])))
+        return [product, *([R.exp(wide)] if shared else [])]
+
+    before = build(body, ((2, 5, 8), "float32"), ((2, 6, 8), "float16"))
+    tvm.ir.assert_structural_equal(NarrowMoves()(before), before)

@@ -112,6 +112,27 @@ def test_a_symbolic_batch(extents: tuple[int, ...]) -> None:
     assert _transposed(mod) == []
 
 
+def test_two_transpositions_that_undo_each_other() -> None:
+    """A reshape between them and their readers does not part them."""
+
+    def body(emit: Emit, x: Any, y: Any) -> Any:
+        image = emit(R.permute_dims(emit(R.permute_dims(x, [0, 3, 1, 2])), [0, 2, 3, 1]))
+        return R.add(emit(R.reshape(image, [1, 8, 7, 8, 7, 64])), y)
+
+    specs = ((1, 56, 56, 64), "float32"), ((1, 8, 7, 8, 7, 64), "float32")
+    mod = PropagatePermutations(CHOICES)(PermutedReshapes()(build(body, *specs)))
+    assert _transposed(mod) == []
+
+
+def test_a_transposition_that_others_read_stays() -> None:
+    def body(emit: Emit, x: Any) -> list[Any]:
+        image = emit(R.permute_dims(x, [0, 2, 1]))
+        return [R.nn.softmax(image), R.exp(emit(R.reshape(image, [2, 8, 3, 5])))]
+
+    before = build(body, ((2, 15, 8), "float32"))
+    tvm.ir.assert_structural_equal(PermutedReshapes()(before), before)
+
+
 def windows_of_a_norm(emit: Emit, x: Any, convolved: Any, scale: Any, shift: Any) -> list[Any]:
     """Build the residual of DaViT's positional convolution, its norm, and the windows of the norm in a half type."""
     image = emit(R.reshape(emit(R.permute_dims(x, [0, 2, 1])), [2, 32, 4, 6]))

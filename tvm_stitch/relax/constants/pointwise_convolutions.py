@@ -176,11 +176,7 @@ class _Chains:
     def _of_channels(self, value: relax.Expr, channels: int) -> np.ndarray | None:
         """Return a constant that has one number for each channel of the last axis, in float64, else None."""
         array = self._constant(value)
-        if (
-            array is None
-            or array.size not in (1, channels)
-            or array.shape[-1:] not in ((), (1,), (channels,))
-        ):
+        if array is None or not (array.size == 1 or array.shape[-1] == array.size == channels):
             return None
         return np.broadcast_to(array.reshape(-1), (channels,))
 

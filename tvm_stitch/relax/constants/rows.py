@@ -81,7 +81,7 @@ def channel_constant(call: relax.Expr, at: relax.Expr, values: Values) -> np.nda
     if len(call.args) != 2 or len(others) != 1 or not shape or own is None or list(own) != list(shape):
         return None
     array = permuted_constant(others[0], values)
-    if array is None or array.size not in (1, shape[-1]) or array.shape[-1:] not in ((), (1,), (shape[-1],)):
+    if array is None or not (array.size == 1 or array.shape[-1] == array.size == shape[-1]):
         return None
     return array
 

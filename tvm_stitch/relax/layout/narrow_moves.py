@@ -15,7 +15,7 @@ from tvm import relax
 from ...graph.dtype import item_bytes
 from ...support.module_pass import module_pass
 from ..rewriting.movement import PERMUTE, moved, moved_again
-from ..rewriting.operators import operator_name
+from ..rewriting.operators import PRODUCTS, operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES
 
@@ -28,7 +28,8 @@ class NarrowMoves:
     """Rewrite ``astype(permute_dims(x))`` as ``permute_dims(astype(x))``, and reshapes alike.
 
     The cast's type is narrower than that of ``x``, and nothing else reads what is moved. A cast to a wider type in
-    front of the moves is sunk behind them instead. Runs before ``LegalizeOps``.
+    front of the moves is sunk behind them instead. The condition is that moves alone read it, and that no product reads
+    what is moved: products read transposed operands. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -70,5 +71,13 @@ def _widened(match: Match) -> relax.Expr | None:
     before, after = (item_bytes(str(value.ty.dtype)) for value in (cast.args[0], cast))
     if before >= after:
         return None
+    if not all(_name(reader) in MOVES for reader in match.readers.get(match.before.args[0], [None])):
+        return None
+    if any(_name(reader) in PRODUCTS for reader in match.readers.get(match.var, ())):
+        return None
     moves = relax.Call(call.op, [cast.args[0], *call.args[1:]], call.attrs, call.ty_args)
     return relax.Call(cast.op, [match.emit(moves)], cast.attrs, cast.ty_args)
+
+
+def _name(reader: relax.Binding | None) -> str:
+    return "" if reader is None else operator_name(reader.value)

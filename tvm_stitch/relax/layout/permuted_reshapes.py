@@ -81,17 +81,29 @@ def _sunk(match: Match) -> relax.Expr | None:
     moved = match.definition(call.args[0])
     if moved is None or operator_name(moved) != PERMUTE:
         return None
+    if any(_reads_as_it_is(reader) for reader in match.readers.get(match.before.args[0], [None])):
+        return None  # it is transposed anyway
     source, before, after = moved.args[0], shape_of(call.args[0]), shape_of(call)
     groups = _groups_of(before, after)
     if groups is None or after is None:
         return None
     axes = permutation(moved, len(before or ()))
+    while operator_name(earlier := match.definition(source)) == PERMUTE:
+        inner = permutation(earlier, len(axes))
+        source, axes = earlier.args[0], [inner[axis] for axis in axes]
+    if axes == sorted(axes):
+        return relax.op.reshape(source, list(after))
     placed = [([axes[axis] for axis in ins], outs) for ins, outs in groups]
     if not all(_are_neighbours(ins) for ins, _ in placed):
         return None
     order = _in_order(placed)
-    inner = match.emit(relax.op.reshape(source, [after[axis] for axis in order]))
-    return relax.op.permute_dims(inner, [order.index(axis) for axis in range(len(order))])
+    divided = match.emit(relax.op.reshape(source, [after[axis] for axis in order]))
+    return relax.op.permute_dims(divided, [order.index(axis) for axis in range(len(order))])
+
+
+def _reads_as_it_is(reader: relax.Binding | None) -> bool:
+    """Return whether a reader of a transposition is neither a reshape nor a transposition."""
+    return reader is None or operator_name(reader.value) not in (PERMUTE, *RESHAPES)
 
 
 def _hoisted(match: Match) -> relax.Expr | None:
