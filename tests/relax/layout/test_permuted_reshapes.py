@@ -25,7 +25,7 @@ LAST, SECOND = [0, 2, 3, 1], [0, 3, 1, 2]
 def transposed(body: Callable[..., Any], *specs: Any) -> list[tuple[Any, ...]]:
     """Return the shapes of transpositions behind both passes, which compute the same."""
     before = build(body, *specs)
-    after = PropagatePermutations(CHOICES)(PermutedReshapes()(before))
+    after = PropagatePermutations(CHOICES)(PermutedReshapes(CHOICES)(before))
     inputs = draw(specs)
     for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
         np.testing.assert_allclose(mine, wanted, 1e-6, 1e-6)
@@ -95,7 +95,7 @@ def test_a_transposition_of_rows_alone_stays() -> None:
         return R.nn.softmax(emit(R.permute_dims(rows, [0, 2, 1])))
 
     before = build(body, ((2, 3, 5, 8), "float32"))
-    tvm.ir.assert_structural_equal(PermutedReshapes()(before), before)
+    tvm.ir.assert_structural_equal(PermutedReshapes(CHOICES)(before), before)
 
 
 @pytest.mark.parametrize("extents", [(15, 8), (3, 5, 8)])
@@ -108,7 +108,9 @@ def test_a_symbolic_batch(extents: tuple[int, ...]) -> None:
         image = emit(R.exp(emit(R.reshape(image, other))))
         return R.permute_dims(image, [0, *range(2, len(other)), 1])
 
-    mod = PropagatePermutations(CHOICES)(PermutedReshapes()(build(body, ((symbol(), *extents), "float32"))))
+    mod = PropagatePermutations(CHOICES)(
+        PermutedReshapes(CHOICES)(build(body, ((symbol(), *extents), "float32")))
+    )
     assert _transposed(mod) == []
 
 
@@ -120,7 +122,7 @@ def test_two_transpositions_that_undo_each_other() -> None:
         return R.add(emit(R.reshape(image, [1, 8, 7, 8, 7, 64])), y)
 
     specs = ((1, 56, 56, 64), "float32"), ((1, 8, 7, 8, 7, 64), "float32")
-    mod = PropagatePermutations(CHOICES)(PermutedReshapes()(build(body, *specs)))
+    mod = PropagatePermutations(CHOICES)(PermutedReshapes(CHOICES)(build(body, *specs)))
     assert _transposed(mod) == []
 
 
@@ -130,7 +132,7 @@ def test_a_transposition_that_others_read_stays() -> None:
         return [R.nn.softmax(image), R.exp(emit(R.reshape(image, [2, 8, 3, 5])))]
 
     before = build(body, ((2, 15, 8), "float32"))
-    tvm.ir.assert_structural_equal(PermutedReshapes()(before), before)
+    tvm.ir.assert_structural_equal(PermutedReshapes(CHOICES)(before), before)
 
 
 def windows_of_a_norm(emit: Emit, x: Any, convolved: Any, scale: Any, shift: Any) -> list[Any]:

@@ -71,3 +71,13 @@ def test_other_transpositions_stay() -> None:
 
     before = build(body, ((1, 8, 3, 5), "float32"))
     assert transposed(UnitAxes()(before)) == [(1, 3, 5, 8), (1, 8, 15)]
+
+
+def test_a_batch_of_one_that_stays_in_front() -> None:
+    """Heads behind a product of one image: later passes know the transposition of the whole shape."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        return R.permute_dims(emit(R.reshape(emit(R.exp(x)), [1, 2, 13, 8])), [0, 2, 1, 3])
+
+    before = build(body, ((2, 13, 8), "float32"))
+    tvm.ir.assert_structural_equal(UnitAxes()(before), before)

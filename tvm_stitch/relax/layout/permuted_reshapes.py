@@ -8,17 +8,22 @@ it does the reverse. A convolution with channels last has a second transposition
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tvm
 from tvm import relax
 
+from ...cost.choices import Choices
+from ...graph.dtype import item_bytes
 from ...graph.extent import Extent, is_number, product, same
 from ...support.module_pass import module_pass
+from ..rewriting.contents import contents_of
 from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import ELEMENTWISE, operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES, permutation, shape_of
+from .permutations import PropagatePermutations
 
 Group = tuple[list[int], list[int]]
 """The axes before a reshape and the axes after it that hold the same elements."""
@@ -33,8 +38,16 @@ class PermutedReshapes:
     ``permute_dims(reshape(x))`` becomes ``reshape(permute_dims(x))`` if element-wise operators compute ``x`` from a
     transposition. The axes of each divided or joined axis must stay neighbours.
 
-    Runs before ``PropagatePermutations``, which drops transpositions that move nothing.
+    Runs before ``PropagatePermutations``, which drops transpositions that move nothing. The module stays as it was if
+    that pass would leave no fewer bytes to be transposed. Later passes know products whose operands are transposed
+    behind a reshape.
+
+    Args:
+        choices: the device's constants of choice.
     """
+
+    def __init__(self, choices: Choices):
+        self.choices = choices
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         rule = Rule(
@@ -44,7 +57,21 @@ class PermutedReshapes:
             needs=((PERMUTE,), RESHAPES),
             leaves_unused=True,
         )
-        return apply_rules(mod, [rule], unique_names=True)
+        made = apply_rules(mod, [rule], unique_names=True)
+        if made is mod or _transposed_bytes(made, self.choices) >= _transposed_bytes(mod, self.choices):
+            return mod
+        return made
+
+
+def _transposed_bytes(mod: tvm.IRModule, choices: Choices) -> int:
+    """Return the bytes that are transposed behind ``PropagatePermutations``. A symbolic extent counts as 1."""
+    sizes = 0
+    for func in PropagatePermutations(choices)(mod).functions.values():
+        for call in contents_of(func).get(PERMUTE, ()) if isinstance(func, relax.Function) else ():
+            extents = [extent for extent in shape_of(call) or () if isinstance(extent, int)]
+            if not isinstance(call.args[0], tvm.ir.GenericConst):
+                sizes += item_bytes(str(call.ty.dtype)) * math.prod(extents)
+    return sizes
 
 
 def _exchanged(match: Match) -> relax.Expr | None:

@@ -23,7 +23,8 @@ class UnitAxes:
     """Rewrite transpositions of reshapes that add axes of extent 1.
 
     ``permute_dims(reshape(x))`` becomes ``reshape(permute_dims(x))`` with the order of the other axes, or a reshape
-    alone if their order stays. A reshape behind becomes one reshape with it. Runs before ``LegalizeOps``.
+    alone if their order stays. A transposition that leaves the axes of extent 1 where they are stays. A reshape behind
+    becomes one reshape with it. Runs before ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -76,7 +77,10 @@ def _moved(match: Match) -> relax.Expr | None:
     kept = _without_units(before)
     if source is None or len(kept) == len(before):
         return None
-    order = [axis for axis in permutation(call, len(before)) if axis in kept]
+    axes = permutation(call, len(before))
+    order = [axis for axis in axes if axis in kept]
+    if all(axis in kept or axis == position for position, axis in enumerate(axes)):
+        return None  # it moves other axes alone
     if order == kept:
         return relax.op.reshape(source, list(after))
     if not same_shape(shape_of(source) or (), [before[axis] for axis in kept]):
