@@ -115,7 +115,7 @@ def _sunk(match: Match) -> relax.Expr | None:
     if groups is None or after is None:
         return None
     axes = permutation(moved, len(before or ()))
-    while operator_name(earlier := match.definition(source)) == PERMUTE:
+    while (earlier := match.definition(source)) is not None and operator_name(earlier) == PERMUTE:
         inner = permutation(earlier, len(axes))
         source, axes = earlier.args[0], [inner[axis] for axis in axes]
     if axes == sorted(axes):
