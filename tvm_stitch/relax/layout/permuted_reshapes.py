@@ -66,7 +66,7 @@ class PermutedReshapes:
 def _transposed_bytes(mod: tvm.IRModule, choices: Choices) -> int:
     """Return the bytes that are transposed behind ``PropagatePermutations``. A symbolic extent counts as 1."""
     sizes = 0
-    for func in PropagatePermutations(choices)(mod).functions.values():
+    for func in tvm.transform.Sequential([PropagatePermutations(choices)])(mod).functions.values():
         for call in contents_of(func).get(PERMUTE, ()) if isinstance(func, relax.Function) else ():
             extents = [extent for extent in shape_of(call) or () if isinstance(extent, int)]
             if not isinstance(call.args[0], tvm.ir.GenericConst):
