@@ -30,3 +30,18 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
     machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
     result = machine["main"](*map(tvm.runtime.tensor, arrays))
     return [each.numpy() for each in (result if hasattr(result, "__len__") else [result])]
+
+
+def check(before: tvm.IRModule, after: tvm.IRModule) -> None:
+    """Compare what the pass makes of a module with another module."""
+    tvm.ir.assert_structural_equal(propagated(before), propagated_names(after))
+
+
+def propagated_names(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module without second names, as the pass's result is compared."""
+    return relax.transform.CanonicalizeBindings()(mod)
+
+
+def stays(mod: tvm.IRModule) -> None:
+    """Check that the pass changes nothing."""
+    tvm.ir.assert_structural_equal(PropagatePermutations(CHOICES)(mod), mod)

@@ -11,7 +11,7 @@ import pytest
 import tvm
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, draw, on_llvm
+from tests.graph.helpers import Spec, build, draw, on_llvm
 from tvm_stitch.relax.layout.narrow_moves import NarrowMoves
 from tvm_stitch.relax.rewriting.contents import contents_of
 
@@ -24,6 +24,17 @@ def moved_types(mod: tvm.IRModule) -> set[str]:
     return {str(call.ty.dtype) for name in names for call in contents_of(mod["main"]).get(name, ())}
 
 
+def check_moves_of_halves(body: Callable[..., Any], spec: Spec) -> None:
+    """Compare a module that moves float32 with what the pass makes of it: float16 is moved, and bits are equal."""
+    before = build(body, spec)
+    after = NarrowMoves()(before)
+    assert moved_types(before) == {"float32"}
+    assert moved_types(after) == {"float16"}
+    inputs = draw([spec])
+    for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+
+
 def windows(emit: Emit, x: Any) -> Any:
     """Divide what a norm computes into windows, and round it."""
     y = emit(R.reshape(emit(R.nn.softmax(x)), [2, 2, 3, 2, 3, 8]))
@@ -34,14 +45,7 @@ def test_windows_hold_rounded_elements() -> None:
     def body(emit: Emit, x: Any) -> Any:
         return emit(R.astype(windows(emit, x), "float16"))
 
-    specs = [((2, 6, 6, 8), "float32")]
-    before = build(body, *specs)
-    after = NarrowMoves()(before)
-    assert moved_types(before) == {"float32"}
-    assert moved_types(after) == {"float16"}
-    inputs = draw(specs)
-    for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
-        np.testing.assert_array_equal(mine, wanted)
+    check_moves_of_halves(body, ((2, 6, 6, 8), "float32"))
 
 
 def test_narrow_elements_are_widened_where_they_are_read() -> None:
@@ -53,14 +57,7 @@ def test_narrow_elements_are_widened_where_they_are_read() -> None:
         scaled = emit(R.multiply(wide, emit(R.sum(wide, [1, 2], keepdims=True))))
         return R.astype(emit(R.reshape(scaled, [2, 18, 8])), "float16")
 
-    specs = [((2, 9, 16), "float16")]
-    before = build(body, *specs)
-    after = NarrowMoves()(before)
-    assert moved_types(before) == {"float32"}
-    assert moved_types(after) == {"float16"}
-    inputs = draw(specs)
-    for mine, wanted in zip(on_llvm(after, *inputs), on_llvm(before, *inputs), strict=True):
-        np.testing.assert_array_equal(mine, wanted)
+    check_moves_of_halves(body, ((2, 9, 16), "float16"))
 
 
 @pytest.mark.parametrize("why", ["read again", "a result", "wider"])
