@@ -23,7 +23,7 @@ from ...support.module_pass import module_pass
 from ..rewriting.functions import own_functions
 from ..rewriting.movement import SPLIT
 from ..rewriting.operators import operator_name
-from ..rewriting.readers import Readers, only_reader_inside, readers_of
+from ..rewriting.readers import Readers, only_reader_inside, reader_name, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES, parts_of, shape_of
 from .rows import CAST, CONVOLUTIONS, RowProduct, Values, channel_constant, keeps_rows, row_product
@@ -168,7 +168,7 @@ def _operand(call: relax.Expr | None, values: Values) -> relax.Expr | None:
 def _is_convolved(var: relax.Var, readers: Readers) -> bool:
     """Return whether a convolution reads a value, as it is or rounded or under another shape."""
     for binding in readers.get(var, ()):
-        name = "" if binding is None else operator_name(binding.value)
+        name = reader_name(binding)
         if name in CONVOLUTIONS and binding.value.args[0].same_as(var):
             return True
         if name in (CAST, *RESHAPES) and _is_convolved(binding.var, readers):
@@ -221,7 +221,7 @@ def _step(call: relax.Call, values: Values, made: relax.Var, own: Range) -> rela
     operand = _operand(call, values)
     array = channel_constant(call, operand, values)
     assert operand is not None and array is not None
-    if array.shape[-1:] not in ((), (1,)):
+    if array.size > 1:
         array = array[..., begin:end]
     constant = relax.const(np.ascontiguousarray(array), str(call.ty.dtype))
     return relax.Call(call.op, [made, constant], call.attrs, call.ty_args)

@@ -27,13 +27,7 @@ from ..rewriting.operators import PRODUCTS, has_operators, operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import permuted_constant, shape_of
-
-LAYOUTS = {
-    "relax.nn.conv1d": ("NWC", "OWI"),
-    "relax.nn.conv2d": ("NHWC", "OHWI"),
-    "relax.nn.conv3d": ("NDHWC", "ODHWI"),
-}
-"""The layouts of data and weight in which a position is a row."""
+from .rows import LAYOUTS, has_channels_last, is_of_channels
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,7 @@ class _Chains:
     def _of_channels(self, value: relax.Expr, channels: int) -> np.ndarray | None:
         """Return a constant that has one number for each channel of the last axis, in float64, else None."""
         array = self._constant(value)
-        if array is None or not (array.size == 1 or array.shape[-1] == array.size == channels):
+        if array is None or not is_of_channels(array, channels):
             return None
         return np.broadcast_to(array.reshape(-1), (channels,))
 
@@ -188,8 +182,7 @@ class _Chains:
     def _weight(self, call: relax.Call) -> np.ndarray | None:
         """Return a convolution's weight as a matrix, if the convolution is a matmul of rows, else None."""
         attrs, dtypes = call.attrs, {str(value.ty.dtype) for value in (*call.args, call)}
-        layouts = str(attrs.data_layout), str(attrs.kernel_layout)
-        if layouts != LAYOUTS[operator_name(call)] or str(attrs.out_layout) not in ("", layouts[0]):
+        if not has_channels_last(call):
             return None
         if len(dtypes) != 1 or not dtypes <= set(HALF) or int(attrs.groups) != 1:
             return None

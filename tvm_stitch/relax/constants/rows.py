@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...graph.extent import Extent
 from ..rewriting.operators import PRODUCTS, operator_name
 from ..rewriting.views import permuted_constant, shape_of
 
@@ -41,11 +42,6 @@ class RowProduct:
     call: Any
     weight: np.ndarray
 
-    @property
-    def is_padded(self) -> bool:
-        """True for a convolution that reads a border of zeros."""
-        return operator_name(self.call) != MATMUL and any(int(n) for n in self.call.attrs.padding)
-
     def of_weight(self, weight: np.ndarray) -> relax.Call:
         """Return the product of the same data by another weight, which may have other results."""
         call, dtype = self.call, str(self.call.args[1].ty.dtype)
@@ -62,13 +58,22 @@ def row_product(value: relax.Expr | None, values: Values) -> RowProduct | None:
     if name == MATMUL:
         weight = permuted_constant(call.args[1], values)
         return RowProduct(call, weight.T) if weight is not None and weight.ndim == 2 else None
-    if name not in LAYOUTS or int(call.attrs.groups) != 1:
-        return None
-    layouts = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
-    if layouts != LAYOUTS[name] or str(call.attrs.out_layout) not in ("", layouts[0]):
+    if name not in LAYOUTS or int(call.attrs.groups) != 1 or not has_channels_last(call):
         return None
     weight = permuted_constant(call.args[1], values)
     return None if weight is None else RowProduct(call, weight)
+
+
+def has_channels_last(convolution: relax.Call) -> bool:
+    """Return whether the data of a convolution of :data:`LAYOUTS`, its weight and its result have channels last."""
+    attrs = convolution.attrs
+    layouts = str(attrs.data_layout), str(attrs.kernel_layout)
+    return layouts == LAYOUTS[operator_name(convolution)] and str(attrs.out_layout) in ("", layouts[0])
+
+
+def is_of_channels(array: np.ndarray, channels: Extent) -> bool:
+    """Return whether an array is one number, or has one number for each channel of the last axis."""
+    return bool(array.size == 1 or array.shape[-1] == array.size == channels)
 
 
 def channel_constant(call: relax.Expr, at: relax.Expr, values: Values) -> np.ndarray | None:
@@ -81,9 +86,7 @@ def channel_constant(call: relax.Expr, at: relax.Expr, values: Values) -> np.nda
     if len(call.args) != 2 or len(others) != 1 or not shape or own is None or list(own) != list(shape):
         return None
     array = permuted_constant(others[0], values)
-    if array is None or not (array.size == 1 or array.shape[-1] == array.size == shape[-1]):
-        return None
-    return array
+    return array if array is not None and is_of_channels(array, shape[-1]) else None
 
 
 def keeps_rows(call: relax.Expr) -> bool:

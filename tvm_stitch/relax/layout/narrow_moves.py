@@ -16,6 +16,7 @@ from ...graph.dtype import item_bytes
 from ...support.module_pass import module_pass
 from ..rewriting.movement import PERMUTE, moved, moved_again
 from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.readers import reader_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES
 
@@ -71,13 +72,9 @@ def _widened(match: Match) -> relax.Expr | None:
     before, after = (item_bytes(str(value.ty.dtype)) for value in (cast.args[0], cast))
     if before >= after:
         return None
-    if not all(_name(reader) in MOVES for reader in match.readers.get(match.before.args[0], [None])):
+    if not all(reader_name(reader) in MOVES for reader in match.readers.get(match.before.args[0], [None])):
         return None
-    if any(_name(reader) in PRODUCTS for reader in match.readers.get(match.var, ())):
+    if any(reader_name(reader) in PRODUCTS for reader in match.readers.get(match.var, ())):
         return None
     moves = relax.Call(call.op, [cast.args[0], *call.args[1:]], call.attrs, call.ty_args)
     return relax.Call(cast.op, [match.emit(moves)], cast.attrs, cast.ty_args)
-
-
-def _name(reader: relax.Binding | None) -> str:
-    return "" if reader is None else operator_name(reader.value)

@@ -21,6 +21,7 @@ from ...support.module_pass import module_pass
 from ..rewriting.contents import contents_of
 from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import ELEMENTWISE, operator_name
+from ..rewriting.readers import reader_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import RESHAPES, permutation, shape_of
 from .permutations import PropagatePermutations
@@ -94,7 +95,7 @@ def _exchanged(match: Match) -> relax.Expr | None:
 def _meets_others(match: Match, var: relax.Var) -> bool:
     """Return whether a transposition or an element-wise operator reads a value, as it is or through reshapes."""
     for reader in match.readers.get(var, [None]):
-        name = "" if reader is None else operator_name(reader.value)
+        name = reader_name(reader)
         if name == PERMUTE or name in ELEMENTWISE:
             return True
         if name in RESHAPES and reader is not None and _meets_others(match, reader.var):
@@ -108,7 +109,8 @@ def _sunk(match: Match) -> relax.Expr | None:
     moved = match.definition(call.args[0])
     if moved is None or operator_name(moved) != PERMUTE:
         return None
-    if any(_reads_as_it_is(reader) for reader in match.readers.get(match.before.args[0], [None])):
+    others = match.readers.get(match.before.args[0], [None])
+    if any(reader_name(reader) not in (PERMUTE, *RESHAPES) for reader in others):
         return None  # it is transposed anyway
     source, before, after = moved.args[0], shape_of(call.args[0]), shape_of(call)
     groups = _groups_of(before, after)
@@ -126,11 +128,6 @@ def _sunk(match: Match) -> relax.Expr | None:
     order = _in_order(placed)
     divided = match.emit(relax.op.reshape(source, [after[axis] for axis in order]))
     return relax.op.permute_dims(divided, [order.index(axis) for axis in range(len(order))])
-
-
-def _reads_as_it_is(reader: relax.Binding | None) -> bool:
-    """Return whether a reader of a transposition is neither a reshape nor a transposition."""
-    return reader is None or operator_name(reader.value) not in (PERMUTE, *RESHAPES)
 
 
 def _hoisted(match: Match) -> relax.Expr | None:

@@ -18,6 +18,7 @@ from ...graph.extent import Extent, is_static, product
 from ...support.module_pass import module_pass
 from ..rewriting.movement import PERMUTE
 from ..rewriting.operators import ELEMENTWISE, operator_name
+from ..rewriting.readers import reader_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import permutation, shape_of
 from .permutations import inverse
@@ -104,7 +105,7 @@ def _is_reduced(match: Match, var: relax.Expr, most: int) -> bool:
     If anything else reads it, the tensor is transposed anyway, and one kernel reduces and uses it.
     """
     for reader in match.readers.get(var, [None]):
-        name = "" if reader is None else operator_name(reader.value)
+        name = reader_name(reader)
         if name in REDUCTIONS or name in POOLS:
             continue
         if not most or not (name == RESHAPE or name in ELEMENTWISE):

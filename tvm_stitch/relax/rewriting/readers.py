@@ -7,6 +7,8 @@ from tvm import relax
 from tvm.relax import DataflowVar
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
+from .operators import operator_name
+
 Readers = dict[relax.Var, list[relax.Binding]]
 """The bindings that read each variable, in order, one entry for each read. An entry None says that it is a result."""
 
@@ -27,6 +29,11 @@ def only_reader(readers: Readers, var: relax.Expr) -> relax.Binding | None:
 def only_reader_inside(readers: Readers, var: relax.Expr) -> relax.Binding | None:
     """Return :func:`only_reader` of a variable that is not seen outside its dataflow block, or None for others."""
     return only_reader(readers, var) if isinstance(var, DataflowVar) else None
+
+
+def reader_name(reader: relax.Binding | None) -> str:
+    """Return the name of the operator that reads a value, or "" for a result and for what calls no operator."""
+    return "" if reader is None else operator_name(reader.value)
 
 
 @visitor
