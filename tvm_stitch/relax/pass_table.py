@@ -23,7 +23,7 @@ from ..repairs.legalize.keep_zeros import KeepZeros
 from ..repairs.legalize.mend import MendImports
 from ..repairs.legalize.plain_extents import PlainExtents
 from ..repairs.legalize.raised_calls import RaisedCalls
-from ..repairs.legalize.wide_operators import WideOperators
+from ..repairs.legalize.wide_operators import RoundedOnce, WideOperators
 from ..repairs.schedule.declining import ApplyDecliningRules
 from ..repairs.schedule.empty_grids import EmptyGrids
 from ..repairs.schedule.empty_reductions import EmptyReductions
@@ -285,6 +285,8 @@ LEGALIZATION = Phase("legalization", "operators become calls of functions, in da
     Row("ShortReductions", lambda c: ShortReductions(c.device.choices),
         "Add up a few elements far apart in memory as an element-wise operator does.", GPUS,
         after={"layouts": "the layout says which elements are neighbours"}),
+    Row("RoundedOnce", lambda c: RoundedOnce(),
+        "Compute operators of half types in float32 if TVM rounds values within them."),
     Row("Legalize", lambda c: legalize("Legalize"), "Make a function of every operator that is left.",
         after={"KeepZeros": "TVM's legalization folds x * 0 to 0",
                "import-repair": "TVM's legalization fails on calls that are not mended",

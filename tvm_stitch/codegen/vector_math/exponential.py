@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...compat import tir
+from ...repairs.tir.device_math import ERF_DENOMINATOR, ERF_NUMERATOR
 from .scope import Expr, Scope, at_most, f32, fabs, from_bits, horner, i32, to_bits, with_sign_of
 
 # Minimax fits by Lawson iteration. The error is that of the polynomial alone, relative to the function.
@@ -31,15 +32,6 @@ _TANH_P = (
     1.3319079728567004e-08,
 )  # fmt: skip
 _TANH_Q = (1.0, 0.46713033521758196, 0.02587107473716513, 0.000328309347995184, 7.762022821485447e-07)
-# erf(x) / x as P(x^2) / Q(x^2) on |x| <= 3.93, 2e-8 relative. All coefficients are positive, so nothing cancels.
-_ERF_P = (
-    1.1283791453580836, 0.19078404417915384, 0.05279031249838429, 0.0037796173408765708,
-    0.00028480857874120893, 2.0419666345031405e-06,
-)  # fmt: skip
-_ERF_Q = (
-    1.0, 0.5024106765164523, 0.11425760864755743, 0.014997454595514235, 0.0011652142560463568,
-    3.800403042478137e-05,
-)  # fmt: skip
 
 # ln 2 and log10 2 in two parts. The first has so few bits that its product with an exponent is exact.
 _LN2_HI, _LN2_LO = 0.693359375, -2.12194440054690582e-4
@@ -172,5 +164,5 @@ def erf(scope: Scope, x: Expr) -> Expr:
     """Return erf(x), exactly 1 in magnitude from |x| = 3.92 on. GELU multiplies 1 + erf(x) by any x, however large."""
     a = scope.let(at_most(f32(3.93), fabs(x)))
     u = scope.let(a * a)
-    inner = at_most(f32(1.0), a * horner(u, _ERF_P) / horner(u, _ERF_Q))
+    inner = at_most(f32(1.0), a * horner(u, ERF_NUMERATOR) / horner(u, ERF_DENOMINATOR))
     return with_sign_of(tir.Select(a >= f32(3.92), f32(1.0), inner), x)

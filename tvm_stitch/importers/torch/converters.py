@@ -33,6 +33,7 @@ from .operators.regions import region_converters
 from .operators.scalars import scalar_converters
 from .operators.shapes import shape_converters
 from .operators.splits import split_converters
+from .operators.values import HALVES, cast, type_name, widened
 from .pooling import pooling_converters
 from .products import product_converters
 from .resizing import resizing_converters
@@ -119,19 +120,24 @@ def _symbolic_not(node: Any, importer: Any) -> Any:
 def _elu(node: Any, importer: Any) -> Any:
     """(input, alpha, scale, input scale) -> scale * (x where x > 0, else alpha * (exp(x * input scale) - 1)).
 
-    TVM's importer ignores both scales. SELU is an ELU with a scale.
+    TVM's importer ignores both scales. SELU is an ELU with a scale. Half types are computed in float32, as in PyTorch.
     """
-    x, emit = importer.env[node.args[0]], importer.block_builder.emit
-    given = {name: number(node, at, node.kwargs.get(name, 1.0)) for at, name in _SCALES.items()}
-    if given["scale"] == given["input_scale"] == 1.0:
+    given, emit = importer.env[node.args[0]], importer.block_builder.emit
+    scales = {name: number(node, at, node.kwargs.get(name, 1.0)) for at, name in _SCALES.items()}
+    if set(scales.values()) == {1.0} or (type_name(given) not in HALVES and _has_alpha_alone(scales)):
         return importer._elu(node)
-    inner = x if given["input_scale"] == 1.0 else emit(R.multiply(x, constant(given["input_scale"], x)))
+    x = widened(given, importer)
+    inner = x if scales["input_scale"] == 1.0 else emit(R.multiply(x, constant(scales["input_scale"], x)))
     # Above zero the exponential may be infinite, so its operand is clamped before.
     below = emit(R.minimum(inner, constant(0.0, x)))
     below = emit(R.subtract(emit(R.exp(below)), constant(1.0, x)))
-    below = emit(R.multiply(below, constant(given["alpha"] * given["scale"], x)))
-    above = emit(R.multiply(emit(R.nn.relu(x)), constant(given["scale"], x)))
-    return emit(R.add(above, below))
+    below = emit(R.multiply(below, constant(scales["alpha"] * scales["scale"], x)))
+    above = emit(R.multiply(emit(R.nn.relu(x)), constant(scales["scale"], x)))
+    return cast(emit(R.add(above, below)), type_name(given), importer)
+
+
+def _has_alpha_alone(scales: dict[str, float]) -> bool:
+    return scales["scale"] == scales["input_scale"] == 1.0
 
 
 _SCALES = {1: "alpha", 2: "scale", 3: "input_scale"}

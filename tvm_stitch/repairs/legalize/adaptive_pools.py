@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
+from ...graph.dtype import HALF
 from ...relax.rewriting.views import shape_of
 
 LAYOUTS = {
@@ -29,7 +30,7 @@ LAYOUTS = {
 def parts_of_one_size(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return the average as sums over slices of one size, or the call itself if all slices already have one size.
 
-    Each pooled axis gets an axis of its own for the elements of its slices.
+    Each pooled axis gets an axis of its own for the elements of its slices. Averages of half types are rounded once.
     """
     (x,), attrs, emit = call.args, call.attrs, builder.emit
     layout = LAYOUTS[call.op.name]
@@ -51,8 +52,11 @@ def parts_of_one_size(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
         if not there.all():
             x = emit(R.where(relax.const(there), x, relax.const(0, dtype)))
         count = count * (ends - begins).reshape([-1] + [1] * (len(pairs) - 1 - at))
+    wide = "float32" if dtype in HALF else dtype
+    x = emit(R.astype(x, wide)) if wide != dtype else x
     total = emit(R.sum(x, [3 + 2 * at for at in range(len(pairs))]))
-    return R.multiply(total, relax.const((1.0 / count).astype(dtype)))
+    mean = R.multiply(total, relax.const((1.0 / count).astype(wide)))
+    return R.astype(emit(mean), dtype) if wide != dtype else mean
 
 
 MENDED = dict.fromkeys(LAYOUTS, parts_of_one_size)

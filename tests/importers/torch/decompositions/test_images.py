@@ -51,3 +51,15 @@ def test_halves_and_one_element() -> None:
 def given() -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(5)
     return torch.randn(2, 3, 4, 5, 6, generator=draw), 1.5 * torch.randn(2, 3, 2, 5, 3, generator=draw)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_images_of_known_sizes_are_resized(axes: int) -> None:
+    """PyTorch's table lacks the decomposition of one of these operators."""
+    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}[axes]
+    how = {
+        f"{mode} {options}": partial(F.interpolate, mode=mode, **options)
+        for mode in (linear, "nearest", "nearest-exact")
+        for options in ({"size": 7}, {"scale_factor": 1.6})
+    }
+    compare(how, torch.randn(2, 3, *(4, 5, 3)[:axes]), tolerance=1e-5)

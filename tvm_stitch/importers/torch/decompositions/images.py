@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 
 aten = torch.ops.aten
@@ -54,7 +55,8 @@ def _of_numbers(overload: Any) -> Callable[..., Any]:
 
     PyTorch computes positions from the quotient of both sizes, which is a number of the graph if they are symbolic.
     """
-    known = decomposition_table.get(overload, overload.decompose)
+    # While a program is decomposed, the overload's own decomposition is the one that this function returns.
+    known = decomposition_table.get(overload) or overload.py_kernels[DispatchKey.CompositeImplicitAutograd]
 
     def decomposed(x: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
         extents = [*x.shape[2:], *(size or ())]

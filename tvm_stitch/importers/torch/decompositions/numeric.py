@@ -91,11 +91,12 @@ def _copysign(x: Any, sign: Any) -> Any:
 
 
 def _hypot(a: Any, b: Any) -> Any:
-    """Scale by the larger of both, so that squares do not overflow."""
+    """Scale by the larger of both, so that squares do not overflow. Half types are computed in float32."""
     dtype = torch.result_type(a, b)
-    a, b = a.to(dtype).abs(), b.to(dtype).abs()
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    a, b = a.to(wide).abs(), b.to(wide).abs()
     large, small = torch.maximum(a, b), torch.minimum(a, b)
-    ratio = torch.where(large == 0, 0.0, small / large).to(dtype)
+    ratio = torch.where(large == 0, 0.0, small / large).to(wide)
     root = large * torch.sqrt(ratio * ratio + 1)
     infinite = torch.logical_or(torch.isinf(a), torch.isinf(b))
     return torch.where(infinite, math.inf, root).to(dtype)
