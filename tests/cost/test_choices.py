@@ -130,6 +130,10 @@ _NO_CHOICE = {
     "relax/quantize/products.py": {"LARGEST_SUM": "the largest int32", "LARGEST_BYTE": "the largest uint8"},
     "relax/quantize/unsigned.py": {"SHIFT": "from int8 to uint8"},
     "relax/rewriting/operators.py": {"OPAQUE_PATTERN": "TVM's number of a pattern"},
+    "repairs/tir/device_math.py": {
+        "ERF_NUMERATOR": "coefficients",
+        "ERF_DENOMINATOR": "coefficients",
+    },
     "relax/stitch/numbers.py": {"_LARGEST": "beyond TVM's literals", "_LEAST": "the least int32"},
 }
 """Numbers that are facts of devices, of TVM or of formats, with what they are."""

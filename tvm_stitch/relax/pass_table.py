@@ -57,6 +57,7 @@ from .layout.padded_taps import PaddedTaps
 from .layout.pads import SinkPads
 from .layout.permutations import PropagatePermutations
 from .layout.permuted_reshapes import PermutedReshapes
+from .layout.phased_convolutions import PhasedConvolutions
 from .layout.reshapes import SinkReshapes
 from .layout.sunk_permutations import SinkPermutations
 from .layout.unequal_splits import UnequalSplits
@@ -73,11 +74,11 @@ from .legalize.widening_casts import WideningCasts
 from .library.calls import has_cublaslt, has_cudnn, suits_cudnn
 from .library.convolution_epilogues import ConvolutionEpilogues
 from .library.convolutions import LibraryConvolutions, is_computed
+from .library.depthwise_convolutions import DepthwiseConvolutions
 from .library.joined_matmuls import JoinedProducts
 from .library.matmuls import LibraryMatmuls
 from .library.own_convolutions import OwnConvolutions
 from .library.patch_convolutions import PatchConvolutions
-from .library.phased_convolutions import PhasedConvolutions
 from .library.reduction_innermost import ReductionInnermost
 from .loops.recurrent_layers import RecurrentLayers
 from .loops.written_out_layers import WrittenOutLayers
@@ -269,11 +270,15 @@ LIBRARIES = Phase("libraries", "compute-intensive operators become calls of libr
                "ReductionInnermost": "the library reads a weight through the transposition that is put there",
                "SinkReshapes": "a bias, a residual or ReLU is computed with the matmul that it follows directly",
                "PatchConvolutions": "it makes matmuls"}),
+    Row("DepthwiseConvolutions", lambda c: DepthwiseConvolutions(c.target, c.config),
+        "Compute depthwise convolutions with channels last by a kernel of this package.", CUDA,
+        after={"layouts": "the kernel reads channels last"}),
     Row("OwnConvolutions", lambda c: OwnConvolutions(c.target, c.config),
         "Compute exact float32 convolutions by a kernel of this package.", CUDA),
     Row("LibraryConvolutions", lambda c: LibraryConvolutions(c.target, c.config),
         "Let cuDNN compute the other convolutions.", CUDA,
         after={"OwnConvolutions": "cuDNN gets the convolutions that the kernel of this package does not take",
+               "DepthwiseConvolutions": "the same",
                "ConvolutionLayouts.library": "the call fixes the layout"}),
     Row("ConstantViews.layouts", lambda c: ConstantViews(), "Fold the transpositions of constants that are left.",
         after={"layouts": "they transpose weights",

@@ -301,7 +301,7 @@ def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, 
         shared,
         *pointers,
         *(tir.Cast("int32", size) for size in sizes),
-        source_code=sources("copies", "convolution_float")
+        source_code=sources("copies", "convolutions/convolution_float")
         + _WRAPPER.format(name=name, traits=", ".join(map(str, numbers)), given=given),
     )
 

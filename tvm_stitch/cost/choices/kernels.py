@@ -37,6 +37,23 @@ class KernelChoices:
     """Cycles in which a grid, or a second kernel, starts to add up splits from memory, and ends."""
     convolution_bytes_per_cycle: int = 1500
     """Bytes of the splits' results per cycle. They are written and read again, mostly in the second-level cache."""
+    depthwise_lanes: int = 4
+    """Most neighbouring channels of a thread of a depthwise convolution. 17 sizes in float16 and float32, with windows
+    of 3 x 3 to 7 x 7 and 1 x 11, took up to 1.5 times as long with 8 on an NVIDIA H200."""
+    depthwise_across: int = 4
+    """Neighbouring positions of such a thread. With 8 it has so many sums that few threads are resident. Images of
+    56 x 56 by windows of 7 x 7 took 59 us with 4, 82 with 2 and 91 with 8."""
+    depthwise_narrow: int = 8
+    """Most positions of a row that a thread has all. Images of 7 x 7 took 10.6 us with 4, and 7.9 with all."""
+    depthwise_line_bytes: int = 128
+    """Bytes of neighbouring channels that a block reads: a line of the cache."""
+    depthwise_threads: int = 256
+    """Most threads of a block."""
+    depthwise_few_sums: int = 32
+    """Most sums of a thread with which two blocks are to be resident, as all measured plans had it."""
+    depthwise_threads_each: int = 128
+    """Fewest threads for each multiprocessor. With fewer of them, a thread has half of the positions. One image of
+    14 x 14 by 5 x 5, with 672 channels, took 7.4 us with 4 positions and 6.1 with 2."""
     packed_multiplications: int = 2**29
     """Fewest multiply-adds for which a computed weight is packed. Packing then takes next to no time in comparison."""
     split_loads_at_once: int = 16

@@ -18,7 +18,7 @@ from tests.relax import cudnn_stand_in
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.records.decisions import decisions_of, without_decisions
-from tvm_stitch.relax.library.phased_convolutions import PhasedConvolutions
+from tvm_stitch.relax.layout.phased_convolutions import PhasedConvolutions
 from tvm_stitch.relax.pipeline import planning_passes
 
 F32 = "float32"

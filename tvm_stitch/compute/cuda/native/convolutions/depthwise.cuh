@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// A depthwise convolution, channels innermost: sums in float32.
+//
+// A thread has kLanes neighbouring channels at kAcross neighbouring places of a row. It loads each element of a row of
+// the window once for all of its places. Neighbouring threads have neighbouring channels, then places, then rows, so
+// that a block reads an area of the image through the first-level cache. No thread waits for another one.
+#ifndef TVM_STITCH_DEPTHWISE
+#define TVM_STITCH_DEPTHWISE
+
+namespace tvm_stitch {
+
+// kLanes elements that are loaded and stored at once.
+template <class Element, int kLanes>
+struct alignas(sizeof(Element) * kLanes) DepthwiseVector {
+  Element at[kLanes];
+};
+
+// What a kernel is compiled for.
+//   kLanes, kAcross: channels and places of a thread.
+//   kWide, kPlaces, kRows: threads of a block along channels, places and rows.
+//   The others: extents of the window, strides, paddings and dilations.
+template <int kLanes_, int kAcross_, int kWide_, int kPlaces_, int kRows_, int kHeight_, int kWidth_, int kStrideY_,
+          int kStrideX_, int kPadY_, int kPadX_, int kDilationY_, int kDilationX_>
+struct DepthwiseTraits {
+  static constexpr int kLanes = kLanes_, kAcross = kAcross_, kWide = kWide_, kPlaces = kPlaces_, kRows = kRows_;
+  static constexpr int kHeight = kHeight_, kWidth = kWidth_, kStrideY = kStrideY_, kStrideX = kStrideX_;
+  static constexpr int kPadY = kPadY_, kPadX = kPadX_, kDilationY = kDilationY_, kDilationX = kDilationX_;
+  static constexpr int kSpan = (kAcross - 1) * kStrideX + (kWidth - 1) * kDilationX + 1;  // columns that a thread reads
+};
+
+struct DepthwiseSizes {
+  int images, channels, height, width, out_height, out_width;
+};
+
+// Computes a block's part of <images, out_height, out_width, channels> of data <images, height, width, channels> and
+// weight <window, channels>.
+template <class Of, class Element, class Result>
+__device__ __forceinline__ void depthwise(const Element* data, const Element* weight, Result* out, DepthwiseSizes size,
+                                          int block, int thread) {
+  typedef DepthwiseVector<Element, Of::kLanes> Vector;
+  if (size.images <= 0 || size.out_height <= 0 || size.out_width <= 0) return;
+  const int chunks = (size.channels / Of::kLanes + Of::kWide - 1) / Of::kWide;
+  const int across = (size.out_width + Of::kAcross * Of::kPlaces - 1) / (Of::kAcross * Of::kPlaces);
+  const int down = (size.out_height + Of::kRows - 1) / Of::kRows;
+  const int channel = (block % chunks * Of::kWide + thread % Of::kWide) * Of::kLanes;
+  const int tile = block / chunks, within = thread / Of::kWide;
+  const int x = (tile % across * Of::kPlaces + within % Of::kPlaces) * Of::kAcross;
+  const int y = tile / across % down * Of::kRows + within / Of::kPlaces;
+  const long long image = tile / across / down;
+  if (channel >= size.channels || x >= size.out_width || y >= size.out_height || image >= size.images) return;
+  const Element* from = data + image * size.height * size.width * size.channels + channel;
+  float sums[Of::kAcross][Of::kLanes];
+#pragma unroll
+  for (int t = 0; t < Of::kAcross; ++t)
+#pragma unroll
+    for (int j = 0; j < Of::kLanes; ++j) sums[t][j] = 0.0f;
+  const int left = x * Of::kStrideX - Of::kPadX;
+#pragma unroll
+  for (int ky = 0; ky < Of::kHeight; ++ky) {
+    const int row = y * Of::kStrideY - Of::kPadY + ky * Of::kDilationY;
+    if ((unsigned)row >= (unsigned)size.height) continue;
+    float factors[Of::kWidth][Of::kLanes];
+#pragma unroll
+    for (int kx = 0; kx < Of::kWidth; ++kx) {
+      const Vector loaded = *(const Vector*)(weight + (long long)(ky * Of::kWidth + kx) * size.channels + channel);
+#pragma unroll
+      for (int j = 0; j < Of::kLanes; ++j) factors[kx][j] = (float)loaded.at[j];
+    }
+    const Element* line = from + (long long)row * size.width * size.channels;
+#pragma unroll
+    for (int i = 0; i < Of::kSpan; ++i) {
+      bool is_read = false;
+#pragma unroll
+      for (int t = 0; t < Of::kAcross; ++t) {
+        const int offset = i - t * Of::kStrideX;
+        is_read |= offset >= 0 && offset % Of::kDilationX == 0 && offset / Of::kDilationX < Of::kWidth;
+      }
+      if (!is_read || (unsigned)(left + i) >= (unsigned)size.width) continue;
+      const Vector loaded = *(const Vector*)(line + (long long)(left + i) * size.channels);
+      float values[Of::kLanes];
+#pragma unroll
+      for (int j = 0; j < Of::kLanes; ++j) values[j] = (float)loaded.at[j];
+#pragma unroll
+      for (int t = 0; t < Of::kAcross; ++t) {
+        const int offset = i - t * Of::kStrideX;
+        if (offset < 0 || offset % Of::kDilationX || offset / Of::kDilationX >= Of::kWidth) continue;
+#pragma unroll
+        for (int j = 0; j < Of::kLanes; ++j)
+          sums[t][j] = fmaf(values[j], factors[offset / Of::kDilationX][j], sums[t][j]);
+      }
+    }
+  }
+  Result* to = out + ((image * size.out_height + y) * size.out_width + x) * size.channels + channel;
+#pragma unroll
+  for (int t = 0; t < Of::kAcross; ++t) {
+    if (x + t >= size.out_width) break;
+    DepthwiseVector<Result, Of::kLanes> stored;
+#pragma unroll
+    for (int j = 0; j < Of::kLanes; ++j) stored.at[j] = (Result)sums[t][j];
+    *(DepthwiseVector<Result, Of::kLanes>*)(to + (long long)t * size.channels) = stored;
+  }
+}
+
+}  // namespace tvm_stitch
+#endif
