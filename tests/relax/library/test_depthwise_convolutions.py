@@ -21,11 +21,17 @@ from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library.depthwise_convolutions import DepthwiseConvolutions
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
-LAYOUT = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+LAYOUTS = {
+    "last": {"data_layout": "NHWC", "kernel_layout": "OHWI"},
+    "first": {"data_layout": "NCHW", "kernel_layout": "OIHW"},
+}
+"""The layouts, by the place of channels."""
 
 
-def module(data: Any, weight: Any, dtype: str = "float32", **attrs: Any) -> tvm.IRModule:
-    attrs = {**LAYOUT, "groups": data[-1], **attrs}
+def module(
+    data: Any, weight: Any, dtype: str = "float32", channels: str = "last", **attrs: Any
+) -> tvm.IRModule:
+    attrs = {**LAYOUTS[channels], "groups": data[1 if channels == "first" else -1], **attrs}
     return build(lambda emit, x, w: R.nn.conv2d(x, w, **attrs), (data, dtype), (weight, dtype))
 
 
@@ -68,39 +74,40 @@ CASES = {
 DTYPES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 
+@pytest.mark.parametrize("channels", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
-def test_against_float64(case: str, dtype: str) -> None:
+def test_against_float64(case: str, dtype: str, channels: str) -> None:
     data, window, strides, padding, dilation = CASES[case]
     draw, kind = np.random.default_rng(), np.dtype(getattr(ml_dtypes, dtype, dtype))
     given = [draw.standard_normal(s).astype(kind) for s in (data, (data[3], *window, 1))]
     attrs = {"strides": strides, "padding": padding, "dilation": dilation}
-    mod = module(given[0].shape, given[1].shape, dtype, **attrs)
+    want = exact(*given, strides, padding, dilation)
+    if channels == "first":
+        given = [np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in given]
+        want = want.transpose(0, 3, 1, 2)
+    mod = module(given[0].shape, given[1].shape, dtype, channels, **attrs)
     assert computed(mod)
     run = run_cuda(mod, given, target=CUDA, relax_pipeline=pipeline(CUDA, StitchConfig(strict=True))).check()
-    want = exact(*given, strides, padding, dilation)
     got = run.outputs[0].astype("float64")
     assert np.abs(got - want).max() <= DTYPES[dtype] * max(1.0, np.abs(want).max())
 
 
-@pytest.mark.parametrize("images", [1, 3])
-def test_symbolic_extents(images: int) -> None:
+@pytest.mark.parametrize("channels", LAYOUTS)
+@pytest.mark.parametrize("images", [0, 1, 3])
+def test_symbolic_extents(images: int, channels: str) -> None:
     n, h, w = symbol("n"), symbol("h"), symbol("w")
-    mod = module((n, h, w, 12), (12, 3, 3, 1), "float16", padding=(1, 1, 1, 1))
+    data = (n, h, w, 12) if channels == "last" else (n, 12, h, w)
+    window = (12, 3, 3, 1) if channels == "last" else (12, 1, 3, 3)
+    mod = module(data, window, "float16", channels, padding=(1, 1, 1, 1))
     assert computed(mod)
     draw = np.random.default_rng(0)
     x, f = (draw.standard_normal(s).astype("float16") for s in ((images, 6, 5, 12), (12, 3, 3, 1)))
-    run = run_cuda(mod, [x, f], target=CUDA, relax_pipeline=pipeline(CUDA)).check()
-    want = exact(x, f, (1, 1), (1, 1, 1, 1), (1, 1))
-    np.testing.assert_allclose(run.outputs[0].astype("float64"), want, atol=1e-2)
-
-
-def test_no_images() -> None:
-    n = symbol("n")
-    mod = module((n, 6, 5, 12), (12, 3, 3, 1), "float16", padding=(1, 1, 1, 1))
-    given = [np.zeros((0, 6, 5, 12), "float16"), np.zeros((12, 3, 3, 1), "float16")]
+    want, given = exact(x, f, (1, 1), (1, 1, 1, 1), (1, 1)), [x, f]
+    if channels == "first":
+        want, given = want.transpose(0, 3, 1, 2), [each.transpose(0, 3, 1, 2).copy() for each in given]
     run = run_cuda(mod, given, target=CUDA, relax_pipeline=pipeline(CUDA)).check()
-    assert run.outputs[0].shape == (0, 6, 5, 12)
+    np.testing.assert_allclose(run.outputs[0].astype("float64"), want, atol=1e-2)
 
 
 def test_one_axis_with_float32_results() -> None:
@@ -123,7 +130,7 @@ def test_one_axis_with_float32_results() -> None:
     [
         ((1, 6, 6, 8), (16, 3, 3, 1), {}),  # two filters for each channel
         ((1, 6, 6, 8), (8, 3, 3, 2), {"groups": 4}),
-        ((1, 8, 6, 6), (8, 1, 3, 3), {"groups": 8, "data_layout": "NCHW", "kernel_layout": "OIHW"}),
+        ((1, 30, 30, 8), (8, 13, 13, 1), {}),  # a gradient's window
     ],
 )
 def test_others_stay(data: Any, weight: Any, attrs: Any) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depthwise convolution on a CUDA device, channels last: a kernel of this package for float32 and half types.
+"""Depthwise convolution on a CUDA device: kernels of this package for float32 and half types.
 
 A depthwise convolution multiplies each element by a few weights, so it is bound by memory, or by the loads of its
-window. A thread computes neighbouring positions of a row for a few channels, and loads what their windows share
-once. On an H200 cuDNN's kernels take 1.1 to 5 times as long. Sums are float32, and are rounded once.
+window. With channels last, a thread computes neighbouring positions of a row for a few channels. With channels first,
+it computes neighbouring rows of a column. It loads what their windows share once. On an H200 cuDNN's kernels take 1.1
+to 5 times as long. Sums are float32, and are rounded once.
 
 Extents are variables of the PrimFunc, but for the channels. So convolutions that differ only in sizes share a kernel.
 """
@@ -33,6 +34,7 @@ class Depthwise:
     ``weight[r..., c]``.
 
     Attributes:
+        channels_first: whether channels are in front of the spatial axes, in memory and in shapes.
         axes: number of spatial axes of the operands, 1 or 2. One axis is that of columns.
         channels: channels of data and result.
         window, strides, padding, dilation: along rows and columns. Padding is in front of the first element.
@@ -40,6 +42,7 @@ class Depthwise:
         result: dtype of the result.
     """
 
+    channels_first: bool
     axes: int
     channels: int
     window: tuple[int, int]
@@ -52,7 +55,7 @@ class Depthwise:
 
 @dataclass(frozen=True)
 class DepthwisePlan:
-    """The results of a thread, and the threads of a block.
+    """The results of a thread with channels last, and the threads of a block.
 
     Attributes:
         lanes, across: neighbouring channels and positions of a row of a thread.
@@ -73,9 +76,17 @@ class DepthwisePlan:
         return self.wide * self.places * self.rows
 
 
+@dataclass(frozen=True)
+class RowsPlan:
+    """The rows of a thread with channels first, and the threads of a block."""
+
+    down: int
+    threads: int
+
+
 def depthwise_plan(
     convolution: Depthwise, positions: Sequence[int | None], images: int | None, device: DeviceModel
-) -> DepthwisePlan:
+) -> DepthwisePlan | RowsPlan:
     """Return the plan of a convolution.
 
     Args:
@@ -85,6 +96,8 @@ def depthwise_plan(
         device: the device that runs the kernel.
     """
     choices, (rows, columns) = device.choices, positions
+    if convolution.channels_first:
+        return _rows_plan(convolution, rows, columns, images, device)
     lanes = next(n for n in (choices.depthwise_lanes, 2, 1) if convolution.channels % n == 0)
     vectors = convolution.channels // lanes
     across = choices.depthwise_across
@@ -104,34 +117,57 @@ def depthwise_plan(
     return DepthwisePlan(lanes, across, wide, places, down if rows is None else min(down, rows), resident)
 
 
-def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan) -> PrimFunc:
+def _rows_plan(
+    convolution: Depthwise, rows: int | None, columns: int | None, images: int | None, device: DeviceModel
+) -> RowsPlan:
+    choices = device.choices
+    down = choices.depthwise_rows[0]
+    if rows is not None:
+        down = min(choices.depthwise_rows, key=lambda n: -(-rows // n) * n)
+        if columns is not None and images is not None:
+            fewest = choices.depthwise_rows_threads_each * device.sms
+            while down > 1 and images * convolution.channels * columns * -(-rows // down) < fewest:
+                down = -(-down // 2)
+        down = min(down, rows)
+    return RowsPlan(down, choices.depthwise_threads)
+
+
+def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan | RowsPlan) -> PrimFunc:
     """Return the scheduled PrimFunc of data ``<images, extents..., channels>``, weight ``<taps, channels>`` and result
     ``<images, positions..., channels>``.
 
-    The weight's taps are the positions of the window, row by row.
+    The weight's taps are the positions of the window, row by row. With channels first, the shapes are ``<images,
+    channels, extents...>``, ``<channels, taps>`` and ``<images, channels, positions...>``.
     """
     c, axes = convolution, "hw"[-convolution.axes :]
     images, channels = tir.Var("n", "int64"), B.i64(c.channels)
     extents = [tir.Var(name, "int64") for name in axes]
     positions = [tir.Var(f"out_{name}", "int64") for name in axes]
-    data = tir.decl_buffer([images, *extents, channels], c.dtype, "data")
-    weight = tir.decl_buffer([B.i64(c.window[0] * c.window[1]), channels], c.dtype, "weight")
-    out = tir.decl_buffer([images, *positions, channels], c.result, "out")
     down, along = _two(positions)
-    tiles = [
-        ceildiv(B.i64(c.channels // plan.lanes), plan.wide),
-        ceildiv(along, plan.across * plan.places),
-        ceildiv(down, plan.rows),
-        images,
-    ]
+    taps = B.i64(c.window[0] * c.window[1])
+    shapes = [[images, *extents, channels], [taps, channels], [images, *positions, channels]]
+    if c.channels_first:
+        shapes = [[images, channels, *extents], [channels, taps], [images, channels, *positions]]
+    kinds = zip(shapes, (c.dtype, c.dtype, c.result), ("data", "weight", "out"), strict=True)
+    buffers = [tir.decl_buffer(*kind) for kind in kinds]
+    if isinstance(plan, RowsPlan):
+        tiles = [ceildiv(product([images, channels, ceildiv(down, plan.down), along]), plan.threads)]
+    else:
+        tiles = [
+            ceildiv(B.i64(c.channels // plan.lanes), plan.wide),
+            ceildiv(along, plan.across * plan.places),
+            ceildiv(down, plan.rows),
+            images,
+        ]
     with B.kernel() as body, ExitStack() as stack:
         # A grid has a block even if there is nothing to compute.
         blocks = tir.max(product(tiles), B.i64(1))
         block = stack.enter_context(T.launch_thread("blockIdx.x", blocks))
         thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
-        bound_registers(stack, plan.resident)
-        B.evaluate(_call(c, plan, [data, weight, out], [images, *_two(extents), down, along], block, thread))
-    return compute_func([data, weight, out], body[0])
+        if isinstance(plan, DepthwisePlan):
+            bound_registers(stack, plan.resident)
+        B.evaluate(_call(c, plan, buffers, [images, *_two(extents), down, along], block, thread))
+    return compute_func(buffers, body[0])
 
 
 def _two(extents: list[Expr]) -> list[Expr]:
@@ -139,13 +175,23 @@ def _two(extents: list[Expr]) -> list[Expr]:
 
 
 def _call(
-    of: Depthwise, plan: DepthwisePlan, buffers: list[Buffer], sizes: list[Expr], block: Expr, thread: Expr
+    of: Depthwise,
+    plan: DepthwisePlan | RowsPlan,
+    buffers: list[Buffer],
+    sizes: list[Expr],
+    block: Expr,
+    thread: Expr,
 ) -> Expr:
     images, *extents = sizes
-    numbers = [plan.lanes, plan.across, plan.wide, plan.places, plan.rows]
+    function, traits = "depthwise_rows", "DepthwiseRows"
+    if isinstance(plan, RowsPlan):
+        numbers, more = [plan.down], f", {plan.threads}"
+    else:
+        function, traits, more = "depthwise", "DepthwiseTraits", ""
+        numbers = [plan.lanes, plan.across, plan.wide, plan.places, plan.rows]
     numbers += [*of.window, *of.strides, *of.padding, *of.dilation]
     element, result = TYPES[of.dtype], TYPES[of.result]
-    name = "_".join(["tvm_stitch_depthwise", *map(str, numbers), of.dtype, of.result])
+    name = "_".join([f"tvm_stitch_{function}", *map(str, numbers), of.dtype, of.result])
     pointers = [tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers]
     given = [images, B.i64(of.channels), *extents, block, thread]
     return T.cuda.func_call(
@@ -153,7 +199,14 @@ def _call(
         *pointers,
         *(tir.Cast("int32", number) for number in given),
         source_code=sources("convolutions/depthwise")
-        + _WRAPPER.format(name=name, traits=", ".join(map(str, numbers)), element=element, result=result),
+        + _WRAPPER.format(
+            name=name,
+            function=function,
+            traits=f"{traits}<{', '.join(map(str, numbers))}>",
+            element=element,
+            result=result,
+            more=more,
+        ),
     )
 
 
@@ -162,8 +215,8 @@ __device__ __forceinline__ void {name}(
     const void* data, const void* weight, void* out, int images, int channels, int height, int width, int out_height,
     int out_width, int block, int thread) {{
   using namespace tvm_stitch;
-  depthwise<DepthwiseTraits<{traits}>>(
+  {function}<{traits}>(
       (const {element}*)data, (const {element}*)weight, ({result}*)out,
-      DepthwiseSizes{{images, channels, height, width, out_height, out_width}}, block, thread);
+      DepthwiseSizes{{images, channels, height, width, out_height, out_width}}, block, thread{more});
 }}
 """

@@ -38,8 +38,8 @@ class KernelChoices:
     convolution_bytes_per_cycle: int = 1500
     """Bytes of the splits' results per cycle. They are written and read again, mostly in the second-level cache."""
     depthwise_lanes: int = 4
-    """Most neighbouring channels of a thread of a depthwise convolution. 17 sizes in float16 and float32, with windows
-    of 3 x 3 to 7 x 7 and 1 x 11, took up to 1.5 times as long with 8 on an NVIDIA H200."""
+    """Most neighbouring channels of a thread of a depthwise convolution. With 8, 17 sizes took up to 1.5 times as long
+    on an NVIDIA H200."""
     depthwise_across: int = 4
     """Neighbouring positions of such a thread. With 8 it has so many sums that few threads are resident. Images of
     56 x 56 by windows of 7 x 7 took 59 us with 4, 82 with 2 and 91 with 8."""
@@ -54,6 +54,14 @@ class KernelChoices:
     depthwise_threads_each: int = 128
     """Fewest threads for each multiprocessor. With fewer of them, a thread has half of the positions. One image of
     14 x 14 by 5 x 5, with 672 channels, took 7.4 us with 4 positions and 6.1 with 2."""
+    depthwise_rows: tuple[int, ...] = (7, 8, 6, 5, 4)
+    """Rows of a thread with channels first. The first of those that compute the fewest rows beyond an image is taken.
+    Images of 56 x 56 by windows of 7 x 7 took 50 us with 7, 52 with 8, and 236 in cuDNN."""
+    depthwise_rows_threads_each: int = 256
+    """Fewest threads for each multiprocessor with channels first. With fewer, a thread has half of the rows. One image
+    of 14 x 14 by 7 x 7, with 384 channels, took 6.8 us with 7 rows and 5.7 with 2."""
+    depthwise_taps: int = 128
+    """Most elements of a window, whose loops are written out. Larger ones are gradients of weights."""
     packed_multiplications: int = 2**29
     """Fewest multiply-adds for which a computed weight is packed. Packing then takes next to no time in comparison."""
     split_loads_at_once: int = 16

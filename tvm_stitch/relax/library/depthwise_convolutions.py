@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DepthwiseConvolutions: depthwise convolutions with channels last become calls of our own CUDA kernel.
+"""DepthwiseConvolutions: depthwise convolutions become calls of our own CUDA kernels.
 
 Runs before :mod:`.convolutions`, which takes the others. Extents may be symbolic, but for the channels.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from ...compute.cuda.depthwise import TYPES, Depthwise, DepthwisePlan, cuda_depthwise, depthwise_plan
+from ...compute.cuda.depthwise import (
+    TYPES,
+    Depthwise,
+    DepthwisePlan,
+    RowsPlan,
+    cuda_depthwise,
+    depthwise_plan,
+)
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..rewriting.calls import with_bound_calls
@@ -20,8 +28,14 @@ from ..rewriting.compute_pass import ComputePass
 from ..rewriting.views import has_elements, shape_of
 from .calls import check_capability
 
-LAYOUTS = {"relax.nn.conv1d": ("NWC", "OWI"), "relax.nn.conv2d": ("NHWC", "OHWI")}
-"""The layouts of data and weight that the kernel takes."""
+LAYOUTS = {
+    ("relax.nn.conv1d", "NWC", "OWI"): False,
+    ("relax.nn.conv1d", "NCW", "OIW"): True,
+    ("relax.nn.conv2d", "NHWC", "OHWI"): False,
+    ("relax.nn.conv2d", "NCHW", "OIHW"): True,
+}
+"""The operators and layouts of data and weight that the kernels take, and whether channels are first."""
+OPERATORS = sorted({name for name, *_ in LAYOUTS})
 
 
 @module_pass
@@ -49,13 +63,15 @@ class DepthwiseConvolutions(ComputePass):
             data, weight = call.args
             taps = convolution.window[0] * convolution.window[1]
             lines = builder.emit(R.reshape(weight, (convolution.channels, taps)))
-            by_tap = builder.emit(R.permute_dims(lines, [1, 0]))
-            return relax.call_tir(kernels[convolution, plan], relax.Tuple([data, by_tap]), call.ty)
+            if not convolution.channels_first:
+                lines = builder.emit(R.permute_dims(lines, [1, 0]))
+            return relax.call_tir(kernels[convolution, plan], relax.Tuple([data, lines]), call.ty)
 
-        return with_bound_calls(mod, LAYOUTS, replaced, why="our kernel is faster than the library's")
+        return with_bound_calls(mod, OPERATORS, replaced, why="our kernel is faster than the library's")
 
-    def _plan(self, convolution: Depthwise, call: relax.Call) -> DepthwisePlan:
-        images, *positions, _ = map(_number, shape_of(call) or ())
+    def _plan(self, convolution: Depthwise, call: relax.Call) -> DepthwisePlan | RowsPlan:
+        images, *others = map(_number, shape_of(call) or ())
+        positions = others[1:] if convolution.channels_first else others[:-1]
         return depthwise_plan(convolution, [1, *positions][-2:], images, self.device)
 
     def _depthwise(self, call: relax.Call) -> Depthwise:
@@ -66,7 +82,8 @@ class DepthwiseConvolutions(ComputePass):
         """
         attrs = call.attrs
         layouts = (str(attrs.data_layout), str(attrs.kernel_layout))
-        if layouts != LAYOUTS[call.op.name] or str(attrs.out_layout) not in ("", layouts[0]):
+        first = LAYOUTS.get((call.op.name, *layouts))
+        if first is None or str(attrs.out_layout) not in ("", layouts[0]):
             raise Refusal(f"layouts {layouts[0]}, {layouts[1]} are none of our kernel's")
         shapes = [shape_of(value) for value in (*call.args, call)]
         if any(shape is None for shape in shapes) or not has_elements(*call.args, call):
@@ -76,16 +93,21 @@ class DepthwiseConvolutions(ComputePass):
             raise Refusal(f"a convolution of {data} and {weight} in {out} is none of our kernel's")
         check_capability(self.target, data)
         of_data, of_weight, of_result = (tuple(map(_number, shape or ())) for shape in shapes)
-        channels = of_data[-1]
-        if channels is None or not channels == of_weight[0] == of_result[-1] == int(attrs.groups):
+        at = 1 if first else -1
+        channels, inputs = of_data[at], of_weight[at]
+        if channels is None or not channels == of_weight[0] == of_result[at] == int(attrs.groups):
             raise Refusal("it has no filter for each channel")
-        if None in of_weight or of_weight[-1] != 1:
+        if None in of_weight or inputs != 1:
             raise Refusal("its filters have several channels, or a symbolic window")
+        if math.prod(n or 0 for n in of_weight[1:]) > self.device.choices.depthwise_taps:
+            raise Refusal("its window is too large to write its loops out")
+        window = of_weight[2:] if first else of_weight[1:-1]
         padding = [int(p) for p in attrs.padding]
         return Depthwise(
+            first,
             len(of_data) - 2,
             channels,
-            _two(of_weight[1:-1], 1),
+            _two(window, 1),
             _two(attrs.strides, 1),
             _two(padding[: len(padding) // 2], 0),
             _two(attrs.dilation, 1),
@@ -94,8 +116,10 @@ class DepthwiseConvolutions(ComputePass):
         )
 
 
-def described(plan: DepthwisePlan) -> str:
+def described(plan: DepthwisePlan | RowsPlan) -> str:
     """Return a plan in words."""
+    if isinstance(plan, RowsPlan):
+        return f"our kernel: depthwise, a thread has {plan.down} rows"
     return f"our kernel: depthwise, a thread has {plan.lanes} channels x {plan.across} positions"
 
 

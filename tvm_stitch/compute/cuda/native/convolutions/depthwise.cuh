@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A depthwise convolution, channels innermost: sums in float32.
+// Depthwise convolutions: sums in float32. No thread waits for another one.
 //
-// A thread has kLanes neighbouring channels at kAcross neighbouring places of a row. It loads each element of a row of
+// Channels innermost: a thread has kLanes neighbouring channels at kAcross neighbouring places of a row. It loads each element of a row of
 // the window once for all of its places. Neighbouring threads have neighbouring channels, then places, then rows, so
-// that a block reads an area of the image through the first-level cache. No thread waits for another one.
+// that a block reads an area of the image through the first-level cache.
+//
+// Channels first: a thread has neighbouring rows of one column, and loads each element of a column of the window once
+// for all of its rows. Neighbouring threads have neighbouring columns, then rows, then channels, so that each load of a
+// warp reads neighbouring elements.
 #ifndef TVM_STITCH_DEPTHWISE
 #define TVM_STITCH_DEPTHWISE
 
@@ -99,6 +103,67 @@ __device__ __forceinline__ void depthwise(const Element* data, const Element* we
     for (int j = 0; j < Of::kLanes; ++j) stored.at[j] = (Result)sums[t][j];
     *(DepthwiseVector<Result, Of::kLanes>*)(to + (long long)t * size.channels) = stored;
   }
+}
+
+// What a kernel for channels first is compiled for.
+//   kDown: rows of a thread.
+//   The others: extents of the window, strides, paddings and dilations.
+template <int kDown_, int kHeight_, int kWidth_, int kStrideY_, int kStrideX_, int kPadY_, int kPadX_, int kDilationY_,
+          int kDilationX_>
+struct DepthwiseRows {
+  static constexpr int kDown = kDown_, kHeight = kHeight_, kWidth = kWidth_, kStrideY = kStrideY_;
+  static constexpr int kStrideX = kStrideX_, kPadY = kPadY_, kPadX = kPadX_, kDilationX = kDilationX_;
+  static constexpr int kReach = (kDown - 1) * kStrideY + (kHeight - 1) * kDilationY_ + 1;  // rows that a thread reads
+  // The row of the window that the i-th row meets for the r-th of the results, or -1.
+  static __device__ constexpr int window_row(int i, int r) {
+    return i < r * kStrideY || (i - r * kStrideY) % kDilationY_ || (i - r * kStrideY) / kDilationY_ >= kHeight
+               ? -1
+               : (i - r * kStrideY) / kDilationY_;
+  }
+};
+
+// Computes a thread's part of <images, channels, out_height, out_width> of data <images, channels, height, width> and
+// weight <channels, window>.
+template <class Of, class Element, class Result>
+__device__ __forceinline__ void depthwise_rows(const Element* data, const Element* weight, Result* out,
+                                               DepthwiseSizes size, int block, int thread, int threads) {
+  const long long planes = (long long)size.images * size.channels;
+  if (planes <= 0 || size.out_height <= 0 || size.out_width <= 0) return;
+  const long long number = (long long)block * threads + thread, strip = number / size.out_width;
+  const int strips = (size.out_height + Of::kDown - 1) / Of::kDown;
+  const int x = (int)(number % size.out_width), y = (int)(strip % strips) * Of::kDown;
+  const long long plane = strip / strips;
+  if (plane >= planes) return;
+  const Element* from = data + plane * size.height * size.width;
+  const Element* factors = weight + plane % size.channels * (Of::kHeight * Of::kWidth);
+  float sums[Of::kDown];
+#pragma unroll
+  for (int r = 0; r < Of::kDown; ++r) sums[r] = 0.0f;
+  const int left = x * Of::kStrideX - Of::kPadX, top = y * Of::kStrideY - Of::kPadY;
+#pragma unroll
+  for (int kx = 0; kx < Of::kWidth; ++kx) {
+    const int column = left + kx * Of::kDilationX;
+    if ((unsigned)column >= (unsigned)size.width) continue;
+    float own[Of::kHeight];
+#pragma unroll
+    for (int ky = 0; ky < Of::kHeight; ++ky) own[ky] = (float)factors[ky * Of::kWidth + kx];
+#pragma unroll
+    for (int i = 0; i < Of::kReach; ++i) {
+      bool is_met = false;
+#pragma unroll
+      for (int r = 0; r < Of::kDown; ++r) is_met |= Of::window_row(i, r) >= 0;
+      if (!is_met || (unsigned)(top + i) >= (unsigned)size.height) continue;
+      const float value = (float)from[(long long)(top + i) * size.width + column];
+#pragma unroll
+      for (int r = 0; r < Of::kDown; ++r) {
+        const int ky = Of::window_row(i, r);
+        if (ky >= 0) sums[r] = fmaf(value, own[ky], sums[r]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < Of::kDown; ++r)
+    if (y + r < size.out_height) out[(plane * size.out_height + y + r) * size.out_width + x] = (Result)sums[r];
 }
 
 }  // namespace tvm_stitch
