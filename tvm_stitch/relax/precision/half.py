@@ -61,7 +61,7 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
         raise ValueError(f"products are 'float32' or 'half', not {products!r}")
     mod = checked_module(mod)
     if products == "half":
-        mod = with_scaled_weights(relax.transform.ConvertToDataflow(min_size=1)(mod))
+        mod = with_scaled_weights(relax.transform.ConvertToDataflow(min_size=1)(mod), dtype)
     mod = with_own_functions(mod, lambda func: _with_half_inputs(func, dtype))
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
     if products == "half":

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
 import tvm
 from tvm import relax
@@ -21,6 +22,7 @@ from ..rewriting.operators import operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import shape_of
+from .expected_means import expected_means, valid_fractions
 
 CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
@@ -42,15 +44,17 @@ class ScaledWeight:
     statistics: tuple[relax.Expr, relax.Expr]
 
 
-def with_scaled_weights(mod: tvm.IRModule) -> tvm.IRModule:
+def with_scaled_weights(mod: tvm.IRModule, dtype: str) -> tvm.IRModule:
     """Return a float32 module whose batch norms behind convolutions are biases. All constants must be known."""
     weights: dict[relax.Var, ScaledWeight] = {}
     for _, func in own_functions(mod):
         values = dict(relax.analysis.get_var2val(func).items())
         readers = readers_of(func)
+        norms = [var for var, call in values.items() if operator_name(call) == "relax.nn.batch_norm"]
+        means = expected_means(func) if norms else {}
         for var, call in values.items():
             if operator_name(call) == "relax.nn.batch_norm":
-                scaled = _scaled(call, values, readers)
+                scaled = _scaled(call, values, readers, means, dtype)
                 weights |= {} if scaled is None else {var: scaled}
     if not weights:
         return mod
@@ -60,12 +64,18 @@ def with_scaled_weights(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(apply_rules(mod, [rule]))
 
 
-def _scaled(norm: relax.Call, values: Mapping[Any, Any], readers: Readers) -> ScaledWeight | None:
+def _scaled(
+    norm: relax.Call,
+    values: Mapping[Any, Any],
+    readers: Readers,
+    means: Mapping[relax.Var, np.ndarray],
+    dtype: str,
+) -> ScaledWeight | None:
     x, *constants = norm.args
     found = _convolution_before(x, values, readers)
     if found is None or norm.attrs.training:
         return None
-    convolution, bias = found
+    var, convolution, bias = found
     weight, attrs = convolution.args[1], convolution.attrs
     arrays = [_float32(value) for value in (weight, *constants)]
     layout = str(attrs.out_layout) or str(attrs.data_layout)
@@ -78,16 +88,35 @@ def _scaled(norm: relax.Call, values: Mapping[Any, Any], readers: Readers) -> Sc
         shift = (beta if norm.attrs.center else 0.0) + (bias - mean) * scale
         outputs = [-1 if axis == "O" else 1 for axis in str(attrs.kernel_layout)]
         product = (array * scale.reshape(outputs)).astype("float32")
+        if var in means:
+            moved = _moved(convolution, product, means[var], dtype)
+            shift = shift - np.where(np.isfinite(moved), moved, 0.0)
     if not (np.isfinite(product).all() and np.isfinite(shift).all()):
         return None
     channels = [-1 if axis == "C" else 1 for axis in layout]
     return ScaledWeight(convolution, product, shift.astype("float32").reshape(channels), tuple(constants[2:]))
 
 
+def _moved(call: relax.Call, weight: np.ndarray, means: np.ndarray, dtype: str) -> np.ndarray:
+    """Return how much rounding a weight moves the mean of each channel of a convolution's result.
+
+    Args:
+        call: the convolution. Output channels are the first axis of its weight, input channels the second.
+        weight: float32.
+        means: the expected mean of each channel of the data.
+        dtype: the half type to which the weight will be rounded.
+    """
+    groups = int(call.attrs.groups)
+    wide = weight.astype("float64")
+    rounding = (weight.astype(dtype).astype("float64") - wide).reshape(groups, -1, *weight.shape[1:])
+    by_channel = (rounding * valid_fractions(call)).sum(axis=tuple(range(3, rounding.ndim)))
+    return np.einsum("goi,gi->go", by_channel, means.reshape(groups, -1)).reshape(-1)
+
+
 def _convolution_before(
     x: relax.Expr, values: Mapping[Any, Any], readers: Readers
-) -> tuple[relax.Call, np.ndarray] | None:
-    """Return the convolution whose result is ``x``, and the constant bias that is added to it, in float64.
+) -> tuple[relax.Var, relax.Call, np.ndarray] | None:
+    """Return the convolution whose result is ``x``, with its variable, and the constant bias that is added, in float64.
 
     None if ``x`` is another value, or if anything else reads the result.
     """
@@ -112,7 +141,7 @@ def _convolution_before(
             break
     if operator_name(call) not in CONVOLUTIONS or only_reader_inside(readers, x) is None:
         return None
-    return call, bias
+    return x, call, bias
 
 
 def _bias(value: relax.Expr, values: Mapping[Any, Any]) -> np.ndarray | None:
