@@ -138,17 +138,21 @@ class _Sampler:
     def _shuffled(self, array: np.ndarray) -> np.ndarray:
         return array[self.random.permutation(len(array))]
 
+    def _of(self, value: relax.Expr) -> Samples | tuple[Samples, ...] | None:
+        """Return the samples of a variable, or of the fields of a tuple, or None if some are not known."""
+        if not isinstance(value, relax.Tuple):
+            return self.known.get(value)
+        fields = [self.known.get(field) for field in value.fields]
+        return tuple(f for f in fields if isinstance(f, Samples)) if all(fields) else None
+
     def _made(self, var: relax.Var, value: relax.Expr) -> Samples | tuple[Samples, ...] | None:
         name, shape = operator_name(value), shape_of(var)
-        if isinstance(value, (relax.Var, tvm.ir.GenericConst)):
-            return self.known.get(value)
+        if isinstance(value, (relax.Var, relax.Tuple)):
+            return self._of(value)
         if isinstance(value, relax.TupleGetItem):
-            several = self.known.get(value.tuple_value)
+            several = self._of(value.tuple_value)
             at = int(value.index)
             return several[at] if isinstance(several, tuple) and at < len(several) else None
-        if isinstance(value, relax.Tuple):
-            fields = [self.known.get(field) for field in value.fields]
-            return tuple(f for f in fields if isinstance(f, Samples)) if all(fields) else None
         if name == "relax.reshape" and isinstance(value.args[0], tvm.ir.GenericConst) and shape is not None:
             self.arrays[var] = value.args[0].value.numpy().reshape([int(e) for e in shape])
             return None
@@ -158,7 +162,7 @@ class _Sampler:
             return self._normed(value)
         if name in _BINARY:
             return self._combined(name, value)
-        x = self.known.get(value.args[0]) if value.args else None
+        x = self._of(value.args[0]) if value.args else None
         if name == "relax.concat":
             return _joined(x, int(value.attrs.axis), len(shape or ()))
         if not isinstance(x, Samples):
