@@ -5,17 +5,16 @@ A weight that is rounded moves the mean of a convolution's result: by the sum of
 the channel that it multiplies. A bias can take that back, if the means are known. (Nagel et al., *Data-Free Quantization
 Through Weight Equalization and Bias Correction*, 2019, take them from batch norms.)
 
-Samples of each channel pass through the model, without positions: each tap of a window reads a sample of its own. Inputs
-are random numbers of a normal distribution. If the statistics of batch norms are those that the samples let expect, the
+Samples of each channel pass through the model, without positions: each tap of a window reads a sample of its own. So a
+tensor is an array of its rank, with the samples along the first axis, and 1 for the extents of an image. Inputs are random
+numbers of a normal distribution. If the statistics of batch norms are those that the samples let expect, the
 model was trained, and its norms say better what their results are. Samples are then made to have these means and deviations.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,14 +53,7 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {
 _SAME = frozenset({"relax.image.resize2d", "relax.nn.pad", "relax.nn.dropout", "relax.astype"})
 """Operators that leave the numbers of a channel about as they are."""
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Numbers of a tensor: ``<samples, channels>`` in float32, and the axis of the tensor that has the channels."""
-
-    array: np.ndarray
-    axis: int = 1
+Sampled = np.ndarray | tuple[np.ndarray, ...]
 
 
 def expected_means(func: relax.Function) -> dict[relax.Var, np.ndarray]:
@@ -72,8 +64,7 @@ def expected_means(func: relax.Function) -> dict[relax.Var, np.ndarray]:
     Args:
         func: a float32 function. Its parameters of three axes or more have channels behind the batch.
     """
-    sampled = [_Sampler(func, by_norms) for by_norms in (True, False)]
-    trained, given = sampled
+    trained, given = (_Sampler(func, by_norms) for by_norms in (True, False))
     return (trained if trained.expected() >= TRUSTED else given).means
 
 
@@ -82,11 +73,8 @@ def valid_fractions(call: relax.Call) -> np.ndarray:
     attrs, data, out = call.attrs, shape_of(call.args[0]) or (), shape_of(call) or ()
     layout = str(attrs.data_layout)
     spatial = [layout.find(axis) for axis in layout if axis not in "NC"]
-    kernel = [
-        int(e)
-        for e, axis in zip(shape_of(call.args[1]) or (), str(attrs.kernel_layout), strict=True)
-        if axis not in "OI"
-    ]
+    of_weight = zip(shape_of(call.args[1]) or (), str(attrs.kernel_layout), strict=True)
+    kernel = [int(extent) for extent, axis in of_weight if axis not in "OI"]
     fractions = np.ones(kernel)
     for n, at in enumerate(spatial):
         if not isinstance(data[at], int) or not isinstance(out[at], int):
@@ -112,16 +100,15 @@ class _Sampler:
         self.means: dict[relax.Var, np.ndarray] = {}
         self.found: list[np.ndarray] = []
         self.claimed: list[np.ndarray] = []
-        self.known: dict[relax.Expr, Samples | tuple[Samples, ...]] = {}
-        self.arrays: dict[relax.Expr, np.ndarray] = {}
+        self.known: dict[relax.Var, Sampled] = {}
         for parameter in func.params:
             shape = shape_of(parameter) or ()
             if len(shape) > 2 and isinstance(shape[1], int) and str(parameter.ty.dtype) == "float32":
-                self.known[parameter] = Samples(self._normal(shape[1]))
+                self.known[parameter] = self._normal(shape[1], len(shape))
         with np.errstate(all="ignore"):
             for binding in bindings_of(func.body):
                 made = self._made(binding.var, binding.value)
-                if isinstance(made, tuple) or (made is not None and np.isfinite(made.array).all()):
+                if isinstance(made, tuple) or (made is not None and np.isfinite(made).all()):
                     self.known[binding.var] = made
 
     def expected(self) -> float:
@@ -132,20 +119,24 @@ class _Sampler:
         spread = float(np.square(claimed - claimed.mean()).mean())
         return 1 - float(np.square(found - claimed).mean()) / spread if spread > 0 else 0.0
 
-    def _normal(self, channels: int) -> np.ndarray:
-        return self.random.standard_normal((SAMPLES, channels), "float32")
+    def _normal(self, channels: int, rank: int, axis: int = 1) -> np.ndarray:
+        shape = [SAMPLES] + [1] * (rank - 1)
+        shape[axis] = channels
+        return self.random.standard_normal(shape, "float32")
 
     def _shuffled(self, array: np.ndarray) -> np.ndarray:
         return array[self.random.permutation(len(array))]
 
-    def _of(self, value: relax.Expr) -> Samples | tuple[Samples, ...] | None:
-        """Return the samples of a variable, or of the fields of a tuple, or None if some are not known."""
+    def _of(self, value: relax.Expr) -> Any:
+        """Return the samples of a variable or of each field of a tuple, the array of a constant, or None."""
+        if isinstance(value, tvm.ir.GenericConst):
+            return value.value.numpy()
         if not isinstance(value, relax.Tuple):
             return self.known.get(value)
-        fields = [self.known.get(field) for field in value.fields]
-        return tuple(f for f in fields if isinstance(f, Samples)) if all(fields) else None
+        fields = tuple(self._of(field) for field in value.fields)
+        return fields if fields and all(isinstance(each, np.ndarray) for each in fields) else None
 
-    def _made(self, var: relax.Var, value: relax.Expr) -> Samples | tuple[Samples, ...] | None:
+    def _made(self, var: relax.Var, value: relax.Expr) -> Sampled | None:
         name, shape = operator_name(value), shape_of(var)
         if isinstance(value, (relax.Var, relax.Tuple)):
             return self._of(value)
@@ -153,140 +144,147 @@ class _Sampler:
             several = self._of(value.tuple_value)
             at = int(value.index)
             return several[at] if isinstance(several, tuple) and at < len(several) else None
-        if name == "relax.reshape" and isinstance(value.args[0], tvm.ir.GenericConst) and shape is not None:
-            self.arrays[var] = value.args[0].value.numpy().reshape([int(e) for e in shape])
+        if not name or not value.args:
             return None
         if name in _CONVOLUTIONS:
             return self._convolved(var, value)
         if name == "relax.nn.batch_norm":
             return self._normed(value)
-        if name in _BINARY:
-            return self._combined(name, value)
-        x = self._of(value.args[0]) if value.args else None
-        if name == "relax.concat":
-            return _joined(x, int(value.attrs.axis), len(shape or ()))
-        if not isinstance(x, Samples):
+        x, before = self._of(value.args[0]), shape_of(value.args[0]) or ()
+        if name == "relax.concat" and isinstance(x, tuple):
+            return _joined(x, int(value.attrs.axis))
+        if not isinstance(x, np.ndarray):
             return None
+        if name in _BINARY:
+            return self._combined(_BINARY[name], x, self._of(value.args[1]), len(shape or ()))
         if name in _UNARY:
-            return Samples(_UNARY[name](x.array), x.axis)
-        if name == "relax.clip":
-            least, most = (float(bound.value) for bound in value.args[1:])
-            return Samples(np.clip(x.array, least, most), x.axis)
+            return _UNARY[name](x)
         if name in _SAME:
             return x
+        if name == "relax.clip":
+            return np.clip(x, *(float(bound.value) for bound in value.args[1:]))
         if "_pool" in name:
             return self._pooled(name, value, x)
-        before = shape_of(value.args[0]) or ()
-        if name == "relax.mean":
-            return _averaged(x, value, len(before))
+        if name in ("relax.mean", "relax.sum"):
+            return _reduced(x, value, before, name == "relax.sum")
+        if name == "relax.reshape" and isinstance(value.args[0], tvm.ir.GenericConst):
+            return x.reshape([int(e) for e in shape or ()])
         if name == "relax.reshape":
             return _reshaped(x, before, shape or ())
+        if name == "relax.permute_dims" and value.attrs.axes is not None and int(value.attrs.axes[0]) == 0:
+            return x.transpose([int(a) for a in value.attrs.axes])
+        if name == "relax.nn.softmax" and x.shape[int(value.attrs.axis)] > 1:
+            spread = np.exp(x - x.max(int(value.attrs.axis), keepdims=True))
+            return spread / spread.sum(int(value.attrs.axis), keepdims=True)
         if name == "relax.split":
-            return _divided(x, value, [f.shape.values[x.axis] for f in var.ty.fields])
+            return _divided(x, value, [f.shape.values for f in var.ty.fields])
         return None
 
-    def _convolved(self, var: relax.Var, call: relax.Call) -> Samples | None:
-        x, attrs = self.known.get(call.args[0]), call.attrs
+    def _convolved(self, var: relax.Var, call: relax.Call) -> np.ndarray | None:
+        x, weight, attrs = self._of(call.args[0]), self._of(call.args[1]), call.attrs
         layouts = str(attrs.data_layout), str(attrs.kernel_layout)
-        if not isinstance(x, Samples) or x.axis != 1 or layouts[0][:2] != "NC" or layouts[1][:2] != "OI":
+        if not isinstance(x, np.ndarray) or layouts[0][:2] != "NC" or layouts[1][:2] != "OI":
             return None
-        self.means[var] = x.array.mean(0)
-        if not isinstance(call.args[1], tvm.ir.GenericConst):
+        if math.prod(x.shape[2:]) > 1 or len(x) != SAMPLES:
             return None
-        groups = int(attrs.groups)
-        weight = np.asarray(call.args[1].value.numpy(), "float32")
-        fractions = valid_fractions(call)
-        weight = weight.reshape(groups, len(weight) // groups, weight.shape[1], -1)
+        rank, x = x.ndim, x.reshape(SAMPLES, -1)
+        self.means[var] = x.mean(0)
+        if not isinstance(weight, np.ndarray):
+            return None
+        groups, fractions = int(attrs.groups), valid_fractions(call)
+        weight = weight.astype("float32").reshape(groups, len(weight) // groups, weight.shape[1], -1)
         centre, total = fractions.size // 2, np.zeros((groups, SAMPLES, weight.shape[1]), "float32")
         for tap, fraction in enumerate(fractions.reshape(-1)):
             # The tap in the middle keeps its samples, because a residual may be added to the result.
-            seen = x.array if tap == centre else self._shuffled(x.array)
-            seen = seen * (self.random.random((SAMPLES, 1)) < fraction)
-            split = seen.astype("float32").reshape(SAMPLES, groups, -1).transpose(1, 0, 2)
-            total += split @ weight[..., tap].transpose(0, 2, 1)
-        return Samples(total.transpose(1, 0, 2).reshape(SAMPLES, -1))
+            seen = x if tap == centre else self._shuffled(x)
+            seen = seen * (self.random.random((SAMPLES, 1), "float32") < fraction)
+            total += seen.reshape(SAMPLES, groups, -1).transpose(1, 0, 2) @ weight[..., tap].transpose(0, 2, 1)
+        return total.transpose(1, 0, 2).reshape(SAMPLES, -1, *[1] * (rank - 2))
 
-    def _normed(self, call: relax.Call) -> tuple[Samples, ...] | None:
-        if call.attrs.training or not all(isinstance(each, tvm.ir.GenericConst) for each in call.args[1:]):
+    def _normed(self, call: relax.Call) -> tuple[np.ndarray, ...] | None:
+        x, *arrays = map(self._of, call.args)
+        if call.attrs.training or any(array is None for array in arrays):
             return None
-        gamma, beta, mean, variance = (each.value.numpy().astype("float32") for each in call.args[1:])
+        rank, axis = len(shape_of(call.args[0]) or ()), int(call.attrs.axis)
+        shape = [-1 if a == axis % max(rank, 1) else 1 for a in range(rank)]
+        gamma, beta, mean, variance = (each.astype("float32").reshape(shape) for each in arrays)
         gamma = gamma if call.attrs.scale else np.ones_like(gamma)
         beta = beta if call.attrs.center else np.zeros_like(beta)
-        x, axis = self.known.get(call.args[0]), int(call.attrs.axis)
-        if not isinstance(x, Samples) or x.axis != axis:
-            return (Samples(self._normal(len(gamma)) * np.abs(gamma) + beta, axis),)
-        self.found.append(x.array.mean(0))
-        self.claimed.append(mean)
+        if not isinstance(x, np.ndarray) or x.shape[1:] != gamma.shape[1:]:
+            return (self._normal(gamma.size, rank, axis) * np.abs(gamma) + beta,)
+        self.found.append(x.mean(0).reshape(-1))
+        self.claimed.append(mean.reshape(-1))
         if self.by_norms:
-            deviation = np.maximum(x.array.std(0), 1e-12)
-            return (Samples((x.array - x.array.mean(0)) / deviation * gamma + beta, axis),)
-        scale = gamma / np.sqrt(variance + call.attrs.epsilon)
-        return (Samples((x.array - mean) * scale + beta, axis),)
+            deviation = np.maximum(x.std(0, keepdims=True), 1e-12)
+            return ((x - x.mean(0, keepdims=True)) / deviation * gamma + beta,)
+        return ((x - mean) * gamma / np.sqrt(variance + call.attrs.epsilon) + beta,)
 
-    def _combined(self, name: str, call: relax.Call) -> Samples | None:
-        sides = [self._side(arg, call) for arg in call.args]
-        samples = [side for side in sides if isinstance(side, Samples)]
-        if not samples or any(side is None for side in sides) or len({each.axis for each in samples}) > 1:
+    def _combined(self, function: Callable[[Any, Any], Any], x: Any, y: Any, rank: int) -> np.ndarray | None:
+        """Return an operator of two operands, or None if a constant has numbers for positions or for images."""
+        if not isinstance(y, np.ndarray):
             return None
-        arrays = [side.array if isinstance(side, Samples) else side for side in sides]
-        return Samples(_BINARY[name](*arrays).astype("float32"), samples[0].axis)
-
-    def _side(self, value: relax.Expr, call: relax.Call) -> Samples | np.ndarray | None:
-        """Return an operand: samples, or a constant of one number for each channel as ``<1, channels>``."""
-        if isinstance(found := self.known.get(value), Samples):
-            return found
-        other = [self.known.get(arg) for arg in call.args if not arg.same_as(value)]
-        array = self.arrays.get(value)
-        array = value.value.numpy() if isinstance(value, tvm.ir.GenericConst) else array
-        if array is None or len(other) != 1 or not isinstance(other[0], Samples):
+        sampled = [each.shape for each in (x, y) if each.ndim == rank and len(each) == SAMPLES]
+        try:
+            result = np.asarray(function(x, y), "float32")
+            return result if sampled and result.shape == np.broadcast_shapes(*sampled) else None
+        except ValueError:  # shapes differ, because one has channels where another has positions
             return None
-        rank = len(shape_of(call) or ())
-        padded = (1,) * (rank - array.ndim) + array.shape
-        is_of_channels = math.prod(padded) in (1, padded[other[0].axis]) if padded else True
-        return array.reshape(1, -1) if is_of_channels else None
 
-    def _pooled(self, name: str, call: relax.Call, x: Samples) -> Samples | None:
-        if x.axis != 1:
+    def _pooled(self, name: str, call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+        if math.prod(x.shape[2:]) > 1:
             return None
         if "adaptive" in name:
-            return _broadcast_mean(x) if "avg" in name else None
+            return _with_mean_of_samples(x) if "avg" in name else None
         taps = min(math.prod(int(e) for e in call.attrs.pool_size), MOST_TAPS)
-        copies = [x.array, *(self._shuffled(x.array) for _ in range(taps - 1))]
-        combine = np.mean if "avg" in name else np.max
-        return Samples(combine(copies, axis=0).astype("float32"))
+        copies = [x, *(self._shuffled(x) for _ in range(taps - 1))]
+        return (np.mean if "avg" in name else np.max)(copies, axis=0)
 
 
-def _broadcast_mean(x: Samples, axis: int = 1) -> Samples:
-    return Samples(np.broadcast_to(x.array.mean(0), x.array.shape), axis)
+def _with_mean_of_samples(x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x.mean(0, keepdims=True), x.shape)
 
 
-def _averaged(x: Samples, call: relax.Call, rank: int) -> Samples | None:
-    axes = None if call.attrs.axis is None else {int(a) % rank for a in call.attrs.axis}
-    if axes is None or x.axis in axes or 0 in axes:
+def _reduced(x: np.ndarray, call: relax.Call, before: Sequence[Any], is_sum: bool) -> np.ndarray | None:
+    """Return a mean or a sum. Along an axis without positions, the mean of the samples is that of the positions."""
+    axes = [] if call.attrs.axis is None else [int(a) % x.ndim for a in call.attrs.axis]
+    extents = [before[a] for a in axes]
+    if not axes or 0 in axes or not all(isinstance(e, int) for e in extents):
         return None
-    return _broadcast_mean(x, x.axis if call.attrs.keepdims else x.axis - sum(a < x.axis for a in axes))
+    collapsed = any(x.shape[a] == 1 and extent > 1 for a, extent in zip(axes, extents))
+    result = (_with_mean_of_samples(x) if collapsed else x).mean(tuple(axes), keepdims=bool(call.attrs.keepdims))
+    return result * np.float32(math.prod(extents)) if is_sum else result
 
 
-def _reshaped(x: Samples, before: Any, after: Any) -> Samples | None:
-    """Return the samples if an axis of the result has the same channels, in front of which are as many elements."""
-    if not all(isinstance(e, int) for e in (*before[: x.axis + 1], *after)):
+def _reshaped(x: np.ndarray, before: Sequence[Any], after: Sequence[Any]) -> np.ndarray | None:
+    """Return the samples of a reshape, or None if it joins channels with positions, or images with anything."""
+    rest = (*before[1:], *after[1:])
+    if not before or not after or before[0] != after[0] or not all(isinstance(e, int) for e in rest):
         return None
-    products = [1, *itertools.accumulate(after, lambda a, b: a * b)]
-    wanted = math.prod(before[: x.axis]), before[x.axis]
-    found = [i for i, extent in enumerate(after) if (products[i], extent) == wanted]
-    return Samples(x.array, found[0]) if found else None
+    shape, i, j = [SAMPLES], 1, 1
+    while i < len(before) or j < len(after):
+        axes, made = before[i : i + 1], after[j : j + 1]
+        while math.prod(axes) != math.prod(made):
+            if math.prod(axes) < math.prod(made):
+                axes = before[i : i + len(axes) + 1]
+            else:
+                made = after[j : j + len(made) + 1]
+        has = math.prod(x.shape[i : i + len(axes)])
+        if has not in (1, math.prod(axes)):
+            return None
+        shape += made if has > 1 else [1] * len(made)
+        i, j = i + len(axes), j + len(made)
+    return x.reshape(shape)
 
 
-def _joined(x: Any, axis: int, rank: int) -> Samples | None:
-    if not isinstance(x, tuple) or len({each.axis for each in x}) != 1:
+def _joined(parts: tuple[np.ndarray, ...], axis: int) -> np.ndarray | None:
+    if any(each.ndim != parts[0].ndim or len(each) != SAMPLES for each in parts):
         return None
-    if axis % max(rank, 1) != x[0].axis:
-        return x[0]
-    return Samples(np.concatenate([each.array for each in x], axis=1), x[0].axis)
+    return np.concatenate(parts, axis) if {each.shape[axis] for each in parts} != {1} else parts[0]
 
 
-def _divided(x: Samples, call: relax.Call, extents: list[Any]) -> tuple[Samples, ...]:
-    if int(call.attrs.axis) != x.axis:
+def _divided(x: np.ndarray, call: relax.Call, shapes: list[Any]) -> tuple[np.ndarray, ...]:
+    axis = int(call.attrs.axis)
+    extents = [int(shape[axis]) for shape in shapes]
+    if x.shape[axis] != sum(extents):
         return (x,) * len(extents)
-    bounds = np.cumsum([int(e) for e in extents])[:-1]
-    return tuple(Samples(part, x.axis) for part in np.split(x.array, bounds, axis=1))
+    return tuple(np.split(x, np.cumsum(extents)[:-1], axis))
