@@ -34,6 +34,21 @@ def mean_error(outputs: Sequence[Arrays], exact: Sequence[Arrays]) -> float:
     return float(np.sqrt(np.mean(np.square(found))))
 
 
+def root_mean_square(outputs: Arrays, exact: Arrays) -> float:
+    """Return the root mean square of the elements' differences, each over the greatest value of its tensor.
+
+    The error is infinite if numbers or shapes of tensors differ, or if a difference is not finite. It varies less between
+    runs than the greatest error does.
+    """
+    if [x.shape for x in outputs] != [x.shape for x in exact]:
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        pairs = [(got.astype(np.float64), want.astype(np.float64)) for got, want in zip(outputs, exact)]
+        parts = [((got - want) / (np.abs(want).max() or 1.0)).ravel() for got, want in pairs if want.size]
+    found = float(np.sqrt(np.mean(np.square(np.concatenate(parts))))) if parts else 0.0
+    return found if np.isfinite(found) else float("inf")
+
+
 def relative_error(outputs: Arrays, exact: Arrays) -> float:
     """Return the greatest difference of an element over the greatest value of its tensor, the worst of all tensors.
 
