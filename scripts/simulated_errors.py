@@ -5,10 +5,11 @@
     python scripts/simulated_errors.py --models timm:gernet_s,timm:densenet121
     python scripts/simulated_errors.py --models timm:hrnet_w18_small --dtype bfloat16 --seeds 4
 
-The build has the libraries' calls and the kernels that a CUDA target gets, with their roundings (``models.simulated``). Each
-seed has other weights and other inputs, and each draw other inputs. Parameters are rounded to the type first, so all errors
-are those of the arithmetic, against the same model in float64. Errors are relative to the greatest value of a result: the
-root mean square of all elements, and the greatest of a draw. Both are root mean squares over the draws.
+The build has the libraries' calls and the kernels that a CUDA target gets, with their roundings
+(``models.simulated``). Each seed has other weights and other inputs, and each draw other inputs. Parameters are rounded
+to the type first, so all errors are those of the arithmetic, against the same model in float64. Errors are relative to
+the greatest value of a result: the root mean square of all elements, and the greatest of a draw. Both are root mean
+squares over the draws.
 
 Exit code: 0 no error is more than --most times PyTorch's in root mean square, 1 one is, 2 a usage error.
 """

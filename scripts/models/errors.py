@@ -37,8 +37,8 @@ def mean_error(outputs: Sequence[Arrays], exact: Sequence[Arrays]) -> float:
 def root_mean_square(outputs: Arrays, exact: Arrays) -> float:
     """Return the root mean square of the elements' differences, each over the greatest value of its tensor.
 
-    The error is infinite if numbers or shapes of tensors differ, or if a difference is not finite. It varies less between
-    runs than the greatest error does.
+    The error is infinite if numbers or shapes of tensors differ, or if a difference is not finite. It varies less
+    between runs than the greatest error does.
     """
     if [x.shape for x in outputs] != [x.shape for x in exact]:
         return float("inf")

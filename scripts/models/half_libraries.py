@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuBLASLt's products and cuDNN's convolutions on a CPU, rounded as on a GPU.
 
-Operands are as they are given. Sums, the bias, the residual and ReLU are float32. The result is rounded once, to the type
-in which it is stored.
+Operands are as they are given. Sums, the bias, the residual and ReLU are float32. The result is rounded once, to the
+type in which it is stored.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def matmul(*args: Any) -> None:
     left_line, right_line, out_line, left_batch, right_batch, out_batch = strides
     words = str(mode).split()
 
-    def matrices(tensor: torch.Tensor, shape: Any, line: int, of_batch: int, transposed: bool) -> torch.Tensor:
+    def matrices(
+        tensor: torch.Tensor, shape: Any, line: int, of_batch: int, transposed: bool
+    ) -> torch.Tensor:
         lines, length = shape[::-1] if transposed else shape
         found = tensor.reshape(-1).as_strided((batch, lines, length), (of_batch, line, 1))
         return found.transpose(1, 2) if transposed else found

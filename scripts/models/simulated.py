@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A half model as a GPU computes it, simulated on a CPU: this package's build, and PyTorch's operators.
 
-This package's build has the passes of a CUDA target up to the merged stitch ops. So it has the libraries' calls and the
-scopes of that target. The stitch ops are then scheduled for a CPU. A kernel computes in float32 and rounds where it stores,
-on both. Sums are added in another order, which half types do not show. Attention is written out as products and a softmax.
+This package's build has the passes of a CUDA target up to the merged stitch ops. So it has the libraries' calls and
+the scopes of that target. The stitch ops are then scheduled for a CPU. On both targets a kernel computes in float32,
+and rounds where it stores. Sums are added in another order, which half types do not show. Attention is written out as
+products and a softmax.
 
 PyTorch's operators compute in float32 and round their results, each operator its own.
 """
@@ -18,7 +19,7 @@ import torch
 import tvm
 from tvm import relax
 
-from tvm_stitch import StitchConfig
+from tvm_stitch.config import StitchConfig, checked_config
 from tvm_stitch.context import CompileContext
 from tvm_stitch.records.decisions import decisions_of, without_decisions
 from tvm_stitch.relax.pass_table import LINKING, LOWERED, REMAINDER, STITCHING
@@ -36,11 +37,12 @@ class SimulatedBuild:
     """The build of a Relax module for a CUDA device, run on a CPU.
 
     Attributes:
-        declined: the stitch ops that have no kernel on the CPU, with the reasons. TVM computes them there, and rounds the
-            result of each operator.
+        declined: the stitch ops that have no kernel on the CPU, with the reasons. TVM computes them there, and rounds
+            the result of each operator.
     """
 
-    def __init__(self, mod: tvm.IRModule, config: StitchConfig = StitchConfig()):
+    def __init__(self, mod: tvm.IRModule, config: StitchConfig | None = None):
+        config = checked_config(config)
         gpu = CompileContext(tvm.target.Target(TARGET, host="llvm"), config)
         cpu = CompileContext(resolve_target("native"), config, check=False)
         first = LOWERED.index(STITCHING)

@@ -114,7 +114,6 @@ def test_shifts_take_back_what_rounding_moves(dtype: str, groups: int) -> None:
     assert moved < 0.08 * unit  # 0.18 to 0.29 with shifts that take nothing back
 
 
-
 def with_rounded_weights(mod: tvm.IRModule, dtype: str) -> tvm.IRModule:
     """Return a module whose constants of many axes are numbers of a half type."""
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expected means of the channels that convolutions read, from the model alone.
 
-A weight that is rounded moves the mean of a convolution's result: by the sum of its roundings, each times the mean of
-the channel that it multiplies. A bias can take that back, if the means are known. (Nagel et al., *Data-Free Quantization
-Through Weight Equalization and Bias Correction*, 2019, take them from batch norms.)
+A rounded weight moves the mean of a convolution's result: by the sum of its roundings, each times the mean of the
+channel that it multiplies. A bias can take that back if the means are known. Nagel et al. (*Data-Free Quantization
+Through Weight Equalization and Bias Correction*, 2019) read them from batch norms.
 
 Samples of each channel pass through the model, without positions: each tap of a window reads a sample of its own. So a
-tensor is an array of its rank, with the samples along the first axis, and 1 for the extents of an image. Inputs are random
-numbers of a normal distribution. If the statistics of batch norms are those that the samples let expect, the
-model was trained, and its norms say better what their results are. Samples are then made to have these means and deviations.
+tensor is an array of its rank, with samples along the first axis, and the extents of images are 1. Inputs are
+random numbers of a normal distribution. A trained model's batch norms know the means of what they read. If these agree with the
+samples, the norms' results get the means and deviations that the norms ask for.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class _Sampler:
         if name in _SAME:
             return x
         if name == "relax.clip":
-            return np.clip(x, *(float(bound.value) for bound in value.args[1:]))
+            least, most = (float(bound.value) for bound in value.args[1:])
+            return np.clip(x, least, most)
         if "_pool" in name:
             return self._pooled(name, value, x)
         if name in ("relax.mean", "relax.sum"):
@@ -192,13 +193,14 @@ class _Sampler:
         if not isinstance(weight, np.ndarray):
             return None
         groups, fractions = int(attrs.groups), valid_fractions(call)
-        weight = weight.astype("float32").reshape(groups, len(weight) // groups, weight.shape[1], -1)
-        centre, total = fractions.size // 2, np.zeros((groups, SAMPLES, weight.shape[1]), "float32")
+        matrices = weight.astype("float32").reshape(groups, len(weight) // groups, weight.shape[1], -1)
+        matrices = np.ascontiguousarray(matrices.transpose(3, 0, 2, 1))  # NumPy multiplies others slowly
+        centre, total = fractions.size // 2, np.zeros((groups, SAMPLES, matrices.shape[-1]), "float32")
         for tap, fraction in enumerate(fractions.reshape(-1)):
             # The tap in the middle keeps its samples, because a residual may be added to the result.
             seen = x if tap == centre else self._shuffled(x)
             seen = seen * (self.random.random((SAMPLES, 1), "float32") < fraction)
-            total += seen.reshape(SAMPLES, groups, -1).transpose(1, 0, 2) @ weight[..., tap].transpose(0, 2, 1)
+            total += seen.reshape(SAMPLES, groups, -1).transpose(1, 0, 2) @ matrices[tap]
         return total.transpose(1, 0, 2).reshape(SAMPLES, -1, *[1] * (rank - 2))
 
     def _normed(self, call: relax.Call) -> tuple[np.ndarray, ...] | None:
@@ -251,7 +253,9 @@ def _reduced(x: np.ndarray, call: relax.Call, before: Sequence[Any], is_sum: boo
     if not axes or 0 in axes or not all(isinstance(e, int) for e in extents):
         return None
     collapsed = any(x.shape[a] == 1 and extent > 1 for a, extent in zip(axes, extents))
-    result = (_with_mean_of_samples(x) if collapsed else x).mean(tuple(axes), keepdims=bool(call.attrs.keepdims))
+    result = (_with_mean_of_samples(x) if collapsed else x).mean(
+        tuple(axes), keepdims=bool(call.attrs.keepdims)
+    )
     return result * np.float32(math.prod(extents)) if is_sum else result
 
 
