@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expected means of the channels that convolutions read, from the model alone.
 
-A rounded weight moves the mean of a convolution's result: by the sum of its roundings, each times the mean of the
-channel that it multiplies. A bias can take that back if the means are known. Nagel et al. (*Data-Free Quantization
-Through Weight Equalization and Bias Correction*, 2019) read them from batch norms.
+A rounded weight moves the mean of a convolution's result. It moves it by the sum of its roundings, each times the mean
+of the channel that it multiplies. A bias can take that back if the means are known. Nagel et al. (*Data-Free
+Quantization Through Weight Equalization and Bias Correction*, 2019) read them from batch norms.
 
 Samples of each channel pass through the model, without positions: each tap of a window reads a sample of its own. So a
-tensor is an array of its rank, with samples along the first axis, and the extents of images are 1. Inputs are
-random numbers of a normal distribution. A trained model's batch norms know the means of what they read. If these agree with the
-samples, the norms' results get the means and deviations that the norms ask for.
+tensor is an array of its rank, with samples along the first axis, and the extents of images are 1. Inputs are random
+numbers of a normal distribution. A trained model's batch norms know the means of what they read. If these agree with
+the samples, the norms' results get the means and deviations that the norms ask for.
 """
 
 from __future__ import annotations
