@@ -99,6 +99,15 @@ def test_any_number_of_axes(shape: tuple[int, ...]) -> None:
     check_equal(mod, made, numbers(*shape))
 
 
+@pytest.mark.parametrize("axes", [(1, 1, 1, 1, 8), (1, 1, 1, 1, 1)], ids=str)
+def test_a_constant_with_more_axes_is_none_of_channels(axes: tuple[int, ...]) -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        return R.nn.relu(emit(R.add(pointwise(emit, x, 8), relax.const(numbers(*axes)))))
+
+    mod = build(body, ((2, 5, 7, 16), F16))
+    check_equal(mod, rewritten(mod), numbers(2, 5, 7, 16))
+
+
 def silu(emit: Emit, x: Any) -> Any:
     return R.astype(emit(R.nn.silu(normed(emit, pointwise(emit, x, 8)))), F16)
 

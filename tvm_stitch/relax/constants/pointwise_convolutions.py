@@ -140,6 +140,8 @@ class _Chains:
             return None
         if str(call.ty.dtype) not in (narrow, "float32"):
             return None
+        if shape_of(call) != shape_of(at):
+            return None  # the other operand has more axes, if only of extent 1
         if name == "relax.nn.relu":
             return replace(longer, relu=True)
         (other,) = [arg for arg in call.args if not arg.same_as(at)] or [None]
@@ -155,8 +157,7 @@ class _Chains:
         residual = None if other is None else self._narrow(other, narrow)
         if name == "relax.multiply" or chain.residual is not None or residual is None:
             return None
-        same = shape_of(residual) == shape_of(call) == shape_of(at)
-        return replace(longer, residual=residual) if same else None
+        return replace(longer, residual=residual) if shape_of(residual) == shape_of(call) else None
 
     def _narrow(self, value: relax.Expr, narrow: str) -> relax.Expr | None:
         """Return a value of a half type, or the one that was widened to it."""
