@@ -13,16 +13,17 @@ pytest.importorskip("onnxruntime")
 
 import check_bench  # noqa: E402
 
-from tvm_stitch.execution.timing import Times  # noqa: E402
-
 
 def test_both_peers_run_what_is_exported(tmp_path: Path) -> None:
     check_bench.exported("mlp", "small", tmp_path)
-    results = [
-        np.asarray(next(iter(check_bench.call_of(tmp_path / f"mlp{suffix}")())))
-        for suffix in check_bench.PEERS
+    calls = [
+        check_bench.call_of(tmp_path / f"mlp{suffix}", contender)
+        for suffix, contender in check_bench.ROWS.values()
     ]
-    np.testing.assert_allclose(results[0], results[1].reshape(-1, results[1].shape[-1])[0], atol=1e-4)
+    first, *others = (np.asarray(found[0] if isinstance(found := call(), list) else found) for call in calls)
+    assert len(others) == 3
+    for other in others:
+        np.testing.assert_allclose(first, other, atol=1e-4)
 
 
 def test_the_first_half_of_a_turn_is_not_counted() -> None:
@@ -50,10 +51,11 @@ def test_a_ratio_that_is_off_is_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The medians count, and on a busy machine the fastest calls."""
-    times = Times(tuple(bench)), Times((1.0, 1.0, 1.0))
+    turns = [bench], [[1.0, 1.0, 1.0]]
     monkeypatch.setattr(check_bench.os, "getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr(check_bench, "compared", lambda file, rounds: times)
+    monkeypatch.setattr(check_bench, "compared", lambda *_: turns)
     monkeypatch.setattr(check_bench.multiprocessing, "get_context", lambda kind: check_bench.multiprocessing)
     monkeypatch.setattr(check_bench, "exported", lambda *_: None)
     assert check_bench.main(["--models", "mlp"]) == code
-    assert f"{sorted(bench)[1]:.2f}" in capsys.readouterr().out
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert row[4] == f"{sorted(bench)[1]:.2f}" and row[-2:] == [str(int(sorted(bench)[1] > 3)), "0"]

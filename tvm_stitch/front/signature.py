@@ -71,6 +71,20 @@ class Signature:
                 found[name] = value
         return self._without_constants(found)
 
+    def unplaced(self, tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments of a call, by position and by name.
+
+        Args:
+            tensors: one for each of ``arguments``. Arguments that are constants are added.
+        """
+        if self.takes is None:
+            return tuple(tensors), {}
+        from torch.utils import _pytree
+
+        leaves = filled_in(tensors, {at: value for at, (_, value) in self.fixed.items()})
+        args, named = _pytree.tree_unflatten(leaves, self.takes)
+        return args, named
+
     def _without_constants(self, found: Mapping[int | str, Any]) -> dict[int | str, Any]:
         """Return arguments numbered without the constants, which have to be given as they are, or not at all."""
         named = dict(self.fixed.values())

@@ -33,6 +33,10 @@ def test_only_the_contender_whose_turn_it_is_runs(model: Path) -> None:  # noqa:
         assert outputs[PEER][1]["name"] == "ONNX Runtime" and outputs[STITCHED][1]["kernels"]["total"] == 3
         assert 0 < min(contenders[PEER].turn()) < 0.5
         assert {_state(pid) for pid in pids.values()} == {"T"}, "both are stopped between turns"
+        assert {os.getsid(pid) for pid in pids.values()} == {os.getsid(0)}, "as a program of the user"
+        assert os.getpgid(0) not in {os.getpgid(pid) for pid in pids.values()}, (
+            "an interrupt is for the command"
+        )
         os.kill(pids[PEER], signal.SIGKILL)
         with pytest.raises(Failure, match=r"the process of peer ended \(SIGKILL\)"):
             contenders[PEER].turn()

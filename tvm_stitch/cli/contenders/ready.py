@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,14 +49,16 @@ class Ready:
     """A contender that can be called.
 
     Attributes:
-        call: runs the model once, and waits for the device.
+        call: runs the model once as a user's program does, and waits for the device.
         outputs: the results of one call.
         facts: plain data about the contender.
+        restore: called before each call, outside its time, if calls change buffers or inputs.
     """
 
     call: Callable[[], Any]
     outputs: Sequence[np.ndarray]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    restore: Callable[[], None] | None = None
 
 
 def prepare(args: argparse.Namespace, name: str) -> Ready:
@@ -72,8 +75,9 @@ def prepare(args: argparse.Namespace, name: str) -> Ready:
     job = read_job(args, Progress(enabled=False))
     inputs = random_inputs_here(job, args.seed)
     if name == PEER:
-        call = job.model.peer(inputs)
-        return Ready(call, call(), {"name": job.model.peer_name, "tolerance": _tolerance(job)})
+        peer = job.model.peer(inputs)
+        facts = {"name": job.model.peer_name, "tolerance": _tolerance(job)}
+        return Ready(peer.run, peer(), facts, peer.restore)
     return _stock(job, inputs) if name == STOCK else _stitched(job, inputs)
 
 
@@ -102,12 +106,36 @@ def _stitched(job: Job, inputs: Mapping[str, np.ndarray]) -> Ready:
 
 
 def _built(job: Job, inputs: Mapping[str, np.ndarray], executable: Any, passes: Any) -> Ready:
+    """Return an executable that is called with the arrays of a user: on a CPU those of the peer, else the device's.
+
+    The new values of buffers and inputs that the model changes are results. So each call begins with the first ones.
+    """
     from ...execution.count import count_kernels
     from ...execution.runner import Runner
+    from ...front.compiled import Compiled
+    from ...front.tensors import given_back
 
+    signature = job.model.signature
+    if signature.changed:
+        signature = dataclasses.replace(signature, changed=(), returns=None, returned={}, integers=())
     runner = Runner(executable, job.target, list(inputs.values()))
+    on_cpu = "gpu" not in job.target.keys
+    kind = "tvm" if not on_cpu else "torch" if signature.of_torch else "numpy"
+    args, named = signature.unplaced([given_back(each, kind) for each in runner.arguments])
+    model = Compiled(executable, signature, job.target, {}, _no_report)
+
+    def call() -> Any:
+        result = model(*args, **named)
+        if not on_cpu:
+            runner.device.sync()
+        return result
+
     kernels = count_kernels(job.model.mod, job.target, passes).to_dict()
-    return Ready(runner, runner.outputs(), {"kernels": kernels})
+    return Ready(call, runner.outputs(), {"kernels": kernels})
+
+
+def _no_report() -> Any:
+    raise RuntimeError("a contender of bench has no report")
 
 
 def _tolerance(job: Job) -> float:
@@ -127,7 +155,7 @@ def _tolerance(job: Job) -> float:
     return ROUNDED if types & rounded else EXACT
 
 
-def turn(call: Callable[[], Any]) -> list[float]:
+def turn(call: Callable[[], Any], restore: Callable[[], None] | None = None) -> list[float]:
     """Return the seconds of single calls, after a phase of calls that do not count.
 
     Their median counts. A mean would be decided by a few calls during which another process had a thread's core. In
@@ -135,25 +163,28 @@ def turn(call: Callable[[], Any]) -> list[float]:
 
     Args:
         call: is called repeatedly.
+        restore: called before each call, outside its time, or None.
     """
-    first = _seconds(call)
+    first = _seconds(call, restore)
     if first >= SLOW:
         return [first]
-    _phase(call)
-    return _phase(call)
+    _phase(call, restore)
+    return _phase(call, restore)
 
 
-def _phase(call: Callable[[], Any]) -> list[float]:
+def _phase(call: Callable[[], Any], restore: Callable[[], None] | None) -> list[float]:
     """Return the seconds of consecutive calls."""
     times: list[float] = []
     spent = 0.0
     while (spent < PHASE and len(times) < MOST_CALLS) or (len(times) < LEAST_CALLS and spent < LONGEST):
-        times.append(_seconds(call))
+        times.append(_seconds(call, restore))
         spent += times[-1]
     return times
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _seconds(call: Callable[[], Any], restore: Callable[[], None] | None) -> float:
+    if restore is not None:
+        restore()
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

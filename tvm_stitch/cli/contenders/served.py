@@ -35,7 +35,7 @@ def serve(file: int) -> None:
         contender = _prepared(pipe, argparse.Namespace(**options), name)
         while contender is not None:
             pipe.recv()
-            pipe.send(("done", ready.turn(contender.call)))
+            pipe.send(("done", ready.turn(contender.call, contender.restore)))
     except (EOFError, KeyboardInterrupt, ConnectionError):
         return
 

@@ -14,9 +14,29 @@ if TYPE_CHECKING:
     from ...front.signature import Signature
 
     Inputs = Mapping[str, np.ndarray]
-    Call = Callable[[], list[np.ndarray]]
 
 RUNTIME_ADVICE = "ONNX models are compared with ONNX Runtime: pip install onnxruntime"
+
+
+@dataclass(frozen=True)
+class PeerCall:
+    """A model in another runtime, with inputs for it.
+
+    Attributes:
+        run: calls the model once, as a user's program does, and returns the runtime's own results.
+        arrays: converts the value that ``run`` returned to arrays: the results, then changed buffers and inputs.
+        restore: gives changed buffers and inputs their first values again, or None if the model changes none.
+    """
+
+    run: Callable[[], Any]
+    arrays: Callable[[Any], list[np.ndarray]]
+    restore: Callable[[], None] | None = None
+
+    def __call__(self) -> list[np.ndarray]:
+        """Call the model once on its first values, and return all results as arrays."""
+        if self.restore is not None:
+            self.restore()
+        return self.arrays(self.run())
 
 
 @dataclass(frozen=True)
@@ -30,7 +50,7 @@ class Model:
     mod: Any
     signature: Signature
     peer_name: str
-    peer: Callable[[Inputs], Call]
+    peer: Callable[[Inputs], PeerCall]
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -15,10 +15,10 @@ from ...importers.onnx.compare import check_shapes, input_specs, onnxruntime_cal
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
 from ..heavy import import_or_say
-from .imported import RUNTIME_ADVICE, Model
+from .imported import RUNTIME_ADVICE, Model, PeerCall
 
 if TYPE_CHECKING:
-    from .imported import Call, Inputs
+    from .imported import Inputs
 
 _UNKNOWN = "no converter knows this operator"
 
@@ -87,6 +87,6 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> s
     return f"; with fixed shapes it may: {' '.join(words)}, each N a number" if words else ""
 
 
-def _peer(proto: onnx.ModelProto, inputs: Inputs) -> Call:
+def _peer(proto: onnx.ModelProto, inputs: Inputs) -> PeerCall:
     import_or_say("onnxruntime", RUNTIME_ADVICE)
-    return onnxruntime_call(proto, inputs)
+    return PeerCall(onnxruntime_call(proto, inputs), list)

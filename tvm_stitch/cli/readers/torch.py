@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,10 +34,10 @@ from ...importers.torch.importing.state import State
 from ...importers.torch.operators.recurrent import register_operators
 from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
-from .imported import Model
+from .imported import Model, PeerCall
 
 if TYPE_CHECKING:
-    from .imported import Call, Inputs
+    from .imported import Inputs
 
 HOW_TO_WRITE_ONE = "torch.export.save(torch.export.export(module.eval(), example_inputs), PATH) writes one"
 
@@ -156,10 +156,10 @@ def _peer(
     start: dict[str, torch.Tensor],
     changed: Sequence[str],
     inputs: Inputs,
-) -> Call:
+) -> PeerCall:
     """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type are converted to the program's types.
 
-    Each call begins with the buffers of ``start``, and returns the changed buffers and inputs behind the results.
+    Its first values of buffers are those of ``start``. The arrays of ``changed`` follow those of the results.
     """
     from torch.utils import _pytree as pytree
 
@@ -171,21 +171,26 @@ def _peer(
     args, kwargs = pytree.tree_unflatten(all_arguments(program, tensors), program.call_spec.in_spec)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         module = program.module()
-    inputs_by_name = dict(zip(tensor_inputs(program), tensors, strict=True))
     returned = constant_results(program)
+    inputs_by_name = dict(zip(tensor_inputs(program), tensors, strict=True))
+    held = {
+        name: inputs_by_name[name] if name in inputs_by_name else module.get_buffer(name) for name in changed
+    }
+    first = {name: start[name] if name in start else held[name].clone() for name in changed}
 
-    def call() -> list[np.ndarray]:
+    def run() -> Any:
         with torch.no_grad():
-            for name, value in start.items():
-                module.get_buffer(name).copy_(value)
-            before = {name: inputs_by_name[name].clone() for name in changed if name in inputs_by_name}
-            leaves = pytree.tree_leaves(module(*args, **kwargs))
-            results = [leaf for at, leaf in enumerate(leaves) if at not in returned]
-            results += [inputs_by_name[n] if n in before else module.get_buffer(n) for n in changed]
-            tensors = [torch.as_tensor(value) for value in results]  # sizes are integers
-            arrays = [np.array(value.numpy()) if changed else np.asarray(value.numpy()) for value in tensors]
-            for name, value in before.items():
-                inputs_by_name[name].copy_(value)
-            return arrays
+            return module(*args, **kwargs)
 
-    return call
+    def results(found: Any) -> list[np.ndarray]:
+        leaves = [leaf for at, leaf in enumerate(pytree.tree_leaves(found)) if at not in returned]
+        values = [torch.as_tensor(leaf).numpy() for leaf in leaves]  # sizes are integers
+        values += [value.numpy() for value in held.values()]
+        return [np.array(value) if changed else np.asarray(value) for value in values]
+
+    def restore() -> None:
+        with torch.no_grad():
+            for name, value in first.items():
+                held[name].copy_(value)
+
+    return PeerCall(run, results, restore if changed else None)
