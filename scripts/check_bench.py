@@ -105,7 +105,7 @@ def call_of(file: Path, contender: str = PEER) -> Callable[[], Any]:
             return lambda: model(*arrays)
         import torch
 
-        given = [torch.from_numpy(each) for each in arrays]
+        given = [torch.from_numpy(each).clone() for each in arrays]  # to memory that PyTorch has aligned
         return lambda: model(*given)
     if file.suffix == ".onnx":
         import onnxruntime
@@ -115,7 +115,7 @@ def call_of(file: Path, contender: str = PEER) -> Callable[[], Any]:
         return lambda: session.run(None, named)
     import torch
 
-    module, inputs = torch.export.load(str(file)).module(), [torch.from_numpy(each) for each in arrays]
+    module, inputs = torch.export.load(str(file)).module(), [torch.from_numpy(x).clone() for x in arrays]
 
     def call() -> Any:
         with torch.no_grad():

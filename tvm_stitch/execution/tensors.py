@@ -66,12 +66,14 @@ def symbol_and_value(dim: str, size: int) -> tuple[str, int] | None:
     if parts is None:
         return dim, size
     factor = int(parts["before"] or 1) * int(parts["behind"] or 1)
-    value, rest = divmod(size - int((parts["added"] or "0").replace(" ", "")), factor)
+    added = int(parts["front"] or 0) + int((parts["added"] or "0").replace(" ", ""))
+    value, rest = divmod(size - added, factor)
     return None if rest or value < 0 else (parts["symbol"], value)
 
 
 _LINEAR = re.compile(
-    r"(?:(?P<before>[1-9]\d*) \* )?(?P<symbol>[A-Za-z_]\w*)(?: \* (?P<behind>[1-9]\d*))?(?: (?P<added>[+-] \d+))?"
+    r"(?:(?P<front>\d+) \+ )?(?:(?P<before>[1-9]\d*) \* )?(?P<symbol>[A-Za-z_]\w*)"
+    r"(?: \* (?P<behind>[1-9]\d*))?(?: (?P<added>[+-] \d+))?"
 )
 
 
@@ -84,20 +86,48 @@ def specs_of_inputs(
 
 
 def specs_of_outputs(mod: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Return the results of a Relax module's ``main``, in order, with their inferred shapes."""
-    returned = mod["main"].ret_ty
-    fields = returned.fields if isinstance(returned, relax.TupleType) else [returned]
-    return tuple(map(_spec, names, fields))
+    """Return the results of a Relax module's ``main``, in order, with their inferred shapes.
+
+    A function's type has no expressions of symbols that are no extents themselves, such as ``n`` of an input ``2 * n``.
+    The value that it returns has them.
+    """
+    main = mod["main"]
+    declared, returned = _fields(main.ret_ty), _fields(main.body.ty)
+    if isinstance(main.body, relax.SeqExpr):
+        returned = _fields(main.body.body.ty)
+    chosen = [
+        _simple(inner) if _without_shape(outer) else outer
+        for outer, inner in zip(declared, returned, strict=True)
+    ]
+    return tuple(map(_spec, names, chosen))
+
+
+def _fields(info: Any) -> list[Any]:
+    return list(info.fields) if isinstance(info, relax.TupleType) else [info]
+
+
+def _simple(info: Any) -> Any:
+    """Return a tensor's type with simple extents: ``n * 4`` for ``2 * n * 2``."""
+    if not isinstance(info, relax.TensorType) or not isinstance(info.shape, relax.ShapeExpr):
+        return info
+    analyzer = compat.Analyzer()
+    return relax.TensorType([analyzer.simplify(dim) for dim in info.shape], info.dtype)
+
+
+def _without_shape(info: Any) -> bool:
+    return isinstance(info, relax.TensorType) and not isinstance(info.shape, relax.ShapeExpr)
 
 
 def _spec(name: str, info: Any) -> TensorSpec:
     if not isinstance(info, relax.TensorType):
         return TensorSpec(name, ("?",), "sequence")
     shape = info.shape if isinstance(info.shape, relax.ShapeExpr) else ["?"] * max(info.ndim, 0)
-    sizes = tuple(
-        as_plain_text(str(dim)) if (size := compat.int_value(dim)) is None else size for dim in shape
-    )
-    return TensorSpec(name, sizes, str(info.dtype))
+    return TensorSpec(name, tuple(map(_size, shape)), str(info.dtype))
+
+
+def _size(dim: Any) -> Dim:
+    size = None if isinstance(dim, str) else compat.int_value(dim)
+    return as_plain_text(str(dim)) if size is None else size
 
 
 class SymbolicShape(ValueError):

@@ -23,6 +23,7 @@ from ..deploy.linking import check_linker
 from ..execution.tensors import TensorSpec
 from ..relax.build import build
 from ..support.written_whole import written_whole
+from .conditions import check_conditions
 from .reports import reporting
 from .saved import facts_of, load_library, read_state, write, write_manifest
 from .signature import Signature
@@ -157,7 +158,8 @@ class Compiled(tvm.relax.VMExecutable):
 
         Raises:
             TypeError: if an argument is missing, is given twice or is unknown, or is of another type.
-            ValueError: if the shape of an argument does not fit, or if a symbolic dimension has two sizes.
+            ValueError: if the shape of an argument does not fit, or if a symbolic dimension has two sizes. PyTorch's
+                guards between sizes count too.
             RuntimeError: if there is no device of the target's kind.
         """
         signature = self._main()
@@ -165,6 +167,7 @@ class Compiled(tvm.relax.VMExecutable):
         machine, state = self.machine, self._state
         tensors = [taken(value, spec, self.device) for value, spec in zip(values, self.inputs, strict=True)]
         check_sizes(self.inputs, tensors)
+        check_conditions(signature.conditions, [spec.name for spec in self.inputs], tensors)
         returned = machine["main"](*tensors, *state.values())
         results = [returned] if isinstance(returned, tvm.runtime.Tensor) else list(returned)
         own = len(results) - len(signature.changed)

@@ -13,6 +13,7 @@ from torch.utils import _pytree
 
 from ..execution.tensors import specs_of_inputs, specs_of_outputs
 from ..importers.torch import (
+    conditions_of,
     constant_inputs,
     constant_results,
     initial_state,
@@ -111,7 +112,7 @@ def dimension_names(
     for tensor, dims in _with_dims(given, dynamic_shapes):
         value = by_name.get(inputs.get(id(tensor)))
         for axis, dim in dims:
-            size, name = str(value.shape[axis]) if isinstance(value, torch.Tensor) else "", _name_of(dim)
+            size, name = _symbol_of(value, axis), _name_of(dim)
             if size in taken and size not in names and name and name not in taken:
                 names[size] = name
     return names
@@ -143,9 +144,16 @@ def _with_dims(values: Any, dims: Any) -> Iterator[tuple[torch.Tensor, list[tupl
             yield from _with_dims(value, each)
 
 
+def _symbol_of(value: Any, axis: int) -> str:
+    """Return PyTorch's name of the one symbol in an extent of a tensor, or nothing."""
+    size = value.shape[axis] if isinstance(value, torch.Tensor) else None
+    symbols = list(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else []
+    return str(symbols[0]) if len(symbols) == 1 else ""
+
+
 def _name_of(dim: Any) -> str:
-    """Return the name of a symbolic dimension, or nothing for a size, a hint or an expression."""
-    name = getattr(dim, "__name__", None)
+    """Return the name of a symbolic dimension, of ``n`` for ``2 * n``, or nothing for a size or a hint."""
+    name = getattr(getattr(dim, "root", dim), "__name__", None)
     return name if isinstance(name, str) and name.isidentifier() else ""
 
 
@@ -170,7 +178,16 @@ def signature_of(program: torch.export.ExportedProgram, mod: tvm.IRModule, state
     constants = constant_inputs(program), constant_results(program)
     integers = integer_results(program)
     return Signature(
-        inputs, outputs, values, changed, spec.in_spec, spec.out_spec, *constants, integers, of_torch=True
+        inputs,
+        outputs,
+        values,
+        changed,
+        spec.in_spec,
+        spec.out_spec,
+        *constants,
+        integers,
+        of_torch=True,
+        conditions=conditions_of(program),
     )
 
 

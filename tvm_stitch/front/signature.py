@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..execution.tensors import TensorSpec
@@ -28,6 +29,7 @@ class Signature:
         returned: values of results that are no tensors, by their number among all leaves of ``returns``.
         integers: numbers of the results that a call gives as integers, counted without those of ``returned``.
         of_torch: whether results are PyTorch's tensors if no argument says otherwise.
+        conditions: comparisons of extents that each call has to fulfil, such as ``y.shape[0] <= x.shape[0]``.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -40,6 +42,7 @@ class Signature:
     returned: Mapping[int, Any] = field(default_factory=dict)
     integers: tuple[int, ...] = ()
     of_torch: bool = False
+    conditions: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[TensorSpec, ...]:
@@ -70,6 +73,21 @@ class Signature:
             else:
                 found[name] = value
         return self._without_constants(found)
+
+    def renamed(self, names: Mapping[str, str]) -> Signature:
+        """Return the signature with other names of symbols in its shapes, by the present ones."""
+        if not names:
+            return self
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+
+        def spec(each: TensorSpec) -> TensorSpec:
+            shape = (
+                pattern.sub(lambda found: names[found[0]], dim) if isinstance(dim, str) else dim
+                for dim in each.shape
+            )
+            return replace(each, shape=tuple(shape))
+
+        return replace(self, inputs=tuple(map(spec, self.inputs)), outputs=tuple(map(spec, self.outputs)))
 
     def unplaced(self, tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the arguments of a call, by position and by name.
@@ -129,6 +147,7 @@ class Signature:
                 "returned": {str(at): value for at, value in self.returned.items()},
                 "integers": list(self.integers),
                 "of_torch": self.of_torch,
+                "conditions": list(self.conditions),
             },
         }
 
@@ -155,6 +174,7 @@ class Signature:
             {int(at): value for at, value in call.get("returned", {}).items()},
             tuple(call.get("integers", ())),
             bool(call.get("of_torch")),
+            tuple(call.get("conditions", ())),
         )
 
 

@@ -104,7 +104,7 @@ def _of_program(program: Any, dtype: Any = None, names: Mapping[str, str] | None
     if dtype is not None:
         program = converted(program, dtype)
     mod = with_dimension_names(from_exported_program(program, state="in_place"), names or {})
-    return Source(mod, signature_of(program, mod, "in_place"))
+    return Source(mod, signature_of(program, mod, "in_place").renamed(names or {}))
 
 
 def _check_no_dtype(dtype: Any, what: str) -> None:

@@ -11,12 +11,14 @@ from .importing.constants import (
     tensor_inputs,
     tensor_results,
 )
+from .importing.guards import conditions_of
 from .importing.state import initial_state
 from .importing.unsupported import Unsupported
 from .program import from_exported_program
 
 __all__ = [
     "Unsupported",
+    "conditions_of",
     "constant_inputs",
     "constant_results",
     "from_exported_program",

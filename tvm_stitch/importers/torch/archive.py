@@ -31,6 +31,7 @@ from torch.export.pt2_archive._package import PT2ArchiveReader
 from ...support.failures import error_text, reraise_fatal
 from ...support.memory import PER_BYTE, TooLarge, check_bytes
 from .checked_program import UnsafeProgram, checked_program
+from .importing.guards import KEPT
 
 TEXT_COST = 24
 """Bytes of Python objects for each byte of a graph's text, measured 20 with a graph of 4800 nodes."""
@@ -87,9 +88,12 @@ def _entries(file: Any, size: int) -> dict[str, int]:
 
 
 def _deserialized(text: bytes, state: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
-    data = checked_program(_parsed(text))
+    parsed = _parsed(text)
+    data = checked_program(parsed)
     program = _dict_to_dataclass(schema.ExportedProgram, data)
-    return ExportedProgramDeserializer().deserialize(program, dict(state), dict(constants), None)
+    found = ExportedProgramDeserializer().deserialize(program, dict(state), dict(constants), None)
+    setattr(found, KEPT, parsed.get("guards_code") or ())  # texts to read: PyTorch would run them
+    return found
 
 
 def _parsed(text: bytes) -> Any:

@@ -56,7 +56,7 @@ _ARITHMETIC = (
     ast.Compare, ast.BoolOp, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
 )  # fmt: skip
 _BY_NAME = (
-    "tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "range_constraints",
+    "tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values",
 )  # fmt: skip
 _BY_KEY = ("as_string_to_argument", "treespec_namedtuple_fields", "opset_version")
 
@@ -68,7 +68,7 @@ class UnsafeProgram(ValueError):
 def checked_program(data: Any) -> Any:
     """Return a program without the parts that are not needed, after a check of the rest.
 
-    Stack traces, guards and users' metadata are dropped. Names of modules stay.
+    Stack traces, guards and users' metadata are dropped: PyTorch would run guards. Names of modules stay.
 
     Args:
         data: the program as ``json.loads`` returns it. It stays as it is.
@@ -98,6 +98,16 @@ def _checked_by_name(values: Any) -> Any:
     if not isinstance(values, dict):
         raise UnsafeProgram("it has values without names")
     return {_check_name(name): _checked(value) for name, value in values.items()}
+
+
+def _checked_by_symbol(ranges: Any) -> Any:
+    """Check the ranges of symbols. Those of sizes such as ``s0 + s1``, which PyTorch does not read, are dropped."""
+    if not isinstance(ranges, dict):
+        raise UnsafeProgram("it has ranges without symbols")
+    for name in ranges:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            _check_size(name)
+    return _checked_by_name({name: each for name, each in ranges.items() if _NAME.fullmatch(name)})
 
 
 def _checked_by_key(values: Any) -> Any:
@@ -258,6 +268,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         **dict.fromkeys(_BY_KEY, _checked_by_key),
         **dict.fromkeys(("as_custom_obj", "custom_obj", "custom_obj_values"), _nothing),
         "forward_arg_names": _check_names,
+        "range_constraints": _checked_by_symbol,
         "expr_str": _check_size,
         "in_spec": _check_inputs,
         "out_spec": _check_types,

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import interpolate, max_pool2d
 
 import tvm_stitch
-from tvm_stitch.importers.torch.importing import multiples
+from tvm_stitch.importers.torch.importing import guards, multiples
 
 AUTO = torch.export.Dim.AUTO
 
@@ -105,5 +105,5 @@ def test_guards(guard: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_program_without_guards() -> None:
     assert multiples.multiples_of(exported(torch.nn.ReLU())) == {}
-    assert list(multiples._equations("f(x) == ")) == []
-    assert isinstance(next(multiples._equations("a == b")), ast.Compare)
+    assert list(guards.comparisons("f(x) == ")) == []
+    assert isinstance(next(guards.comparisons("a == b")), ast.Compare)

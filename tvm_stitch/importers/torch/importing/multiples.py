@@ -12,11 +12,13 @@ import ast
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
 import torch
+
+from .guards import UnknownGuard, comparisons, guards_of, size_of
 
 _LARGEST_PERIOD = 4096
 _SAMPLES = (64, 65)
@@ -37,20 +39,16 @@ def multiples_of(program: Any) -> dict[str, int]:
     """
     symbols = _symbols(program)
     guards: dict[str, list[tuple[ast.Compare, int]]] = defaultdict(list)
-    for text in getattr(program, "_guards_code", None) or ():
-        for compared in _equations(text):
+    for text in guards_of(program):
+        for compared in comparisons(text):
             try:
                 names, period = _read(compared, symbols)
-            except _Unknown:
+            except UnknownGuard:
                 continue
             if len(names) == 1:
                 guards[names.pop()].append((compared, period))
     found = {name: _divisor(each) for name, each in guards.items()}
     return {name: divisor for name, divisor in found.items() if divisor > 1}
-
-
-class _Unknown(Exception):
-    """A guard has an expression that is not linear between the steps of its quotients."""
 
 
 def _symbols(program: Any) -> dict[tuple[str, int], str]:
@@ -64,22 +62,11 @@ def _symbols(program: Any) -> dict[tuple[str, int], str]:
     return found
 
 
-def _equations(text: str) -> Iterator[ast.Compare]:
-    """Yield the equations that a guard is, or that it joins by ``and``."""
-    try:
-        body = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return
-    for each in body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]:
-        if isinstance(each, ast.Compare) and len(each.ops) == 1 and isinstance(each.ops[0], ast.Eq):
-            yield each
-
-
 def _read(compared: ast.Compare, symbols: Mapping[tuple[str, int], str]) -> tuple[set[str], int]:
     """Return the symbols of an equation, and a period after which its quotients are whole again.
 
     Raises:
-        _Unknown: if the equation is not linear in multiples of the period.
+        UnknownGuard: if it is no equation, or not linear in multiples of the period.
     """
     names: set[str] = set()
     period = 1
@@ -92,41 +79,28 @@ def _read(compared: ast.Compare, symbols: Mapping[tuple[str, int], str]) -> tupl
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             left, right = visit(node.left), visit(node.right)
             if isinstance(node.op, ast.Mult) and left and right:
-                raise _Unknown
+                raise UnknownGuard
             if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
                 divisor = node.right
                 if not (
                     isinstance(divisor, ast.Constant) and type(divisor.value) is int and divisor.value > 0
                 ):
-                    raise _Unknown
+                    raise UnknownGuard
                 period *= divisor.value
             return left or right
-        names.add(symbols[_size(node, symbols)])
+        if (size := size_of(node)) not in symbols:
+            raise UnknownGuard
+        names.add(symbols[size])
         return True
+
+    if not isinstance(compared.ops[0], ast.Eq):
+        raise UnknownGuard
 
     for each in (compared.left, *compared.comparators):
         visit(each)
     if period > _LARGEST_PERIOD:
-        raise _Unknown
+        raise UnknownGuard
     return names, period
-
-
-def _size(node: ast.expr, symbols: Mapping[tuple[str, int], str]) -> tuple[str, int]:
-    """Return the input and the axis of ``L['x'].size()[2]``. An input in a list or mapping has all keys in its name.
-
-    Raises:
-        _Unknown: for any other expression, and for extents that are no symbols.
-    """
-    match node:
-        case ast.Subscript(ast.Call(ast.Attribute(value, "size"), [], []), ast.Constant(int() as axis)):
-            keys: list[str] = []
-            while isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
-                keys.append(str(value.slice.value))
-                value = value.value
-            found = ("_".join(reversed(keys)), axis)
-            if isinstance(value, ast.Name) and found in symbols:
-                return found
-    raise _Unknown
 
 
 def _divisor(guards: list[tuple[ast.Compare, int]]) -> int:
