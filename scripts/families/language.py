@@ -110,6 +110,12 @@ ARCHITECTURES = (
     _encoder("esm", position_embedding_type="rotary", mask_token_id=3),
     _encoder("xlm-roberta"),
     _encoder("layoutlm"),
+    _encoder("nystromformer", segment_means_seq_len=12, num_landmarks=4),
+    _encoder("megatron-bert"),
+    _encoder("ibert"),
+    _encoder("rembert", input_embedding_size=32, output_embedding_size=32),
+    _encoder("flaubert", emb_dim=64, n_layers=2, n_heads=4),
+    _encoder("roc_bert", enable_pronunciation=False, enable_shape=False),
     Architecture(
         "fnet",
         "language",
@@ -152,5 +158,7 @@ ARCHITECTURES = (
     _pair("m2m_100"),
     _pair("marian"),
     _pair("blenderbot"),
+    _pair("plbart"),
+    _pair("bigbird_pegasus", attention_type="original_full"),
     _pair("led", attention_window=4),
 )
