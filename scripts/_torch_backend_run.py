@@ -65,6 +65,7 @@ def measured(architecture: Architecture, contender: str, seconds: float) -> dict
         seconds: time of timed calls.
     """
     torch._dynamo.reset()
+    torch._dynamo.config.allow_rnn = True  # else PyTorch traces no recurrent layer
     torch.manual_seed(0)
     if architecture.maker != "torch":
         _import_torchvision()

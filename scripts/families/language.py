@@ -110,7 +110,7 @@ ARCHITECTURES = (
     _encoder("esm", position_embedding_type="rotary", mask_token_id=3),
     _encoder("xlm-roberta"),
     _encoder("layoutlm"),
-    _encoder("nystromformer", segment_means_seq_len=12, num_landmarks=4),
+    _encoder("nystromformer", segment_means_seq_len=12, num_landmarks=12),
     _encoder("megatron-bert"),
     _encoder("ibert"),
     _encoder("rembert", input_embedding_size=32, output_embedding_size=32),

@@ -78,7 +78,7 @@ def _multi_head(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Any, Any]:
-    """Attention of several heads, of inputs [batch, length, width], with its projections. True masks an element."""
+    """Return attention of several heads with its projections. Inputs are [batch, length, width]. True is masked."""
     if query is key and key is value:
         projected = F.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
     else:
@@ -126,7 +126,7 @@ def _encoder_layer(
     mask: Any = None,
     mask_type: int | None = None,
 ) -> Any:
-    """A layer of ``torch.nn.TransformerEncoder``: attention and two linear layers, with their norms and residuals."""
+    """Return a layer of ``torch.nn.TransformerEncoder``: attention and two linear layers, with norms and residuals."""
 
     def attended(x: Any) -> Any:
         projections = qkv_weight, qkv_bias, proj_weight, proj_bias
