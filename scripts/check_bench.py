@@ -14,6 +14,7 @@ both alternate, and so does their order.
 The table has the medians of the calls and their fastest. As in ``bench``, the medians count, and on a busy machine
 the fastest calls. The exit code is 1 if such a ratio is off by more than 10%. The last two columns count the turns
 whose median is more than 3 times the fastest call: threads that wait for each other shared a processor in them.
+A row has more rounds until 3 turns of both are not slow.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from _child_process import LinesOfJson
 from _table import aligned
 
 from tvm_stitch.cli.commands.bench import is_busy
+from tvm_stitch.cli.contenders import ready
 from tvm_stitch.cli.contenders.ready import PEER, STITCHED
 from tvm_stitch.execution.timing import Times
 from tvm_stitch.support.cores import without_our_choice
@@ -51,11 +53,14 @@ ROWS = {
     "tvm_stitch, .onnx": (".onnx", STITCHED),
 }
 """The file and the contender of ``bench`` for each row of a model."""
-TURN, CALLS, LONGEST = 0.4, 80, 6.0
-"""Least seconds and calls of a turn of the loop, and the seconds that decide if calls take long.
+TURN, CALLS, LONGEST = 2 * ready.PHASE, 2 * ready.LEAST_CALLS, 2 * ready.LONGEST
+"""Least seconds and calls of a turn of the loop, and the seconds that decide if calls take long. As in ``bench``.
 
 On a busy machine the first calls of PyTorch take a hundred times as long, until the system moves its threads apart.
+Longer turns of the loop would have fewer such calls than those of ``bench``.
 """
+GOOD, MORE = 3, 4
+"""Turns of both that have to be not slow before a row ends, if that takes at most so many times the rounds."""
 MOST = 0.10
 """The greatest difference of a ratio from 1."""
 SLOW = 3.0
@@ -162,7 +167,9 @@ def compared(file: Path, contender: str, rounds: int) -> tuple[Turns, Turns]:
     found: dict[str, Turns] = {"bench": [], "loop": []}
     with processes((contender,), parser().parse_args(["bench", str(file)])) as contenders:
         contenders[contender].prepared()
-        for number in range(rounds + 1):
+        for number in range(MORE * rounds + 1):
+            if number > rounds and enough(*found.values()):
+                break
             for name in ("bench", "loop") if number % 2 else ("loop", "bench"):
                 seconds = contenders[contender].turn() if name == "bench" else _asked(alone, file)
                 time.sleep(0.1)
@@ -178,6 +185,12 @@ def _asked(alone: LinesOfJson, file: Path) -> list[float]:
     if seconds is None:
         raise SystemExit(f"error: the loop of {file.name} ended")
     return seconds
+
+
+def enough(bench: Turns, plain: Turns) -> bool:
+    """Return whether both have enough turns that are not slow. A fastest call of slow turns alone is chance."""
+    least = min(map(min, (*bench, *plain)))
+    return all(len(each) - slow_turns(each, least) >= min(GOOD, len(each)) for each in (bench, plain))
 
 
 def slow_turns(turns: Turns, fastest: float) -> int:
@@ -223,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 seconds = (bench.median, plain.median, bench.fastest, plain.fastest)
                 shown = [f"{each * 1e3:.3f}" for each in seconds]
                 least = min(bench.fastest, plain.fastest)
-                slow = [str(slow_turns(each, least)) for each in turns]
+                slow = [f"{slow_turns(each, least)} of {len(each)}" for each in turns]
                 rows.append([model, title, *shown[:2], f"{median:.2f}", *shown[2:], f"{fastest:.2f}", *slow])
                 print(f"{model}, {title}: {median:.2f}, {fastest:.2f}", file=sys.stderr, flush=True)
     if args.busy:

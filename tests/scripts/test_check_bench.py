@@ -58,4 +58,11 @@ def test_a_ratio_that_is_off_is_a_failure(
     monkeypatch.setattr(check_bench, "exported", lambda *_: None)
     assert check_bench.main(["--models", "mlp"]) == code
     row = capsys.readouterr().out.splitlines()[1].split()
-    assert row[4] == f"{sorted(bench)[1]:.2f}" and row[-2:] == [str(int(sorted(bench)[1] > 3)), "0"]
+    assert row[4] == f"{sorted(bench)[1]:.2f}" and row[-6:-3] == [str(int(sorted(bench)[1] > 3)), "of", "1"]
+
+
+def test_rows_go_on_until_enough_turns_are_not_slow() -> None:
+    fast, slow = [1.0, 1.0], [1.0, 50.0, 50.0]
+    assert check_bench.enough([fast] * 3, [fast] * 3) and check_bench.enough([fast], [fast])
+    assert not check_bench.enough([fast, slow, slow, slow], [fast] * 4)
+    assert check_bench.enough([fast] * 3 + [slow] * 4, [slow] * 2 + [fast] * 5)
