@@ -53,6 +53,18 @@ def test_inference_with_weights_as_constants(made: list[Any]) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("traced", [True, False])
+def test_recurrent_layers_that_pytorch_traces(traced: bool, made: list[Any]) -> None:
+    """PyTorch runs a recurrent layer itself, unless its configuration says otherwise."""
+    torch.manual_seed(0)
+    model, x = torch.nn.GRU(4, 8, batch_first=True).eval(), torch.randn(2, 5, 4)
+    with torch._dynamo.config.patch(allow_rnn=traced):
+        found = by_us(model)(x)[0]
+    torch.testing.assert_close(found, model(x)[0])
+    assert len(made) == traced and None not in made
+
+
+@torch.no_grad()
 def test_weights_written_by_their_data_are_seen(made: list[Any]) -> None:
     """PyTorch does not count such writes, so weights are arguments unless the user says otherwise."""
     model = network().eval()

@@ -122,12 +122,13 @@ def test_models_that_compile_slowly_are_named() -> None:
     assert text.endswith("to compile: b.")
 
 
-def test_the_file_names_models_of_three_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(torch_backend.__file__).with_name("families") / "compiled.txt"
+@pytest.mark.parametrize("name", ["compiled.txt", "compiled_more.txt"])
+def test_a_file_names_models_of_three_packages(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(torch_backend.__file__).with_name("families") / name
     assert torch_backend.main(["--list", "--file", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 60
-    assert {"timm", "torchvision", "transformers"} == {line.split()[-1] for line in lines}
+    assert {"timm", "torchvision", "transformers"} <= {line.split()[-1] for line in lines}
 
 
 def test_pytorch_shares_the_process_of_the_first_compiler() -> None:

@@ -89,6 +89,7 @@ ATTACKS: dict[str, Callable[[Any, str], None]] = {
         {"default_factory_module": "antigravity", "default_factory_name": "a", "dict_context": []},
     ),
     "parameter": _parameter,
+    "range": lambda data, code: data["range_constraints"].update({code: {"min_val": 0, "max_val": 1}}),
     "symbol": lambda data, _: data["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1}),
 }  # fmt: skip
 
