@@ -126,6 +126,11 @@ _NO_CHOICE = {
     },
     "relax/lowering/kernels.py": {"HOST_LEVEL": "of LLVM for the host's code, whatever the device"},
     "relax/lowering/serial_tasks.py": {"STACK_BYTES": "TVM's"},
+    "relax/precision/expected_means.py": {
+        "SAMPLES": "of statistics: how exact a mean is",
+        "TRUSTED": "of statistics: a part of a variance",
+        "MOST_TAPS": "of statistics: how exact a mean is",
+    },
     "relax/precision/half.py": {"_FOLLOWS": "TVM's number of a policy"},
     "relax/quantize/products.py": {"LARGEST_SUM": "the largest int32", "LARGEST_BYTE": "the largest uint8"},
     "relax/quantize/unsigned.py": {"SHIFT": "from int8 to uint8"},

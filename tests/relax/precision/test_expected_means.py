@@ -138,10 +138,24 @@ def test_nothing_is_expected_behind_other_operators(body: Any) -> None:
     assert not expected_means(channels_differ["main"])
 
 
-def test_a_norm_of_something_unknown_has_its_own_parameters() -> None:
-    parameters = [draw(C), draw(C, seed=1) * 3, draw(C, seed=2), np.abs(draw(C, seed=3)) + 0.5]
-    _, (means,) = found(lambda emit, x: normed(emit, emit(R.cumsum(x, axis=2)), parameters))
-    assert (np.abs(means - parameters[1]) <= DEVIATIONS * np.abs(parameters[0])).all()
+def test_a_norm_of_something_unknown_has_its_own_parameters_if_norms_are_trusted() -> None:
+    """A model that is not trained has norms that do not know what they read."""
+    ones, variance = np.ones(C, "float32"), np.full(C, 100, "float32")
+    gamma, shift, beta = draw(C), draw(C, seed=1) * 3, 2 + np.abs(draw(C))
+
+    def body(trained: bool) -> Any:
+        def layers(emit: Any, x: Any) -> Any:
+            y = relu(emit, normed(emit, convolved(emit, x), [ones, beta, 0 * ones, variance]))
+            weight = draw(C, C, 3, 3, seed=1) / 3
+            mean = (weight.sum((2, 3)) * beta).sum(1) if trained else draw(C, seed=7)
+            y = normed(emit, emit(R.nn.conv2d(y, relax.const(weight))), [ones, 0 * ones, mean, variance])
+            return normed(emit, emit(R.cumsum(y, axis=2)), [gamma, shift, 0 * ones, ones])
+
+        return layers
+
+    (trained, given) = (found(body(each))[1] for each in (True, False))
+    assert len(trained) == 3 and len(given) == 2
+    assert (np.abs(trained[-1] - shift) <= DEVIATIONS * np.abs(gamma)).all()
 
 
 def test_taps_that_read_padding() -> None:
