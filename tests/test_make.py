@@ -28,6 +28,7 @@ EXECUTED = {
     r"python scripts/report_opening\.py": "scripts/test_report_opening.py",
     r"python scripts/report_accessibility\.py": "scripts/test_report_accessibility.py",
     r"python scripts/bench_launcher\.py": "scripts/test_bench_launcher.py",
+    r"python scripts/check_bench\.py": "scripts/test_check_bench.py",
     r"python scripts/bench_models\.py ": "scripts/test_bench_models.py",
     r"python scripts/bench_operators\.py": "scripts/test_bench_operators.py",
     r"python scripts/bench_compile\.py ": "scripts/test_bench_compile.py",
