@@ -42,3 +42,14 @@ def test_other_texts_are_refused(text: str) -> None:
     """They are read from a file."""
     with pytest.raises(ValueError, match="is no condition on shapes"):
         check_conditions([text], NAMES, TENSORS)
+
+
+@pytest.mark.parametrize("text", ["x.shape[7] == 1", "z.shape[0] == 1", "x.shape[0] @ 2 == 1", "1 in 2"])
+def test_conditions_that_no_shape_has_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is no condition"):
+        check_conditions([text], ["x"], [np.zeros((2, 3))])
+
+
+def test_a_quotient_by_an_empty_extent_does_not_hold() -> None:
+    with pytest.raises(ValueError, match="the model needs"):
+        check_conditions(["x.shape[0] % x.shape[1] == 0"], ["x"], [np.zeros((2, 0))])

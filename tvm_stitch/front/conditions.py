@@ -37,7 +37,13 @@ def check_conditions(conditions: Sequence[str], names: Sequence[str], tensors: S
     values = dict(zip(names, tensors, strict=True))
     for text in conditions:
         code, used = _code(text)
-        if not eval(code, {"__builtins__": {}}, values):
+        try:
+            holds = eval(code, {"__builtins__": {}}, values)
+        except ZeroDivisionError:  # an extent is a divisor
+            holds = False
+        except (IndexError, NameError, TypeError) as error:
+            raise ValueError(f"{text!r} is no condition on the shapes of these inputs") from error
+        if not holds:
             shapes = ", ".join(
                 f"{name} has the shape {[int(n) for n in values[name].shape]}" for name in used
             )

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from tests.graph.helpers import build
+from tests.graph.helpers import build, symbol
 from tvm_stitch.relax.precision.expected_means import SAMPLES, expected_means, valid_fractions
 
 C = 8
@@ -165,3 +165,55 @@ def test_taps_that_read_padding() -> None:
     )
     call = next(v for v in relax.analysis.get_var2val(mod["main"]).values() if isinstance(v, relax.Call))
     np.testing.assert_allclose(valid_fractions(call), [[2 / 3], [1], [1]])
+
+
+def _pair_of_gray(emit: Any, x: Any) -> Any:
+    weights = [relax.const(draw(1, C, 3, 3, seed=at)) for at in range(2)]
+    return emit(R.concat([emit(R.nn.conv2d(x, weight, padding=1)) for weight in weights], axis=1))
+
+
+def _more_channels(emit: Any, x: Any) -> Any:
+    return emit(R.nn.pad(x, [0, 0, 1, 1, 0, 0, 0, 0]))
+
+
+def _slices_of_symbolic_extent(emit: Any, x: Any) -> Any:
+    return emit(relax.TupleGetItem(emit(R.split(x, 2, axis=2)), 0))
+
+
+@pytest.mark.parametrize("made", [_pair_of_gray, _more_channels, _slices_of_symbolic_extent])
+def test_channels_that_samples_lack(made: Any) -> None:
+    def model(emit: Any, x: Any) -> Any:
+        read = made(emit, x)
+        return emit(R.nn.conv2d(read, relax.const(draw(C, int(read.ty.shape[1]), 3, 3)), padding=1))
+
+    mod = build(model, ((1, C, symbol("h"), 6), "float32"))
+    (last, read) = [(v, c.args[0]) for v, c in convolutions_of(mod)][-1]
+    means = expected_means(mod["main"])
+    assert last not in means or means[last].size == int(read.ty.shape[1])
+
+
+def test_gray_parts_are_channels() -> None:
+    mod = build(lambda emit, x: convolved(emit, _pair_of_gray(emit, x)), ((1, C, 6, 6), "float32"))
+    var, _ = convolutions_of(mod)[-1]
+    assert expected_means(mod["main"])[var].size == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [((0, 4, 5), (0, 7)), ((2, 0, 3), (2, 0, 7))])
+def test_reshapes_of_nothing_end(before: Any, after: Any) -> None:
+    mod = build(lambda emit, x: R.reshape(x, after), (before, "float32"))
+    assert not expected_means(mod["main"])
+
+
+def test_a_reshape_of_a_computed_constant() -> None:
+    def model(emit: Any, x: Any) -> Any:
+        bias = emit(R.reshape(emit(R.negative(relax.const(draw(1, C)))), (1, C, 1, 1)))
+        return emit(R.add(convolved(emit, x), bias))
+
+    assert expected_means(build(model, ((1, C, 6, 6), "float32"))["main"])
+
+
+def convolutions_of(mod: tvm.IRModule) -> list[tuple[relax.Var, relax.Call]]:
+    bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
+    return [
+        (b.var, b.value) for b in bindings if getattr(b.value, "op", None) == tvm.ir.Op.get("relax.nn.conv2d")
+    ]

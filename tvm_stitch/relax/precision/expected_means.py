@@ -21,6 +21,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ... import compat
 from ..rewriting.operators import operator_name
 from ..rewriting.values import bindings_of
 from ..rewriting.views import shape_of
@@ -107,8 +108,11 @@ class _Sampler:
                 self.known[parameter] = self._normal(shape[1], len(shape))
         with np.errstate(all="ignore"):
             for binding in bindings_of(func.body):
-                made = self._made(binding.var, binding.value)
-                if isinstance(made, tuple) or (made is not None and np.isfinite(made).all()):
+                try:
+                    made = self._made(binding.var, binding.value)
+                except (AttributeError, IndexError, TypeError, ValueError):
+                    continue  # shapes are unknown, or samples have other extents: an estimate fails no compilation
+                if made is not None and _fits(made, binding.var.ty):
                     self.known[binding.var] = made
 
     def expected(self) -> float:
@@ -152,7 +156,7 @@ class _Sampler:
             return self._normed(value)
         x, before = self._of(value.args[0]), shape_of(value.args[0]) or ()
         if name == "relax.concat" and isinstance(x, tuple):
-            return _joined(x, int(value.attrs.axis))
+            return _joined(x, int(value.attrs.axis), shape or ())
         if not isinstance(x, np.ndarray):
             return None
         if name in _BINARY:
@@ -186,7 +190,11 @@ class _Sampler:
         layouts = str(attrs.data_layout), str(attrs.kernel_layout)
         if not isinstance(x, np.ndarray) or layouts[0][:2] != "NC" or layouts[1][:2] != "OI":
             return None
-        if math.prod(x.shape[2:]) > 1 or len(x) != SAMPLES:
+        if (
+            math.prod(x.shape[2:]) > 1
+            or len(x) != SAMPLES
+            or x.shape[1] != (shape_of(call.args[0]) or x.shape)[1]
+        ):
             return None
         rank, x = x.ndim, x.reshape(SAMPLES, -1)
         self.means[var] = x.mean(0)
@@ -265,6 +273,8 @@ def _reshaped(x: np.ndarray, before: Sequence[Any], after: Sequence[Any]) -> np.
     rest = (*before[1:], *after[1:])
     if not before or not after or before[0] != after[0] or not all(isinstance(e, int) for e in rest):
         return None
+    if len(x) != SAMPLES or math.prod(before[1:]) != math.prod(after[1:]) or 0 in rest:
+        return None
     shape, i, j = [SAMPLES], 1, 1
     while i < len(before) or j < len(after):
         axes, made = before[i : i + 1], after[j : j + 1]
@@ -281,10 +291,25 @@ def _reshaped(x: np.ndarray, before: Sequence[Any], after: Sequence[Any]) -> np.
     return x.reshape(shape)
 
 
-def _joined(parts: tuple[np.ndarray, ...], axis: int) -> np.ndarray | None:
+def _fits(made: Sampled, info: Any) -> bool:
+    """Return whether samples are finite, and have a value's extents, or 1, behind the axis of samples."""
+    if isinstance(made, tuple):
+        return isinstance(info, relax.TupleType) and all(map(_fits, made, info.fields))
+    shape = info.shape.values if isinstance(getattr(info, "shape", None), relax.ShapeExpr) else None
+    if shape is None or len(shape) != made.ndim:
+        return False
+    extents = (compat.int_value(extent) for extent in shape[1:])
+    return all(has in (1, extent) for has, extent in zip(made.shape[1:], extents)) and bool(
+        np.isfinite(made).all()
+    )
+
+
+def _joined(parts: tuple[np.ndarray, ...], axis: int, shape: Sequence[Any]) -> np.ndarray | None:
+    """Return joined samples. Along an axis without positions, those of the first part."""
     if any(each.ndim != parts[0].ndim or len(each) != SAMPLES for each in parts):
         return None
-    return np.concatenate(parts, axis) if {each.shape[axis] for each in parts} != {1} else parts[0]
+    without_positions = {each.shape[axis] for each in parts} == {1} and shape[axis] != len(parts)
+    return parts[0] if without_positions else np.concatenate(parts, axis)
 
 
 def _divided(x: np.ndarray, call: relax.Call, shapes: list[Any]) -> tuple[np.ndarray, ...]:
