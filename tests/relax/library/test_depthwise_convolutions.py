@@ -137,6 +137,17 @@ def test_others_stay(data: Any, weight: Any, attrs: Any) -> None:
     assert not computed(module(data, weight, "float16", **attrs))
 
 
+@pytest.mark.parametrize("channels", LAYOUTS)
+def test_long_dilated_windows_stay(channels: str) -> None:
+    """A thread would run through all elements between those that it reads."""
+    last = channels == "last"
+    data = (1, 600, 600, 8) if last else (1, 8, 600, 600)
+    weight = (8, 3, 3, 1) if last else (8, 1, 3, 3)
+    long, short = ((1, 256), (256, 1)) if last else ((256, 1), (1, 256))
+    assert not computed(module(data, weight, channels=channels, dilation=long))
+    assert computed(module(data, weight, channels=channels, dilation=short))
+
+
 def test_only_if_templates_may_compute() -> None:
     mod = module((1, 6, 6, 8), (8, 3, 3, 1), "bfloat16")
     assert computed(mod) and not computed(mod, config=StitchConfig(compute="libraries"))

@@ -102,6 +102,11 @@ class DepthwiseConvolutions(ComputePass):
         if math.prod(n or 0 for n in of_weight[1:]) > self.device.choices.depthwise_taps:
             raise Refusal("its window is too large to write its loops out")
         window = of_weight[2:] if first else of_weight[1:-1]
+        reaches = [
+            (size - 1) * step for size, step in zip(_two(window, 1), _two(attrs.dilation, 1), strict=True)
+        ]
+        if reaches[0 if first else 1] > self.device.choices.depthwise_taps:
+            raise Refusal("its dilated window is too long to write its loops out")
         padding = [int(p) for p in attrs.padding]
         return Depthwise(
             first,

@@ -65,8 +65,10 @@ def expected_means(func: relax.Function) -> dict[relax.Var, np.ndarray]:
     Args:
         func: a float32 function. Its parameters of three axes or more have channels behind the batch.
     """
-    trained, given = (_Sampler(func, by_norms) for by_norms in (True, False))
-    return (trained if trained.expected() >= TRUSTED else given).means
+    trained = _Sampler(func, by_norms=True)
+    if trained.expected() >= TRUSTED:
+        return trained.means
+    return _Sampler(func, by_norms=False).means
 
 
 def valid_fractions(call: relax.Call) -> np.ndarray:
