@@ -32,7 +32,7 @@ from ...graph.extent import as_expr, ceildiv, is_number, product
 from ...support.failures import Refusal
 from ..attention import Attention, Operand, check_sizes
 from ..cpu.emit import compute_func
-from .sources import sources
+from .sources import ELEMENT_TYPES, sources
 
 FIRST_CAPABILITY = 80
 """Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
@@ -48,7 +48,6 @@ SMALL_HEAD = 64
 """Most elements of a head for which more than two blocks find enough registers on a multiprocessor."""
 
 _ALIGNMENT_BYTES = 16
-_TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
 _FILES = {
     "attention": ("attention",),
     "attention_of_floats": ("attention", "attention_float"),
@@ -75,7 +74,9 @@ def check_types(attention: Attention, largest: int) -> None:
     dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
     if len(dtypes) > 1 or not dtypes <= set(MULTIPLIED):
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
-    if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
+    if attention.out.dtype not in ELEMENT_TYPES or (
+        attention.mask and attention.mask.dtype not in ELEMENT_TYPES
+    ):
         raise Refusal("its mask or result is of a type that the kernel does not have")
     check_sizes(attention, attention.scale, largest)
 
@@ -193,7 +194,7 @@ def kernel_call(
     mask = attention.mask
     traits = ", ".join(
         [
-            *(_TYPES[o.dtype] for o in (attention.q, attention.out, mask or attention.out)),
+            *(ELEMENT_TYPES[o.dtype] for o in (attention.q, attention.out, mask or attention.out)),
             *map(str, (attention.size, tiles, masked)),
             *map(str, map(int, (attention.causal is not None, attention.safe, is_aligned(attention)))),
         ]

@@ -32,7 +32,7 @@ from ...repairs.tir.exact_constants import exact_constants
 from ..cpu.emit import compute_func
 from .convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
 from .epilogue import Epilogue, TileEvaluator
-from .positions import Positions
+from .positions import Positions, two_axes
 from .sources import sources
 from .splits import ByCluster, ByGrid, Cluster, Grid, add_up
 
@@ -184,9 +184,9 @@ def cuda_convolution(
         sizes = [
             images,
             tir.floordiv(channels, B.i64(of.groups)),
-            *_two(extents),
+            *two_axes(extents),
             own,
-            *_two(positions),
+            *two_axes(positions),
             line,
             count,
             B.i64(lanes),
@@ -268,10 +268,6 @@ def _write_back(
                     B.store(result, B.fetch(sums, start + v), [position + v])
     if cluster.blocks > 1:
         cluster.meet()  # no block ends while others read its tile
-
-
-def _two(extents: list[Any]) -> list[Any]:
-    return [B.i64(1), *extents][-2:]
 
 
 def _buffer(shape: list[Any], name: str) -> Buffer:

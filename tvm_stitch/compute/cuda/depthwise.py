@@ -22,10 +22,8 @@ from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ceildiv, product
 from ..cpu.emit import compute_func
-from .sources import sources
-
-TYPES = {"float32": "float", "float16": "half", "bfloat16": "__nv_bfloat16"}
-"""Element types of data, weight and result, in CUDA C."""
+from .positions import two_axes
+from .sources import ELEMENT_TYPES, sources
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan | RowsPlan) -> Pr
     images, channels = tir.Var("n", "int64"), B.i64(c.channels)
     extents = [tir.Var(name, "int64") for name in axes]
     positions = [tir.Var(f"out_{name}", "int64") for name in axes]
-    down, along = _two(positions)
+    down, along = two_axes(positions)
     taps = B.i64(c.window[0] * c.window[1])
     shapes = [[images, *extents, channels], [taps, channels], [images, *positions, channels]]
     if c.channels_first:
@@ -166,12 +164,8 @@ def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan | RowsPlan) -> Pr
         thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
         if isinstance(plan, DepthwisePlan):
             bound_registers(stack, plan.resident)
-        B.evaluate(_call(c, plan, buffers, [images, *_two(extents), down, along], block, thread))
+        B.evaluate(_call(c, plan, buffers, [images, *two_axes(extents), down, along], block, thread))
     return compute_func(buffers, body[0])
-
-
-def _two(extents: list[Expr]) -> list[Expr]:
-    return [B.i64(1), *extents][-2:]
 
 
 def _call(
@@ -183,14 +177,13 @@ def _call(
     thread: Expr,
 ) -> Expr:
     images, *extents = sizes
-    function, traits = "depthwise_rows", "DepthwiseRows"
     if isinstance(plan, RowsPlan):
-        numbers, more = [plan.down], f", {plan.threads}"
+        function, traits, more = "depthwise_rows", "DepthwiseRows", f", {plan.threads}"
+        numbers = [plan.down]
     else:
         function, traits, more = "depthwise", "DepthwiseTraits", ""
         numbers = [plan.lanes, plan.across, plan.wide, plan.places, plan.rows]
     numbers += [*of.window, *of.strides, *of.padding, *of.dilation]
-    element, result = TYPES[of.dtype], TYPES[of.result]
     name = "_".join([f"tvm_stitch_{function}", *map(str, numbers), of.dtype, of.result])
     pointers = [tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers]
     given = [images, B.i64(of.channels), *extents, block, thread]
@@ -203,8 +196,8 @@ def _call(
             name=name,
             function=function,
             traits=f"{traits}<{', '.join(map(str, numbers))}>",
-            element=element,
-            result=result,
+            element=ELEMENT_TYPES[of.dtype],
+            result=ELEMENT_TYPES[of.result],
             more=more,
         ),
     )

@@ -23,6 +23,11 @@ def spatial(axes: Axes) -> list[int]:
     return [axis for axis in axes if axis is not None and axis >= FIRST]
 
 
+def two_axes(extents: list[Expr]) -> list[Expr]:
+    """Return the extents of rows and columns, of which one spatial axis has columns alone."""
+    return [B.i64(1), *extents][-2:]
+
+
 @dataclass(frozen=True)
 class Positions:
     """Neighbouring positions of one image and channel.

@@ -6,6 +6,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+ELEMENT_TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+"""Element types in CUDA C."""
+
 
 @cache
 def sources(*names: str) -> str:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from ...codegen import builder as B
 from ...compat import Buffer, Expr, T, tir
 from ...graph.dtype import item_bytes
-from ..cuda.sources import sources
+from ..cuda.sources import ELEMENT_TYPES, sources
 from .cell import Cell
 from .cuda_plan import Division, buffers_of
 
 FLOAT = "float32"
-_C_TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,9 @@ class Memory:
 
         shared = floats(d.shared_bytes(cell, item_bytes(dtype)) // 4, "shared", "shared.dyn")
         own = floats(max(1, d.registers(cell)), "own", "local")
-        return Memory(_C_TYPES[dtype], shared, own, floats(cell.gates * d.cells_of_lane, "found", "local"))
+        return Memory(
+            ELEMENT_TYPES[dtype], shared, own, floats(cell.gates * d.cells_of_lane, "found", "local")
+        )
 
 
 class DeviceFunctions:

@@ -124,7 +124,8 @@ def _elu(node: Any, importer: Any) -> Any:
     """
     given, emit = importer.env[node.args[0]], importer.block_builder.emit
     scales = {name: number(node, at, node.kwargs.get(name, 1.0)) for at, name in _SCALES.items()}
-    if set(scales.values()) == {1.0} or (type_name(given) not in HALVES and _has_alpha_alone(scales)):
+    unscaled = scales["scale"] == scales["input_scale"] == 1.0
+    if unscaled and (scales["alpha"] == 1.0 or type_name(given) not in HALVES):
         return importer._elu(node)
     x = widened(given, importer)
     inner = x if scales["input_scale"] == 1.0 else emit(R.multiply(x, constant(scales["input_scale"], x)))
@@ -134,10 +135,6 @@ def _elu(node: Any, importer: Any) -> Any:
     below = emit(R.multiply(below, constant(scales["alpha"] * scales["scale"], x)))
     above = emit(R.multiply(emit(R.nn.relu(x)), constant(scales["scale"], x)))
     return cast(emit(R.add(above, below)), type_name(given), importer)
-
-
-def _has_alpha_alone(scales: dict[str, float]) -> bool:
-    return scales["scale"] == scales["input_scale"] == 1.0
 
 
 _SCALES = {1: "alpha", 2: "scale", 3: "input_scale"}

@@ -14,19 +14,20 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...compute.cuda.depthwise import (
-    TYPES,
     Depthwise,
     DepthwisePlan,
     RowsPlan,
     cuda_depthwise,
     depthwise_plan,
 )
+from ...compute.cuda.sources import ELEMENT_TYPES
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ..rewriting.calls import with_bound_calls
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.views import has_elements, shape_of
 from .calls import check_capability
+from .image_convolutions import two_axes
 
 LAYOUTS = {
     ("relax.nn.conv1d", "NWC", "OWI"): False,
@@ -89,7 +90,7 @@ class DepthwiseConvolutions(ComputePass):
         if any(shape is None for shape in shapes) or not has_elements(*call.args, call):
             raise Refusal("its shapes are not known, or it has no elements")
         data, weight, out = (str(value.ty.dtype) for value in (*call.args, call))
-        if data != weight or data not in TYPES or out not in (data, "float32"):
+        if data != weight or data not in ELEMENT_TYPES or out not in (data, "float32"):
             raise Refusal(f"a convolution of {data} and {weight} in {out} is none of our kernel's")
         check_capability(self.target, data)
         of_data, of_weight, of_result = (tuple(map(_number, shape or ())) for shape in shapes)
@@ -101,21 +102,19 @@ class DepthwiseConvolutions(ComputePass):
             raise Refusal("its filters have several channels, or a symbolic window")
         if math.prod(n or 0 for n in of_weight[1:]) > self.device.choices.depthwise_taps:
             raise Refusal("its window is too large to write its loops out")
-        window = of_weight[2:] if first else of_weight[1:-1]
-        reaches = [
-            (size - 1) * step for size, step in zip(_two(window, 1), _two(attrs.dilation, 1), strict=True)
-        ]
-        if reaches[0 if first else 1] > self.device.choices.depthwise_taps:
+        window = two_axes([n or 0 for n in (of_weight[2:] if first else of_weight[1:-1])], 1)
+        dilation, along = two_axes(attrs.dilation, 1), 0 if first else 1
+        if (window[along] - 1) * dilation[along] > self.device.choices.depthwise_taps:
             raise Refusal("its dilated window is too long to write its loops out")
         padding = [int(p) for p in attrs.padding]
         return Depthwise(
             first,
             len(of_data) - 2,
             channels,
-            _two(window, 1),
-            _two(attrs.strides, 1),
-            _two(padding[: len(padding) // 2], 0),
-            _two(attrs.dilation, 1),
+            window,
+            two_axes(attrs.strides, 1),
+            two_axes(padding[: len(padding) // 2], 0),
+            dilation,
             data,
             out,
         )
@@ -130,8 +129,3 @@ def described(plan: DepthwisePlan | RowsPlan) -> str:
 
 def _number(extent: Any) -> int | None:
     return extent if isinstance(extent, int) else None
-
-
-def _two(numbers: Any, outer: int) -> tuple[int, int]:
-    first, second = [outer, *(int(n) for n in numbers)][-2:]
-    return first, second

@@ -96,12 +96,12 @@ def _convolution(call: relax.Call) -> OwnConvolution:
         groups,
         inputs,
         outputs // groups,
-        _two(extents, 1),
-        _two(shape[2:], 1),
-        _two(window, 1),
-        _two(attrs.strides, 1),
-        _two(padding_of(call), 0),
-        _two(attrs.dilation, 1),
+        two_axes(extents, 1),
+        two_axes(shape[2:], 1),
+        two_axes(window, 1),
+        two_axes(attrs.strides, 1),
+        two_axes(padding_of(call), 0),
+        two_axes(attrs.dilation, 1),
     )
     return OwnConvolution(convolution, data, weight, False, False, tuple(shape))
 
@@ -123,12 +123,12 @@ def _transposed(call: relax.Call) -> OwnConvolution:
         groups,
         channels // groups,
         outputs,
-        _two(extents, 1),
-        _two(shape[2:], 1),
-        _two(window, 1),
+        two_axes(extents, 1),
+        two_axes(shape[2:], 1),
+        two_axes(window, 1),
         (1, 1),
-        _two(padding, 0),
-        _two(dilation, 1),
+        two_axes(padding, 0),
+        two_axes(dilation, 1),
     )
     return OwnConvolution(convolution, data, weight, True, True, tuple(shape), "transposed")
 
@@ -146,12 +146,12 @@ def _gradient(gradient: WeightGradient) -> OwnConvolution:
         1,
         inputs,
         outputs,
-        _two(extents, 1),
-        _two(gradient.kernel, 1),
-        _two(window, 1),
-        _two(dilation, 1),
-        _two(padding, 0),
-        _two(strides, 1),
+        two_axes(extents, 1),
+        two_axes(gradient.kernel, 1),
+        two_axes(window, 1),
+        two_axes(dilation, 1),
+        two_axes(padding, 0),
+        two_axes(strides, 1),
         exchanged=True,
     )
     shape = channels, outputs, *gradient.kernel
@@ -160,7 +160,8 @@ def _gradient(gradient: WeightGradient) -> OwnConvolution:
     )
 
 
-def _two(numbers: Sequence[Any], one: int) -> tuple[int, int]:
+def two_axes(numbers: Sequence[Any], one: int) -> tuple[int, int]:
+    """Return the numbers of rows and columns. One spatial axis has columns alone, and rows have the number ``one``."""
     first, second = [one, *map(int, numbers)][-2:]
     return first, second
 

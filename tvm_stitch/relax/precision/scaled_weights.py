@@ -52,10 +52,9 @@ def with_scaled_weights(mod: tvm.IRModule, dtype: str) -> tvm.IRModule:
         readers = readers_of(func)
         norms = [var for var, call in values.items() if operator_name(call) == "relax.nn.batch_norm"]
         means = expected_means(func) if norms else {}
-        for var, call in values.items():
-            if operator_name(call) == "relax.nn.batch_norm":
-                scaled = _scaled(call, values, readers, means, dtype)
-                weights |= {} if scaled is None else {var: scaled}
+        for var in norms:
+            scaled = _scaled(values[var], values, readers, means, dtype)
+            weights |= {} if scaled is None else {var: scaled}
     if not weights:
         return mod
     why = "a weight that is scaled before it becomes half is rounded once"

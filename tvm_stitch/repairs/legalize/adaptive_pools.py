@@ -16,7 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...graph.dtype import HALF
+from ...graph.dtype import compute_dtype
 from ...relax.rewriting.views import shape_of
 
 LAYOUTS = {
@@ -52,7 +52,7 @@ def parts_of_one_size(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
         if not there.all():
             x = emit(R.where(relax.const(there), x, relax.const(0, dtype)))
         count = count * (ends - begins).reshape([-1] + [1] * (len(pairs) - 1 - at))
-    wide = "float32" if dtype in HALF else dtype
+    wide = compute_dtype(dtype)
     x = emit(R.astype(x, wide)) if wide != dtype else x
     total = emit(R.sum(x, [3 + 2 * at for at in range(len(pairs))]))
     mean = R.multiply(total, relax.const((1.0 / count).astype(wide)))

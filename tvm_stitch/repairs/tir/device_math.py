@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from ... import compat
 from ...compat import Expr
 from ...graph.classify import DEVICE_FUNCTION
+from .nan_extrema import extremum_statement
 
 _POWER = """
 __forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
@@ -79,20 +80,12 @@ def _horner(coefficients: Sequence[float]) -> str:
 _ERF = f"""
 __forceinline__ __device__ float tvm_stitch_erf(float x) {{
   float a = fabsf(x), found;
-#if __CUDA_ARCH__ >= 800
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(4.5f));
-#else
-  a = a > 4.5f ? 4.5f : a;
-#endif
+{extremum_statement("a", False, "a", "4.5f")}
   float z = a * a;
   float p = {_horner(ERF_NUMERATOR)};
   float q = {_horner(ERF_DENOMINATOR)};
   found = a * p / q;
-#if __CUDA_ARCH__ >= 800
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(found), "f"(1.0f));
-#else
-  found = found > 1.0f ? 1.0f : found;
-#endif
+{extremum_statement("found", False, "found", "1.0f")}
   return copysignf(found, x);
 }}
 """

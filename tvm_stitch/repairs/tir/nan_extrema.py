@@ -15,20 +15,28 @@ from ... import compat
 from ...compat import Expr
 
 
-def _function(name: str, maximum: bool, dtype: str) -> str:
-    chosen = f"x {'>' if maximum else '<'} y || x != x ? x : y"
-    ctype, instruction = dtype.replace("32", "").replace("float64", "double"), "max" if maximum else "min"
-    if dtype == "float64":
-        return f"__forceinline__ __device__ {ctype} {name}({ctype} x, {ctype} y) {{\n  return {chosen};\n}}\n"
-    return f"""
-__forceinline__ __device__ {ctype} {name}({ctype} x, {ctype} y) {{
-#if __CUDA_ARCH__ >= 800
-  {ctype} result;
-  asm("{instruction}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
-  return result;
+def extremum_statement(result: str, maximum: bool, x: str, y: str) -> str:
+    """Return C that assigns the maximum or minimum of two float32 to a variable. It is NaN if one of them is.
+
+    Operands are variables or numbers.
+    """
+    instruction, compared = ("max", ">") if maximum else ("min", "<")
+    return f"""#if __CUDA_ARCH__ >= 800
+  asm("{instruction}.NaN.f32 %0, %1, %2;" : "=f"({result}) : "f"({x}), "f"({y}));
 #else
-  return {chosen};
-#endif
+  {result} = {x} {compared} {y} || {x} != {x} ? {x} : {y};
+#endif"""
+
+
+def _function(name: str, maximum: bool, dtype: str) -> str:
+    if dtype == "float64":
+        chosen = f"x {'>' if maximum else '<'} y || x != x ? x : y"
+        return f"__forceinline__ __device__ double {name}(double x, double y) {{\n  return {chosen};\n}}\n"
+    return f"""
+__forceinline__ __device__ float {name}(float x, float y) {{
+  float result;
+{extremum_statement("result", maximum, "x", "y")}
+  return result;
 }}
 """
 

@@ -84,16 +84,18 @@ def _multi_head(
     else:
         weights = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3))
         projected = tuple(F.linear(x, weight, bias) for x, weight, bias in weights)
-    heads = (x.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2) for x in projected)
-    queries, keys, values = heads
-    seen = None if mask is None else _broadcast(mask.to(torch.bool), mask_type).logical_not()
+    queries, keys, values = (
+        x.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2) for x in projected
+    )
+    hidden = None if mask is None else _broadcast(mask.to(torch.bool), mask_type)
     if need_weights:
         scores = (queries * (embed_dim // num_head) ** -0.5) @ keys.transpose(-1, -2)
-        scores = scores if seen is None else scores.masked_fill(seen.logical_not(), float("-inf"))
+        scores = scores if hidden is None else scores.masked_fill(hidden, float("-inf"))
         attention = scores.softmax(-1)
         mixed = attention @ values
         shown = attention.mean(1) if average_attn_weights else attention
     else:
+        seen = None if hidden is None else hidden.logical_not()
         mixed, shown = F.scaled_dot_product_attention(queries, keys, values, seen), query.new_empty(0)
     return F.linear(mixed.transpose(1, 2).flatten(-2), proj_weight, proj_bias), shown
 

@@ -11,6 +11,8 @@ import torch
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 
+from .halves import wide_type
+
 aten = torch.ops.aten
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
@@ -73,7 +75,7 @@ def _grid_sampler_3d(x: Any, grid: Any, interpolation: int, padding: int, aligne
     extents = list(x.shape[2:])
     if not all(type(extent) is int for extent in extents):
         return NotImplemented
-    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    wide = wide_type(x.dtype)
     points = [
         _coordinate(grid[..., 2 - axis].to(wide), extent, padding, aligned)
         for axis, extent in enumerate(extents)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from .halves import wide_type
+
 aten = torch.ops.aten
 
 
@@ -93,7 +95,7 @@ def _copysign(x: Any, sign: Any) -> Any:
 def _hypot(a: Any, b: Any) -> Any:
     """Scale by the larger of both, so that squares do not overflow. Half types are computed in float32."""
     dtype = torch.result_type(a, b)
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    wide = wide_type(dtype)
     a, b = a.to(wide).abs(), b.to(wide).abs()
     large, small = torch.maximum(a, b), torch.minimum(a, b)
     ratio = torch.where(large == 0, 0.0, small / large).to(wide)
@@ -109,7 +111,7 @@ def _rounded_quotient(a: Any, b: Any, *, rounding_mode: str | None = None) -> An
         return NotImplemented
     if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
         return NotImplemented
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    wide = wide_type(dtype)
     a, b = (each.to(wide) if isinstance(each, torch.Tensor) else each for each in (a, b))
     quotient = torch.true_divide(a, b)
     if not isinstance(b, torch.Tensor):  # a number, which may be symbolic
@@ -190,7 +192,7 @@ def _addbmm(addend: Any, left: Any, right: Any, *, beta: float = 1, alpha: float
     """
     if not left.dtype.is_floating_point:
         beta, alpha = int(beta), int(alpha)
-    wide = torch.float32 if left.dtype in (torch.float16, torch.bfloat16) else left.dtype
+    wide = wide_type(left.dtype)
     total = torch.bmm(left.to(wide), right.to(wide)).sum(0, dtype=wide) * alpha
     return (total if beta == 0 else addend * beta + total).to(left.dtype)
 

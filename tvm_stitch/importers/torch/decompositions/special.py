@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .halves import wide_type
+
 aten = torch.ops.aten
 
 
@@ -272,7 +274,7 @@ def _logaddexp(a: Any, b: Any) -> Any:
     if a.is_complex() or b.is_complex():
         return NotImplemented
     dtype = torch.promote_types(a.dtype, b.dtype)
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    wide = wide_type(dtype)
     a, b = a.to(wide), b.to(wide)
     large, small = torch.maximum(a, b), torch.minimum(a, b)
     result = large + torch.log1p(torch.exp(small - large))
@@ -281,7 +283,7 @@ def _logaddexp(a: Any, b: Any) -> Any:
 
 def _logaddexp2(a: Any, b: Any) -> Any:
     dtype = torch.promote_types(a.dtype, b.dtype)
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    wide = wide_type(dtype)
     a, b = a.to(wide), b.to(wide)
     large, small = torch.maximum(a, b), torch.minimum(a, b)
     result = large + torch.log1p(torch.exp2(small - large)) * (1.0 / math.log(2.0))

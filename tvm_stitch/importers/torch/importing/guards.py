@@ -55,7 +55,7 @@ def conditions_of(program: Any) -> tuple[str, ...]:
     Args:
         program: a ``torch.export.ExportedProgram``.
     """
-    extents = _extents(program)
+    extents = extents_of(program)
     found: dict[str, None] = {}
     for text in guards_of(program):
         for compared in comparisons(text):
@@ -84,7 +84,7 @@ def size_of(node: ast.expr) -> tuple[str, int]:
     raise UnknownGuard
 
 
-def _extents(program: Any) -> dict[tuple[str, int], sympy.Expr]:
+def extents_of(program: Any) -> dict[tuple[str, int], sympy.Expr]:
     """Return the symbolic extents of inputs, by the input's name and the axis."""
     found = {}
     for node in program.graph.nodes:

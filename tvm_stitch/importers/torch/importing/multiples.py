@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
-import torch
 
-from .guards import UnknownGuard, comparisons, guards_of, size_of
+from .guards import UnknownGuard, comparisons, extents_of, guards_of, size_of
 
 _LARGEST_PERIOD = 4096
 _SAMPLES = (64, 65)
@@ -53,13 +52,8 @@ def multiples_of(program: Any) -> dict[str, int]:
 
 def _symbols(program: Any) -> dict[tuple[str, int], str]:
     """Return the symbols that are extents of inputs, by the input's name and the axis."""
-    found = {}
-    for node in program.graph.nodes:
-        value = node.meta.get("val") if node.op == "placeholder" else None
-        for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if isinstance(extent, torch.SymInt) and isinstance(extent.node.expr, sympy.Symbol):
-                found[str(node.name), axis] = str(extent.node.expr)
-    return found
+    extents = extents_of(program).items()
+    return {at: str(extent) for at, extent in extents if isinstance(extent, sympy.Symbol)}
 
 
 def _read(compared: ast.Compare, symbols: Mapping[tuple[str, int], str]) -> tuple[set[str], int]:
