@@ -46,6 +46,14 @@ def projected(emit: Any, qkv: Any) -> Any:
     return emit(R.reshape(out, [B, S, H * D]))
 
 
+def rounded_late(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    """Keys of float32 are scaled, transposed and rounded, as those that positions rotate."""
+    q, k, v = (heads(emit, x) for x in (q, k, v))
+    wide = emit(R.multiply(emit(R.permute_dims(k, [0, 1, 3, 2])), relax.const(0.5, "float32")))
+    scores = emit(R.matmul(q, emit(R.astype(wide, "float16"))))
+    return emit(R.matmul(emit(R.nn.softmax(scores, -1)), v))
+
+
 def grouped(emit: Any, q: Any, k: Any, v: Any) -> Any:
     """Four heads of queries, two of keys, each of which is repeated."""
 
@@ -127,6 +135,12 @@ SPELLINGS: list[tuple[Body, list[Any], Callable[..., np.ndarray], list[str]]] = 
         [Q, K, K, ((1, H, S, T), "float16"), ((1, 2, 1, S, T), "float16")],
         lambda q, k, v, bias, mask: plain(q, k, v, 1.0, bias + mask[0]),
         ["add"],
+    ),
+    (
+        rounded_late,
+        [((B, S, H, D), "float16"), ((B, T, H, D), "float32"), ((B, T, H, D), "float16")],
+        lambda q, k, v: plain(q, k, v, 0.5),
+        ["multiply", "astype"],
     ),
 ]
 

@@ -30,6 +30,7 @@ from ..rewriting.functions import own_functions
 from ..rewriting.operators import operator_name
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..rewriting.views import shape_of
+from .operands import Rounded, stored_value
 from .operator import OPERATORS, planned_operator
 from .plan import AttentionFinder, Planned
 from .scores import NotAttention
@@ -70,7 +71,7 @@ class FusedAttention(ComputePass):
         plans: dict[relax.Var, Planned] = {}
         for var, way in ways.items():
             self._note(kernels, plans, var, partial(way, var))
-        read = {value for plan in plans.values() for value in plan.values}
+        read = {stored_value(value) for plan in plans.values() for value in plan.values}
         for result, plan in list(plans.items()):
             if not read.isdisjoint(plan.skipped):  # another plan reads a variable that would be gone
                 del plans[result]
@@ -116,7 +117,8 @@ class _Kernels:
 
     def call(self, match: Match, plan: Planned) -> relax.Expr:
         """Return the call that computes attention."""
-        operands = [match.now(value) for value in plan.values]
+        stored = {value: _stored(match, value) for value in plan.values}
+        operands = [stored[value] for value in plan.values]
         operands += [_mask(match, plan)] if plan.masks else []
         kernel, numbers = self._kernel(match.builder, plan.attention)
         ty = relax.TensorType(match.before.ty.shape, str(match.before.ty.dtype))
@@ -144,6 +146,11 @@ class _Kernels:
         if attention not in self.made:
             self.made[attention] = builder.add_func(self.kernels.kernel(attention, []), "attention")
         return self.made[attention], []
+
+
+def _stored(match: Match, value: relax.Expr | Rounded) -> relax.Expr:
+    """Return the tensor of an operand."""
+    return value.emitted(match) if isinstance(value, Rounded) else match.now(value)
 
 
 def _mask(match: Match, plan: Planned) -> relax.Expr:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tvm import relax
@@ -13,6 +14,7 @@ from ...graph.dtype import HALF
 from ...graph.extent import Extent, is_number, product, same, same_shape
 from ...support.failures import Refusal
 from ..rewriting.operators import operator_name
+from ..rewriting.rules import Match
 from ..rewriting.views import (
     SLICES,
     VIEWS,
@@ -30,6 +32,36 @@ from .scores import PatternReader
 
 LEADING_AXES = 3
 """Axes before rows and columns that operands may have."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A multiple of a float32 value, rounded to a half type. It is computed before attention, in the value's own order.
+
+    A model may scale, permute and round a value in turn. The result of this order has the same elements, and rows that
+    a kernel can read.
+    """
+
+    value: relax.Expr
+    factor: float
+    dtype: str
+
+    @property
+    def ty(self) -> relax.TensorType:
+        """The type of the rounded tensor."""
+        return relax.TensorType(self.value.ty.shape, self.dtype)
+
+    def emitted(self, match: Match) -> relax.Expr:
+        """Emit the operators that compute it."""
+        value = match.now(self.value)
+        if self.factor != 1.0:
+            value = match.emit(relax.op.multiply(value, relax.const(self.factor, str(self.value.ty.dtype))))
+        return match.emit(relax.op.astype(value, self.dtype))
+
+
+def stored_value(operand: relax.Expr | Rounded) -> relax.Expr:
+    """Return the value that an operand is, or is rounded from."""
+    return operand.value if isinstance(operand, Rounded) else operand
 
 
 class OperandReader:
@@ -52,6 +84,8 @@ class OperandReader:
         factors: bool = True,
     ) -> tuple[View, float]:
         """Return the earliest value whose rows the kernel can read, as a view of shape ``extents``, and its factor.
+
+        The view is of a :class:`Rounded` value if the kernel can read no other one.
 
         Args:
             value: an operand of a matmul.
@@ -114,6 +148,8 @@ class OperandReader:
     ) -> Iterator[tuple[View, float]]:
         """Yield a value as views of ever earlier values that it is computed from, each with its factor.
 
+        Values of float32 that are rounded on the way are :class:`Rounded`.
+
         Args:
             value: an operand.
             leading: the leading axes, which the value itself may have joined, or None for the axes that it has.
@@ -122,13 +158,17 @@ class OperandReader:
         if extents is None:
             return
         yield whole(value, extents), 1.0
-        factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
+        factor, wide, steps, dtype = 1.0, 1.0, list[Any](), str(value.ty.dtype)
         while (step := self.reader.part(value) or self.reader.definition(value)) is not None:
             call = step.call if isinstance(step, Part) else step
             name = operator_name(call)
             scaled = self.reader.scaled(call)
             if scaled is not None:
-                value, factor = scaled[0], factor * scaled[1]
+                value = scaled[0]
+                if str(value.ty.dtype) == dtype:
+                    factor *= scaled[1]
+                else:
+                    wide *= scaled[1]
             elif name in (*VIEWS, *SLICES, "relax.split"):
                 value = call.args[0]
                 steps.append(step)
@@ -145,8 +185,13 @@ class OperandReader:
             view: View | None = whole(value, extents)
             for taken in reversed(steps):
                 view = None if view is None else self._through(taken, view, leading)
-            if view is not None and str(value.ty.dtype) == dtype:
+            if view is None:
+                continue
+            if str(value.ty.dtype) == dtype:
+                factor, wide = factor * wide, 1.0
                 yield view, factor
+            elif dtype in HALF and str(value.ty.dtype) == "float32" and not any(map(_takes_part, steps)):
+                yield replace(view, value=Rounded(value, wide, dtype)), factor
 
     def _widened(self, call: relax.Call) -> bool:
         """Return whether a call casts a half type to float32, and the kernel reads the half type."""
@@ -178,15 +223,23 @@ class OperandReader:
 
 
 def _earliest(seen: Iterable[tuple[View | None, float]], factors: bool) -> tuple[View, float]:
-    """Return the last of some views, with its factor, that has the elements of a row next to each other in memory."""
-    best: tuple[View, float] | None = None
+    """Return the last of some views, with its factor, that has the elements of a row next to each other in memory.
+
+    Rounded values count only if there is no other one.
+    """
+    best: dict[bool, tuple[View, float]] = {}
     for view, factor in seen:
         if view is not None and (factors or factor == 1.0):
             if is_number(view.strides[-1], 1) or is_number(view.extents[-1], 1):
-                best = view, factor
-    if best is None:
+                best[isinstance(view.value, Rounded)] = view, factor
+    if not best:
         raise Refusal("the elements of an operand's rows are not adjacent in memory")
-    return best
+    return best[min(best)]
+
+
+def _takes_part(step: relax.Call | Part) -> bool:
+    """Return whether a step takes some elements of its operand. Rounding all of them would be more work."""
+    return isinstance(step, Part) or operator_name(step) in SLICES
 
 
 def _transposed(view: View) -> View:
@@ -207,7 +260,7 @@ def as_operand(view: View) -> Operand:
     return operand_of(view.value, of_rows(view.strides), view.offset)
 
 
-def operand_of(value: relax.Expr, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
+def operand_of(value: relax.Expr | Rounded, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
     """Return a tensor as an operand with the given strides and offset, in elements."""
     return Operand(tuple(shape_of(value) or ()), str(value.ty.dtype), offset, strides)
 

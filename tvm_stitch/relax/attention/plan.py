@@ -24,7 +24,7 @@ from ...support.failures import Refusal
 from ..rewriting.operators import operator_name
 from ..rewriting.readers import Readers, only_reader_inside, readers_of
 from ..rewriting.views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
-from .operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, operand_of, three
+from .operands import LEADING_AXES, OperandReader, Rounded, as_operand, of_rows, of_scores, operand_of, three
 from .scores import NotAttention, PatternReader, Scores
 
 _OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
@@ -37,14 +37,14 @@ class Planned:
 
     Attributes:
         attention: the computation.
-        values: q, k and v.
+        values: q, k and v, as they are stored or rounded.
         result: the variable that the kernel's result replaces.
         skipped: variables before ``result``, which view the result in another order.
         masks: the values that are added up to the mask, if there is one.
     """
 
     attention: Attention
-    values: tuple[relax.Expr, relax.Expr, relax.Expr]
+    values: tuple[relax.Expr | Rounded, relax.Expr | Rounded, relax.Expr | Rounded]
     result: relax.Var
     masks: tuple[Mask, ...] = ()
     skipped: tuple[relax.Var, ...] = ()
