@@ -8,8 +8,8 @@
 Each model has a process of its own with one thread. It compiles with stitching and with Inductor (with CUDA graphs on
 a GPU), while other processes compile too. Timed blocks hold a lock, but first runs of other processes may disturb
 them, so the fastest calls are shown.
-So a survey finds what is wrong, refused or slow. ``bench_models.py`` times models alone. Models that have not begun
-``--seconds`` after the start are left out, and one that has not ended by then has the rows that it has written.
+So a survey finds what is wrong, refused or slow. ``bench_models.py`` times models alone. Nothing begins ``--seconds``
+after the start. A model that has not ended by then has the numbers that it has written.
 
 Exit code: 0, or 1 if a result is wrong, a stitched build failed, or a process ended by itself.
 """
