@@ -29,7 +29,7 @@ from tvm_stitch.target import resolve_target
 from .half_libraries import pretended
 
 TARGET = "nvidia/nvidia-h100"
-LEFT_OUT = {"FusedAttention", "ConvolutionEpilogues", "EmbedLibraries"}
+LEFT_OUT = {"FusedAttention", "DepthwiseConvolutions", "ConvolutionEpilogues", "EmbedLibraries"}
 """Passes whose results only a GPU runs."""
 
 

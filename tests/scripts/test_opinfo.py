@@ -94,7 +94,6 @@ def test_a_child_runs_the_samples_that_are_left() -> None:
         for alone, programs in (
             (0, [[first, second, third]]),
             (1, [[first], [second, third]]),
-            (5, [[first], [second], [third]]),
         ):
             lines.write([["add", "cumsum"], "float32", [["add", 0]], 2, 24, alone])
             heard = []
