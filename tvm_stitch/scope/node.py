@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..compat import Var, kind, substitute
@@ -37,6 +37,9 @@ class Node:
     it reads element by element although the pattern is wider. ``tupled`` says that it takes its inputs as one
     tuple.
 
+    ``takes`` returns, of an opaque call, whether its kernel can compute a graph of what follows it too, from the graph
+    and the number of the graph's input that is the call's result.
+
     ``defines`` and ``sizes`` hold the sizes that a node computes at run time, and those it needs that others compute.
     """
 
@@ -52,6 +55,7 @@ class Node:
     pattern: int = 8
     elementwise: frozenset[Value] = frozenset()
     tupled: bool = False
+    takes: Callable[[StitchGraph, int], bool] | None = None
     defines: Sequence[Value] = ()
     sizes: Sequence[Value] = ()
     # The graph, and whether it is a view, which is asked many times.

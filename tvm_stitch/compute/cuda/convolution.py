@@ -160,7 +160,7 @@ def cuda_convolution(
     data = _buffer([*first, *extents], "data")
     weight = _buffer([lines, line], "weight")
     whole = [images, outputs, *positions]
-    behind = _behind(epilogue, whole)
+    behind = [] if epilogue is None else epilogue.buffers(whole)
     divided = [_buffer([splits, *whole], "splits")] if of.has_splits and cluster == 1 else []
     out = [_buffer(whole, "out")] if not behind and (by_grid or not divided) else []
     count = splits if divided else B.i64(cluster)
@@ -213,18 +213,6 @@ def tiles_of(of: KernelOf, whole: Sequence[int]) -> int:
     images, outputs, *positions = whole
     rows = ceildiv(outputs // of.groups, of.tile.rows)
     return of.groups * rows * ceildiv(images * math.prod(positions), of.tile.positions)
-
-
-def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
-    """Return the buffers of an epilogue's operands and results, with shapes in the sizes of the kernel."""
-    if epilogue is None:
-        return []
-    every = tuple(range(len(whole)))
-    tensors = [*epilogue.operands, *((tensor, every) for tensor in epilogue.graph.outputs)]
-    return [
-        tir.decl_buffer([B.i64(1) if at is None else whole[at] for at in axes], tensor.dtype, tensor.name)
-        for tensor, axes in tensors
-    ]
 
 
 def _write_back(

@@ -4,25 +4,30 @@
 A depthwise convolution multiplies each element by a few weights, so it is bound by memory, or by the loads of its
 window. With channels last, a thread computes neighbouring positions of a row for a few channels. With channels first,
 it computes neighbouring rows of a column. It loads what their windows share once. On an H200 cuDNN's kernels take 1.1
-to 5 times as long. Sums are float32, and are rounded once.
+to 5 times as long. Sums are float32, and are rounded once: behind the element-wise operators of an epilogue, if there
+are any.
 
 Extents are variables of the PrimFunc, but for the channels. So convolutions that differ only in sizes share a kernel.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ...codegen import builder as B
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...compat import Buffer, Expr, PrimFunc, T, tir
+from ...cost.choices import Choices
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ceildiv, product
+from ...repairs.tir.exact_constants import exact_constants
 from ..cpu.emit import compute_func
-from .positions import two_axes
+from .epilogue import Epilogue, TileEvaluator
+from .positions import LastAxis, two_axes
 from .sources import ELEMENT_TYPES, sources
 
 
@@ -73,6 +78,11 @@ class DepthwisePlan:
         """Threads of a block."""
         return self.wide * self.places * self.rows
 
+    @property
+    def neighbours(self) -> int:
+        """Vectors of results of a thread."""
+        return self.across
+
 
 @dataclass(frozen=True)
 class RowsPlan:
@@ -80,6 +90,16 @@ class RowsPlan:
 
     down: int
     threads: int
+
+    @property
+    def lanes(self) -> int:
+        """Neighbouring channels of a thread."""
+        return 1
+
+    @property
+    def neighbours(self) -> int:
+        """Results of a thread."""
+        return self.down
 
 
 def depthwise_plan(
@@ -130,14 +150,41 @@ def _rows_plan(
     return RowsPlan(down, choices.depthwise_threads)
 
 
-def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan | RowsPlan) -> PrimFunc:
+@dataclass(frozen=True)
+class DepthwiseKernel:
+    """The compile-time parameters of a kernel: those of the convolution, and the plan."""
+
+    convolution: Depthwise
+    plan: DepthwisePlan | RowsPlan
+
+    def text(self) -> str:
+        """Return the parameters as text, for an attribute of the kernel."""
+        return json.dumps([asdict(self.convolution), asdict(self.plan)])
+
+    @staticmethod
+    def from_text(text: str) -> DepthwiseKernel:
+        """Return the parameters from the text that :meth:`text` returned."""
+        convolution, plan = json.loads(text)
+        fields = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in convolution.items()
+        }
+        return DepthwiseKernel(Depthwise(**fields), (RowsPlan if "down" in plan else DepthwisePlan)(**plan))
+
+
+def cuda_depthwise(of: DepthwiseKernel, choices: Choices, epilogue: Epilogue | None = None) -> PrimFunc:
     """Return the scheduled PrimFunc of data ``<images, extents..., channels>``, weight ``<taps, channels>`` and result
     ``<images, positions..., channels>``.
 
     The weight's taps are the positions of the window, row by row. With channels first, the shapes are ``<images,
     channels, extents...>``, ``<channels, taps>`` and ``<images, channels, positions...>``.
+
+    Args:
+        of: the compile-time parameters.
+        choices: the constants of choice of the device.
+        epilogue: element-wise operators on the result. Its operands follow the weight, and its results replace the
+            result.
     """
-    c, axes = convolution, "hw"[-convolution.axes :]
+    c, plan, axes = of.convolution, of.plan, "hw"[-of.convolution.axes :]
     images, channels = tir.Var("n", "int64"), B.i64(c.channels)
     extents = [tir.Var(name, "int64") for name in axes]
     positions = [tir.Var(f"out_{name}", "int64") for name in axes]
@@ -146,8 +193,10 @@ def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan | RowsPlan) -> Pr
     shapes = [[images, *extents, channels], [taps, channels], [images, *positions, channels]]
     if c.channels_first:
         shapes = [[images, channels, *extents], [channels, taps], [images, channels, *positions]]
-    kinds = zip(shapes, (c.dtype, c.dtype, c.result), ("data", "weight", "out"), strict=True)
-    buffers = [tir.decl_buffer(*kind) for kind in kinds]
+    data, weight = (tir.decl_buffer(shape, c.dtype, name) for shape, name in zip(shapes, ("data", "weight")))
+    results = (
+        [tir.decl_buffer(shapes[2], c.result, "out")] if epilogue is None else epilogue.buffers(shapes[2])
+    )
     if isinstance(plan, RowsPlan):
         tiles = [ceildiv(product([images, channels, ceildiv(down, plan.down), along]), plan.threads)]
     else:
@@ -164,52 +213,81 @@ def cuda_depthwise(convolution: Depthwise, plan: DepthwisePlan | RowsPlan) -> Pr
         thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
         if isinstance(plan, DepthwisePlan):
             bound_registers(stack, plan.resident)
-        B.evaluate(_call(c, plan, buffers, [images, *two_axes(extents), down, along], block, thread))
-    return compute_func(buffers, body[0])
+        sizes = [images, channels, *two_axes(extents), down, along, block, thread]
+        if epilogue is None:
+            B.evaluate(_call(of, [data, weight, *results], sizes))
+        else:
+            sums = B.local([plan.neighbours * plan.lanes], "float32", "sums")
+            at = B.local([5], "int64", "at")
+            B.evaluate(_call(of, [data, weight, sums, at], sizes, is_stored=False))
+            flat = [B.flat_view(buffer) for buffer in results]
+            _evaluate(of, TileEvaluator(epilogue, flat, plan.lanes, choices), shapes[2], sums, at)
+    kernel = compute_func([data, weight, *results], body[0])
+    return kernel if epilogue is None else exact_constants(kernel)
 
 
-def _call(
-    of: Depthwise,
-    plan: DepthwisePlan | RowsPlan,
-    buffers: list[Buffer],
-    sizes: list[Expr],
-    block: Expr,
-    thread: Expr,
-) -> Expr:
-    images, *extents = sizes
+def _evaluate(
+    of: DepthwiseKernel, evaluator: TileEvaluator, whole: list[Expr], sums: Buffer, at: Buffer
+) -> None:
+    """Emit an epilogue of the sums of a thread, at the place that ``at`` holds."""
+    c, lanes = of.convolution, of.plan.lanes
+    image, vector, row, column, count = (B.fetch(at, i) for i in range(5))
+    with B.loop("unroll", of.plan.neighbours, "neighbour") as neighbour:
+        # The channels of a thread are seen to be a multiple of its vector.
+        channel = vector * B.i64(lanes)
+        position = [row + neighbour, column] if c.channels_first else [row, column + neighbour]
+        position = position[-c.axes :]
+        first = [image, channel, *position] if c.channels_first else [image, *position, channel]
+        with B.when(tir.LT(neighbour, count)):
+            evaluator.emit(sums, neighbour * B.i64(lanes), LastAxis(whole, first))
+
+
+def _call(of: DepthwiseKernel, buffers: list[Buffer], sizes: list[Expr], is_stored: bool = True) -> Expr:
+    """Return a call of the kernel's C++, which stores the result, or a thread's sums and their place in registers."""
+    c, plan = of.convolution, of.plan
     if isinstance(plan, RowsPlan):
-        function, traits, more = "depthwise_rows", "DepthwiseRows", f", {plan.threads}"
-        numbers = [plan.down]
+        function, traits = "depthwise_rows", "DepthwiseRows"
+        numbers = [plan.down, plan.threads]
     else:
-        function, traits, more = "depthwise", "DepthwiseTraits", ""
+        function, traits = "depthwise", "DepthwiseTraits"
         numbers = [plan.lanes, plan.across, plan.wide, plan.places, plan.rows]
-    numbers += [*of.window, *of.strides, *of.padding, *of.dilation]
-    name = "_".join([f"tvm_stitch_{function}", *map(str, numbers), of.dtype, of.result])
-    pointers = [tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers]
-    given = [images, B.i64(of.channels), *extents, block, thread]
+    numbers += [*c.window, *c.strides, *c.padding, *c.dilation]
+    types = [c.dtype, c.result if is_stored else "sums"]
+    name = "_".join([f"tvm_stitch_{function}", *map(str, numbers), *types])
+    element = ELEMENT_TYPES[c.dtype]
+    text = (_STORED if is_stored else _KEPT).format(
+        name=name,
+        function=function,
+        traits=f"{traits}<{', '.join(map(str, numbers))}>",
+        operands=f"(const {element}*)data, (const {element}*)weight",
+        result=ELEMENT_TYPES[c.result],
+        sizes=_SIZES,
+    )
     return T.cuda.func_call(
         name,
-        *pointers,
-        *(tir.Cast("int32", number) for number in given),
-        source_code=sources("convolutions/depthwise")
-        + _WRAPPER.format(
-            name=name,
-            function=function,
-            traits=f"{traits}<{', '.join(map(str, numbers))}>",
-            element=ELEMENT_TYPES[of.dtype],
-            result=ELEMENT_TYPES[of.result],
-            more=more,
-        ),
+        *(tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers),
+        *(tir.Cast("int32", size) for size in sizes),
+        source_code=sources("convolutions/depthwise") + text,
     )
 
 
-_WRAPPER = """
-__device__ __forceinline__ void {name}(
-    const void* data, const void* weight, void* out, int images, int channels, int height, int width, int out_height,
-    int out_width, int block, int thread) {{
+_SIZES = """int images, int channels, int height, int width, int out_height,
+    int out_width, int block, int thread) {
   using namespace tvm_stitch;
-  {function}<{traits}>(
-      (const {element}*)data, (const {element}*)weight, ({result}*)out,
-      DepthwiseSizes{{images, channels, height, width, out_height, out_width}}, block, thread{more});
+  const DepthwiseSizes sizes{images, channels, height, width, out_height, out_width};"""
+
+_STORED = """
+__device__ __forceinline__ void {name}(
+    const void* data, const void* weight, void* out, {sizes}
+  {function}<{traits}>({operands}, ({result}*)out, sizes, block, thread);
+}}
+"""
+
+_KEPT = """
+__device__ __forceinline__ void {name}(
+    const void* data, const void* weight, void* sums, void* at, {sizes}
+  typedef {traits} Of;
+  depthwise_at<Of::kLanes>(
+      {function}_sums<Of>({operands}, sizes, block, thread, *(typename Of::Sums*)sums), (long long*)at);
 }}
 """

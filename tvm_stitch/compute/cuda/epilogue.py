@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The epilogue of a CUDA kernel on a tile of a convolution's results, before they are written.
 
-An epilogue is a graph of element-wise operators on the result ``<images, channels, positions...>``. Its other
-operands have some of these axes: all (a residual), channels (a bias), images and channels (a gate), or lines of
-positions.
+An epilogue is a graph of element-wise operators on the result ``<images, channels, positions...>``, or ``<images,
+positions..., channels>``. Its other operands have some of these axes: all (a residual), channels (a bias), images and
+channels (a gate), or lines of positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ... import compat
 from ...codegen import builder as B
 from ...codegen.evaluator import convert, widen
-from ...compat import Buffer, Expr
+from ...compat import Buffer, Expr, tir
 from ...cost.choices import Choices
 from ...graph.dtype import FLOATS, compute_dtype
 from ...graph.extent import is_number, same
@@ -25,12 +25,14 @@ from ...repairs.tir.arithmetic import DEVICE
 from ...repairs.tir.negation import hidden_negation
 from ...repairs.tir.opaque import C_TYPES
 from ...support.failures import Refusal
-from .positions import Axes, Positions, spatial
+from .positions import Axes, LastAxis, Positions
 
 VECTORS = frozenset({"float32", "float16", "bfloat16"})
 """Element types whose neighbours an epilogue reads and writes at once."""
 DTYPES = frozenset({*FLOATS, *C_TYPES})
 """Element types that an epilogue reads and writes."""
+EPILOGUES_ATTR = "tvm_stitch.takes_epilogues"
+"""Mark of convolution kernels that can compute any epilogue as well."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,15 @@ class Epilogue:
     def rank(self) -> int:
         """Number of axes of the result."""
         return len(self.product.shape)
+
+    def buffers(self, whole: Sequence[Expr]) -> list[Buffer]:
+        """Return the buffers of the operands and results, for a result of the extents ``whole``."""
+        every = tuple(range(len(whole)))
+        tensors = [*self.operands, *((tensor, every) for tensor in self.graph.outputs)]
+        return [
+            tir.decl_buffer([B.i64(1) if at is None else whole[at] for at in axes], tensor.dtype, tensor.name)
+            for tensor, axes in tensors
+        ]
 
 
 def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
@@ -99,6 +110,15 @@ def _giving(graph: StitchGraph, numbers: Sequence[int]) -> StitchGraph:
     outputs = [graph.outputs[number] for number in numbers]
     selected = StitchGraph(graph.name, graph.inputs, graph.operators, outputs, graph.symbols)
     return assemble(selected, graph.operators)
+
+
+def is_epilogue(graph: StitchGraph, number: int) -> bool:
+    """Return whether a graph is an epilogue of the convolution that computes its input of that number."""
+    try:
+        epilogue_of(graph, graph.inputs[number])
+    except Refusal:
+        return False
+    return True
 
 
 def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
@@ -160,16 +180,15 @@ def _axes_of(access: Access, op: Operator, axes: Axes) -> Axes:
 
 
 def _check(op: Operator) -> None:
-    """Raise a Refusal for reductions, and for operators that depend on the position."""
+    """Raise a Refusal for reductions, and for operators that depend on the position or on a size."""
     if op.is_reduce or any(access.guarded for access in op.accesses):
         raise Refusal(f"{op.name} is not element-wise")
-    axes = {axis.var for axis in op.spatial}
 
     def visit(e: Expr) -> bool:
-        return e in axes if compat.kind(e) in ("Var", "SizeVar") else any(map(visit, _operands(e)))
+        return compat.kind(e) in ("Var", "SizeVar") or any(map(visit, _operands(e)))
 
     if visit(op.value):
-        raise Refusal(f"{op.name} depends on its position")
+        raise Refusal(f"{op.name} depends on its position, or on a size")
 
 
 def _operands(e: Expr) -> Sequence[Expr]:
@@ -210,7 +229,7 @@ class TileEvaluator:
         self.known: dict[tuple[Operator, Axes], Expr] = {}
         self.leaf: dict[Tensor, Expr] = {}
 
-    def emit(self, sums: Buffer, start: Expr, positions: Positions) -> None:
+    def emit(self, sums: Buffer, start: Expr, positions: Positions | LastAxis) -> None:
         """Emit the evaluation and the stores.
 
         Args:
@@ -223,13 +242,13 @@ class TileEvaluator:
         tiles = {self.epilogue.product: self._tile(sums, start, "sums")}
         for tensor, axes in self.epilogue.operands:
             buffer = self.operands[tensor]
-            if not spatial(axes):
+            if not positions.differ(axes):
                 self.leaf[tensor] = _widened(B.fetch(buffer, positions.first(axes)), tensor)
             elif positions.are_neighbours(axes):
                 tiles[tensor] = self._tile(buffer, positions.first(axes), f"{tensor.name[:16]}_in")
         results = [B.local([self.lanes], t.dtype, f"{t.name[:16]}_out") for t, _ in self.outputs]
         for op, axes in _points(self.epilogue.graph, whole):
-            if not spatial(axes):
+            if not positions.differ(axes):
                 self._value(op, axes)  # the same for all lanes
         of_all = dict(self.known)
         with B.loop("unroll", self.lanes, "lane") as lane:
@@ -237,7 +256,7 @@ class TileEvaluator:
             for tensor, tile in tiles.items():
                 self.leaf[tensor] = _widened(B.fetch(tile, lane), tensor)
             for tensor, axes in self.epilogue.operands:
-                if spatial(axes) and tensor not in tiles:
+                if positions.differ(axes) and tensor not in tiles:
                     value = B.cell(B.fetch(self.operands[tensor], positions.at(axes, lane)), "line_in")
                     self.leaf[tensor] = _widened(value, tensor)
             for (tensor, _), result in zip(self.outputs, results):

@@ -47,6 +47,11 @@ class Positions:
     of_image: Expr
     lanes: int
 
+    @staticmethod
+    def differ(axes: Axes) -> bool:
+        """Return whether the positions have elements of their own in a tensor of some axes."""
+        return bool(spatial(axes))
+
     def are_neighbours(self, axes: Axes) -> bool:
         """Return whether the positions are neighbours in a tensor of some axes."""
         return len(spatial(axes)) == len(self.whole) - FIRST
@@ -73,6 +78,39 @@ class Positions:
     def _line(self, axes: Axes) -> Expr:
         line = self.image if 0 in axes else B.i64(0)
         return line * self.whole[1] + self.channel if 1 in axes else line
+
+
+@dataclass(frozen=True)
+class LastAxis:
+    """Neighbouring elements along the last axis of the result.
+
+    Attributes:
+        whole: extents of the result.
+        at_first: coordinates of the first element.
+    """
+
+    whole: Sequence[Expr]
+    at_first: Sequence[Expr]
+
+    def differ(self, axes: Axes) -> bool:
+        """Return whether the elements have elements of their own in a tensor of some axes."""
+        return len(self.whole) - 1 in axes
+
+    def are_neighbours(self, axes: Axes) -> bool:
+        """Return whether the elements are neighbours in a tensor of some axes: they are if they differ."""
+        return self.differ(axes)
+
+    def first(self, axes: Axes) -> Expr:
+        """Return the index of the first element in a tensor."""
+        index: Expr = B.i64(0)
+        for axis in axes:
+            if axis is not None:
+                index = index * self.whole[axis] + self.at_first[axis]
+        return index
+
+    def at(self, axes: Axes, lane: Expr) -> Expr:
+        """Return the index of one element."""
+        return self.first(axes) + lane if self.differ(axes) else self.first(axes)
 
 
 def quotient(a: Expr, b: Expr) -> Expr:

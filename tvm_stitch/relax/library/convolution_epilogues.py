@@ -3,6 +3,7 @@
 
 Runs when stitch ops are merged, and not scheduled yet. If a convolution's sums are split, a stitch op adds them up.
 If it is otherwise element-wise, the convolution's kernel does both, behind a barrier of a cluster or of the grid.
+Kernels of depthwise convolutions split no sums, and round their results behind the epilogue only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tvm import relax, tirx
 
 from ...compute.cuda.convolution import KernelOf, cuda_convolution, tiles_of
 from ...compute.cuda.convolution_plan import are_clusters
+from ...compute.cuda.depthwise import DepthwiseKernel, cuda_depthwise
 from ...compute.cuda.epilogue import Epilogue, components, epilogue_of, without_sum
 from ...compute.cuda.splits import ByCluster, ByGrid
 from ...config import StitchConfig, checked_config
@@ -29,6 +31,7 @@ from ..rewriting.readers import only_reader_inside, readers_of
 from ..rewriting.rules import Match, Rule, apply_rules
 from ..stitch.dataflow import call_args, is_call_tir, result_types
 from ..stitch.stitch_ops import STITCH_ATTR
+from .depthwise_convolutions import DEPTHWISE_ATTR
 from .own_convolutions import CONVOLUTION_ATTR, has_barriers, lanes_of
 
 
@@ -37,7 +40,12 @@ class Convolved:
     """A convolution whose result only a stitch op reads: its call, and its kernel's parameters."""
 
     call: Any
-    of: KernelOf
+    of: KernelOf | DepthwiseKernel
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether the kernel splits sums."""
+        return isinstance(self.of, KernelOf) and self.of.has_splits
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,12 @@ class Adding:
 
     def can(self, convolution: Convolved) -> bool:
         """Return whether the convolution's kernel can process its result further."""
-        return not convolution.of.has_splits or self.by(convolution) is not None
+        return not convolution.has_splits or self.by(convolution) is not None
 
     def by(self, convolution: Convolved) -> ByCluster | ByGrid | None:
         """Return how the convolution's kernel adds up its splits, or None if it has none, or cannot."""
         of = convolution.of
-        if not of.has_splits:
+        if not isinstance(of, KernelOf) or not of.has_splits:
             return None
         (result,) = result_types(convolution.call)
         divided = [int(extent) for extent in result.shape]
@@ -119,9 +127,11 @@ class ConvolutionEpilogues:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fuse stitch ops into convolution kernels, and drop the functions that are no longer called."""
         kernels = {
-            gvar: KernelOf.from_numbers([int(n) for n in func.attrs[CONVOLUTION_ATTR]])
+            gvar: kernel
             for gvar, func in mod.functions_items()
-            if isinstance(func, tirx.PrimFunc) and func.attrs and CONVOLUTION_ATTR in func.attrs
+            if isinstance(func, tirx.PrimFunc)
+            and func.attrs
+            and (kernel := _kernel_of(func.attrs)) is not None
         }
         if not kernels:
             return mod
@@ -137,8 +147,15 @@ class ConvolutionEpilogues:
         return relax.transform.DeadCodeElimination()(apply_rules(mod, [rule]))
 
 
+def _kernel_of(attrs: Any) -> KernelOf | DepthwiseKernel | None:
+    """Return the parameters of a convolution's kernel from its attributes, or None for another function."""
+    if CONVOLUTION_ATTR in attrs:
+        return KernelOf.from_numbers([int(n) for n in attrs[CONVOLUTION_ATTR]])
+    return DepthwiseKernel.from_text(str(attrs[DEPTHWISE_ATTR])) if DEPTHWISE_ATTR in attrs else None
+
+
 class _Finder:
-    def __init__(self, mod: tvm.IRModule, kernels: dict[Any, KernelOf], adding: Adding):
+    def __init__(self, mod: tvm.IRModule, kernels: dict[Any, KernelOf | DepthwiseKernel], adding: Adding):
         self.mod, self.kernels, self.adding = mod, kernels, adding
         self.graphs: dict[Any, StitchGraph | None] = {}
 
@@ -165,24 +182,24 @@ class _Finder:
 
     def _fused(self, call: relax.Call, convolved: dict[Any, Convolved]) -> Fused | None:
         """Return how convolution kernels compute all results of a stitch op, or None if they cannot."""
-        args, scalars = call_args(call)
+        args, _ = call_args(call)
         order = {var: number for number, var in enumerate(convolved)}
         positions = sorted(
             (i for i, arg in enumerate(args) if arg in order), key=lambda i: order[args[i]], reverse=True
         )
         graph = self._graph(call.args[0]) if positions else None
-        if graph is None or scalars or len(call.args) > 2 or len(graph.inputs) != len(args):
-            return None
+        if graph is None or len(graph.inputs) != len(args):
+            return None  # an epilogue depends on no size, whatever sizes the call passes
         read_by = {i: convolved[args[i]] for i in positions}
         try:
             for i in positions:
-                if read_by[i].of.has_splits:
+                if read_by[i].has_splits:
                     graph = without_sum(graph, graph.inputs[i])
             parts = [self._part(*each, read_by) for each in components(graph, positions)]
         except Refusal:
             return None
         hosts = [part.convolution for part in parts]
-        divided = {i: c for i, c in read_by.items() if c.of.has_splits and c not in hosts}
+        divided = {i: c for i, c in read_by.items() if c.has_splits and c not in hosts}
         return Fused(tuple(parts), divided)
 
     @staticmethod
@@ -227,33 +244,39 @@ class _Kernels:
     def computed(self, match: Match, plan: Fused) -> relax.Expr:
         """Emit the convolution kernels that compute a stitch op, and return its results."""
         call = match.before
-        name = f"convolution_{call.args[0].name_hint.removeprefix('stitch_')}"
+        operators = call.args[0].name_hint.removeprefix("stitch_")
         given = [match.now(arg) for arg in call_args(call)[0]]
         for i, convolution in plan.divided.items():
-            (given[i],) = self._results(match, "convolution", Part(convolution, None, (0,), ()), [])
+            (given[i],) = self._results(match, "", Part(convolution, None, (0,), ()), [])
         results: dict[int, Any] = {}
         for part in plan.parts:
             operands = [given[position] for position in part.positions]
-            results |= zip(part.outputs, self._results(match, name, part, operands))
+            results |= zip(part.outputs, self._results(match, f"_{operators}", part, operands))
         if not isinstance(call.ty_args[0], relax.TupleType):
             return results[0]
         return relax.Tuple([results[i] for i in range(len(results))])
 
-    def _results(self, match: Match, name: str, part: Part, operands: list[Any]) -> list[relax.Expr]:
-        """Emit the call of a convolution's kernel, and return its results as variables."""
-        of, call = part.convolution.of, part.convolution.call
+    def _results(self, match: Match, behind: str, part: Part, operands: list[Any]) -> list[relax.Expr]:
+        """Emit the call of a convolution's kernel, and return its results as variables.
+
+        ``behind`` is the end of the kernel's name, which names the operators behind the convolution.
+        """
+        of, call, choices = part.convolution.of, part.convolution.call, self.adding.device.choices
         (convolved,) = result_types(call)
-        shape = list(convolved.shape)[of.has_splits :]
-        types = [relax.TensorType(shape, "float32")]
+        shape = list(convolved.shape)[part.convolution.has_splits :]
+        types = [relax.TensorType(shape, convolved.dtype)]
         if part.epilogue is not None:
             types = [relax.TensorType(shape, tensor.dtype) for tensor in part.epilogue.graph.outputs]
-        lanes = lanes_of([int(extent) for extent in shape[2:]], self.adding.device.choices)
         added_up = self.adding.by(part.convolution)
         across_grid = isinstance(added_up, ByGrid)
-        func = cuda_convolution(of, self.adding.device.choices, part.epilogue, lanes, added_up)
+        if isinstance(of, DepthwiseKernel):
+            name, func = "depthwise_convolution", cuda_depthwise(of, choices, part.epilogue)
+        else:
+            lanes = lanes_of([int(extent) for extent in shape[2:]], choices)
+            name, func = "convolution", cuda_convolution(of, choices, part.epilogue, lanes, added_up)
         inputs = [match.now(arg) for arg in call_args(call)[0]]
         types = [*types, convolved] if across_grid else types
-        kernel = match.builder.add_func(func, name)
+        kernel = match.builder.add_func(func, f"{name}{behind}")
         results = relax.call_tir(
             kernel, relax.Tuple([*inputs, *operands]), types if len(types) > 1 else types[0]
         )

@@ -15,11 +15,13 @@ from tvm.relax import op as R
 
 from ...compute.cuda.depthwise import (
     Depthwise,
+    DepthwiseKernel,
     DepthwisePlan,
     RowsPlan,
     cuda_depthwise,
     depthwise_plan,
 )
+from ...compute.cuda.epilogue import EPILOGUES_ATTR
 from ...compute.cuda.sources import ELEMENT_TYPES
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
@@ -36,6 +38,8 @@ LAYOUTS = {
     ("relax.nn.conv2d", "NCHW", "OIHW"): True,
 }
 """The operators and layouts of data and weight that the kernels take, and whether channels are first."""
+DEPTHWISE_ATTR = "tvm_stitch.depthwise"
+"""Attribute of a kernel: the parameters that it is compiled for, as text."""
 OPERATORS = sorted({name for name, *_ in LAYOUTS})
 
 
@@ -56,17 +60,18 @@ class DepthwiseConvolutions(ComputePass):
                 convolution = self._depthwise(call)
             except Refusal:
                 return call  # a later pass records what computes it
-            plan = self._plan(convolution, call)
-            self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan)
-            if (convolution, plan) not in kernels:
-                func = cuda_depthwise(convolution, plan)
-                kernels[convolution, plan] = builder.add_func(func, "depthwise_convolution")
+            kernel = DepthwiseKernel(convolution, self._plan(convolution, call))
+            self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(kernel.plan)
+            if kernel not in kernels:
+                func = cuda_depthwise(kernel, self.device.choices)
+                func = func.with_attrs({DEPTHWISE_ATTR: kernel.text(), EPILOGUES_ATTR: True})
+                kernels[kernel] = builder.add_func(func, "depthwise_convolution")
             data, weight = call.args
             taps = convolution.window[0] * convolution.window[1]
             lines = builder.emit(R.reshape(weight, (convolution.channels, taps)))
             if not convolution.channels_first:
                 lines = builder.emit(R.permute_dims(lines, [1, 0]))
-            return relax.call_tir(kernels[convolution, plan], relax.Tuple([data, lines]), call.ty)
+            return relax.call_tir(kernels[kernel], relax.Tuple([data, lines]), call.ty)
 
         return with_bound_calls(mod, OPERATORS, replaced, why="our kernel is faster than the library's")
 

@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from ...compat import elements, free_vars
 from ...compute.cpu.emit import COMPUTE_ATTR
+from ...compute.cuda.epilogue import EPILOGUES_ATTR, is_epilogue
 from ...graph.extent import as_extent, same
 from ...graph.ir import StitchGraph
 from ...graph.reader import Unreadable, read
@@ -55,7 +56,7 @@ class GraphReader:
         self.mod = mod
         self.cache: dict[Any, StitchGraph | str] = {}
         self.static: set[Any] = set()  # functions whose shapes are all numbers
-        self.facts: dict[Any, tuple[bool, int, bool]] = {}
+        self.facts: dict[Any, tuple[bool, int, bool, bool]] = {}
 
     def graph(
         self,
@@ -114,13 +115,18 @@ class GraphReader:
         """Return whether a function computes a product of few rows by sums, which are memory-intensive."""
         return self._facts(gvar)[2]
 
-    def _facts(self, gvar: Any) -> tuple[bool, int, bool]:
+    def takes_epilogues(self, gvar: Any) -> bool:
+        """Return whether a function is a convolution's kernel of this package that can compute epilogues as well."""
+        return self._facts(gvar)[3]
+
+    def _facts(self, gvar: Any) -> tuple[bool, int, bool, bool]:
         if gvar not in self.facts:
             attrs = self.mod[gvar].attrs or {}
             self.facts[gvar] = (
                 COMPUTE_ATTR in attrs,
                 int(attrs.get("op_pattern", Node.pattern)),
                 SUMS_ATTR in attrs,
+                EPILOGUES_ATTR in attrs,
             )
         return self.facts[gvar]
 
@@ -263,7 +269,10 @@ def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -
         outputs = [(var, i) for i in range(len(results))] if several else [var]
         pattern = reader.pattern(gvar)
         if reader.is_own(gvar):
-            return Node(name, NodeKind.OPAQUE, args, outputs, reason="computed by a kernel of its own")
+            takes = is_epilogue if reader.takes_epilogues(gvar) else None
+            return Node(
+                name, NodeKind.OPAQUE, args, outputs, reason="computed by a kernel of its own", takes=takes
+            )
         if several and var not in tuples:
             return Node(
                 name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True

@@ -154,11 +154,15 @@ class _Stitcher(PyExprMutator):
                 for node in nodes:
                     self._keep(view, node, node in identified.views)
                 continue
+            taken = scope is None and nodes[0].takes is not None
+            if taken:  # a later pass lets the kernel compute the nodes behind it
+                self._keep(view, nodes[0], False)
+                nodes = nodes[1:]
             inputs, outputs = (
                 (scope.inputs, scope.outputs) if scope is not None else identified.interface(nodes)
             )
             try:
-                gvar = self._outline(view, nodes, inputs, outputs, stitch=scope is not None)
+                gvar = self._outline(view, nodes, inputs, outputs, stitch=scope is not None or taken)
             except Exception as err:
                 title = _name("stitch", nodes)
                 raise_where_strict(err, title, self.config.strict)
