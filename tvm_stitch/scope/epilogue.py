@@ -300,7 +300,7 @@ class _Region:
     """An epilogue under construction: its nodes (the first is compute-intensive), their values, and its other
     operands.
 
-    ``vectorized`` says that a template computes it, ``permuted`` that it ends with a permutation of axes, and ``own``
+    ``vectorized`` says that a template computes it, ``permuted`` that it ends with a permutation of axes. ``own`` says
     that its first node is a kernel of this package.
     """
 

@@ -37,8 +37,8 @@ class Node:
     it reads element by element although the pattern is wider. ``tupled`` says that it takes its inputs as one
     tuple.
 
-    ``takes`` returns, of an opaque call, whether its kernel can compute a graph of what follows it too, from the graph
-    and the number of the graph's input that is the call's result.
+    ``takes`` is set for opaque calls whose kernels can compute element-wise nodes behind them. It returns whether the
+    kernel can compute a graph. Its arguments are the graph and the number of the input that is the call's result.
 
     ``defines`` and ``sizes`` hold the sizes that a node computes at run time, and those it needs that others compute.
     """

@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ...codegen import builder as B
 from ...codegen.gpu.launch_bounds import bound_registers
@@ -165,7 +166,7 @@ class DepthwiseKernel:
     def from_text(text: str) -> DepthwiseKernel:
         """Return the parameters from the text that :meth:`text` returned."""
         convolution, plan = json.loads(text)
-        fields = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in convolution.items()
         }
         return DepthwiseKernel(Depthwise(**fields), (RowsPlan if "down" in plan else DepthwisePlan)(**plan))
@@ -219,6 +220,7 @@ def cuda_depthwise(of: DepthwiseKernel, choices: Choices, epilogue: Epilogue | N
         else:
             sums = B.local([plan.neighbours * plan.lanes], "float32", "sums")
             at = B.local([5], "int64", "at")
+            B.store(at, B.i64(0), [B.i64(4)])  # the results of a thread that the call leaves at once
             B.evaluate(_call(of, [data, weight, sums, at], sizes, is_stored=False))
             flat = [B.flat_view(buffer) for buffer in results]
             _evaluate(of, TileEvaluator(epilogue, flat, plan.lanes, choices), shapes[2], sums, at)
@@ -232,14 +234,18 @@ def _evaluate(
     """Emit an epilogue of the sums of a thread, at the place that ``at`` holds."""
     c, lanes = of.convolution, of.plan.lanes
     image, vector, row, column, count = (B.fetch(at, i) for i in range(5))
-    with B.loop("unroll", of.plan.neighbours, "neighbour") as neighbour:
-        # The channels of a thread are seen to be a multiple of its vector.
-        channel = vector * B.i64(lanes)
+    channel = vector * B.i64(lanes)  # TVM sees that it is a multiple of a vector
+
+    def place(neighbour: Expr) -> LastAxis:
         position = [row + neighbour, column] if c.channels_first else [row, column + neighbour]
         position = position[-c.axes :]
         first = [image, channel, *position] if c.channels_first else [image, *position, channel]
-        with B.when(tir.LT(neighbour, count)):
-            evaluator.emit(sums, neighbour * B.i64(lanes), LastAxis(whole, first))
+        return LastAxis(whole, first)
+
+    with B.when(tir.LT(B.i64(0), count)):
+        evaluator.hold(place(B.i64(0)), len(whole) - 2)  # the axis of a thread's results
+        with B.loop("unroll", of.plan.neighbours, "neighbour") as neighbour, B.when(tir.LT(neighbour, count)):
+            evaluator.emit(sums, neighbour * B.i64(lanes), place(neighbour))
 
 
 def _call(of: DepthwiseKernel, buffers: list[Buffer], sizes: list[Expr], is_stored: bool = True) -> Expr:
@@ -254,14 +260,14 @@ def _call(of: DepthwiseKernel, buffers: list[Buffer], sizes: list[Expr], is_stor
     numbers += [*c.window, *c.strides, *c.padding, *c.dilation]
     types = [c.dtype, c.result if is_stored else "sums"]
     name = "_".join([f"tvm_stitch_{function}", *map(str, numbers), *types])
-    element = ELEMENT_TYPES[c.dtype]
-    text = (_STORED if is_stored else _KEPT).format(
+    end = f"DepthwiseResults<{ELEMENT_TYPES[c.result]}>{{({ELEMENT_TYPES[c.result]}*)out}}"
+    text = _WRAPPER.format(
         name=name,
         function=function,
         traits=f"{traits}<{', '.join(map(str, numbers))}>",
-        operands=f"(const {element}*)data, (const {element}*)weight",
-        result=ELEMENT_TYPES[c.result],
-        sizes=_SIZES,
+        element=ELEMENT_TYPES[c.dtype],
+        given="void* out" if is_stored else "void* sums, void* at",
+        end=end if is_stored else "DepthwiseKept{(float*)sums, (long long*)at}",
     )
     return T.cuda.func_call(
         name,
@@ -271,23 +277,14 @@ def _call(of: DepthwiseKernel, buffers: list[Buffer], sizes: list[Expr], is_stor
     )
 
 
-_SIZES = """int images, int channels, int height, int width, int out_height,
-    int out_width, int block, int thread) {
+_WRAPPER = """
+__device__ __forceinline__ void {name}(
+    const void* data, const void* weight, {given}, int images, int channels, int height, int width, int out_height,
+    int out_width, int block, int thread) {{
   using namespace tvm_stitch;
-  const DepthwiseSizes sizes{images, channels, height, width, out_height, out_width};"""
-
-_STORED = """
-__device__ __forceinline__ void {name}(
-    const void* data, const void* weight, void* out, {sizes}
-  {function}<{traits}>({operands}, ({result}*)out, sizes, block, thread);
-}}
-"""
-
-_KEPT = """
-__device__ __forceinline__ void {name}(
-    const void* data, const void* weight, void* sums, void* at, {sizes}
-  typedef {traits} Of;
-  depthwise_at<Of::kLanes>(
-      {function}_sums<Of>({operands}, sizes, block, thread, *(typename Of::Sums*)sums), (long long*)at);
+  {function}<{traits}>(
+      (const {element}*)data, (const {element}*)weight,
+      DepthwiseSizes{{images, channels, height, width, out_height, out_width}}, block, thread,
+      {end});
 }}
 """

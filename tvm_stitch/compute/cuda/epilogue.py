@@ -228,6 +228,18 @@ class TileEvaluator:
         self.binder = B.Binder(choices.bound_weight)
         self.known: dict[tuple[Operator, Axes], Expr] = {}
         self.leaf: dict[Tensor, Expr] = {}
+        self.held: dict[Tensor, Buffer] = {}
+
+    def hold(self, positions: LastAxis, moving: int) -> None:
+        """Emit loads of the operands without the axis ``moving``, along which calls of :meth:`emit` follow.
+
+        Otherwise each of these would load the same elements.
+        """
+        for tensor, axes in self.epilogue.operands:
+            if moving not in axes:
+                lanes = self.lanes if positions.differ(axes) else 1
+                source, start = self.operands[tensor], positions.first(axes)
+                self.held[tensor] = self._tile(source, start, f"{tensor.name[:16]}_in", lanes)
 
     def emit(self, sums: Buffer, start: Expr, positions: Positions | LastAxis) -> None:
         """Emit the evaluation and the stores.
@@ -239,13 +251,19 @@ class TileEvaluator:
         """
         whole: Axes = tuple(range(self.epilogue.rank))
         self.known, self.leaf = {}, {}
-        tiles = {self.epilogue.product: self._tile(sums, start, "sums")}
+        tiles = {self.epilogue.product: self._tile(sums, start, "sums", self.lanes)}
         for tensor, axes in self.epilogue.operands:
             buffer = self.operands[tensor]
             if not positions.differ(axes):
-                self.leaf[tensor] = _widened(B.fetch(buffer, positions.first(axes)), tensor)
+                held = self.held.get(tensor)
+                value = B.fetch(buffer, positions.first(axes)) if held is None else B.fetch(held, 0)
+                self.leaf[tensor] = _widened(value, tensor)
+            elif tensor in self.held:
+                tiles[tensor] = self.held[tensor]
             elif positions.are_neighbours(axes):
-                tiles[tensor] = self._tile(buffer, positions.first(axes), f"{tensor.name[:16]}_in")
+                tiles[tensor] = self._tile(
+                    buffer, positions.first(axes), f"{tensor.name[:16]}_in", self.lanes
+                )
         results = [B.local([self.lanes], t.dtype, f"{t.name[:16]}_out") for t, _ in self.outputs]
         for op, axes in _points(self.epilogue.graph, whole):
             if not positions.differ(axes):
@@ -266,11 +284,12 @@ class TileEvaluator:
             with B.loop(_loop_of(tensor.dtype), self.lanes, "v") as v:
                 B.store(flat, B.fetch(result, v), [positions.first(whole) + v])
 
-    def _tile(self, source: Buffer, start: Expr, name: str) -> Buffer:
-        """Return the lanes' elements from position ``start`` on, in registers."""
+    @staticmethod
+    def _tile(source: Buffer, start: Expr, name: str, lanes: int) -> Buffer:
+        """Return the elements of lanes from position ``start`` on, in registers."""
         dtype = compat.buffer_dtype(source)
-        tile = B.local([self.lanes], dtype, name)
-        with B.loop(_loop_of(dtype), self.lanes, "v") as v:
+        tile = B.local([lanes], dtype, name)
+        with B.loop(_loop_of(dtype), lanes, "v") as v:
             B.store(tile, B.fetch(source, start + v), [v])
         return tile
 

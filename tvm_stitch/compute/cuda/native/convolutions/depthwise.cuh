@@ -29,7 +29,6 @@ struct DepthwiseTraits {
   static constexpr int kLanes = kLanes_, kAcross = kAcross_, kWide = kWide_, kPlaces = kPlaces_, kRows = kRows_;
   static constexpr int kHeight = kHeight_, kWidth = kWidth_, kStrideY = kStrideY_, kStrideX = kStrideX_;
   static constexpr int kPadY = kPadY_, kPadX = kPadX_, kDilationY = kDilationY_, kDilationX = kDilationX_;
-  typedef float Sums[kAcross][kLanes];
   static constexpr int kSpan = (kAcross - 1) * kStrideX + (kWidth - 1) * kDilationX + 1;  // columns that a thread reads
 };
 
@@ -37,22 +36,13 @@ struct DepthwiseSizes {
   int images, channels, height, width, out_height, out_width;
 };
 
-// The first result of a thread, and the number of its neighbours along the row or the column, 0 of a thread without
-// results.
-struct DepthwisePlace {
-  long long image;
-  int channel, y, x, count;
-};
-
 // Computes a thread's sums of data <images, height, width, channels> and weight <window, channels>: kLanes channels of
-// neighbouring places of a row.
-template <class Of, class Element>
-__device__ __forceinline__ DepthwisePlace depthwise_sums(const Element* data, const Element* weight,
-                                                         DepthwiseSizes size, int block, int thread,
-                                                         typename Of::Sums& sums) {
+// neighbouring places of a row of <images, out_height, out_width, channels>. Threads with results give them to ``end``.
+template <class Of, class Element, class End>
+__device__ __forceinline__ void depthwise(const Element* data, const Element* weight, DepthwiseSizes size, int block,
+                                          int thread, const End& end) {
   typedef DepthwiseVector<Element, Of::kLanes> Vector;
-  const DepthwisePlace none{0, 0, 0, 0, 0};
-  if (size.images <= 0 || size.out_height <= 0 || size.out_width <= 0) return none;
+  if (size.images <= 0 || size.out_height <= 0 || size.out_width <= 0) return;
   const int chunks = (size.channels / Of::kLanes + Of::kWide - 1) / Of::kWide;
   const int across = (size.out_width + Of::kAcross * Of::kPlaces - 1) / (Of::kAcross * Of::kPlaces);
   const int down = (size.out_height + Of::kRows - 1) / Of::kRows;
@@ -61,9 +51,9 @@ __device__ __forceinline__ DepthwisePlace depthwise_sums(const Element* data, co
   const int x = (tile % across * Of::kPlaces + within % Of::kPlaces) * Of::kAcross;
   const int y = tile / across % down * Of::kRows + within / Of::kPlaces;
   const long long image = tile / across / down;
-  if (channel >= size.channels || x >= size.out_width || y >= size.out_height || image >= size.images)
-    return none;
+  if (channel >= size.channels || x >= size.out_width || y >= size.out_height || image >= size.images) return;
   const Element* from = data + image * size.height * size.width * size.channels + channel;
+  float sums[Of::kAcross][Of::kLanes];
 #pragma unroll
   for (int t = 0; t < Of::kAcross; ++t)
 #pragma unroll
@@ -104,24 +94,7 @@ __device__ __forceinline__ DepthwisePlace depthwise_sums(const Element* data, co
       }
     }
   }
-  return DepthwisePlace{image, channel, y, x, min(Of::kAcross, size.out_width - x)};
-}
-
-// Computes a block's part of <images, out_height, out_width, channels>.
-template <class Of, class Element, class Result>
-__device__ __forceinline__ void depthwise(const Element* data, const Element* weight, Result* out, DepthwiseSizes size,
-                                          int block, int thread) {
-  typename Of::Sums sums;
-  const DepthwisePlace at = depthwise_sums<Of>(data, weight, size, block, thread, sums);
-  Result* to = out + ((at.image * size.out_height + at.y) * size.out_width + at.x) * size.channels + at.channel;
-#pragma unroll
-  for (int t = 0; t < Of::kAcross; ++t) {
-    if (t >= at.count) break;
-    DepthwiseVector<Result, Of::kLanes> stored;
-#pragma unroll
-    for (int j = 0; j < Of::kLanes; ++j) stored.at[j] = (Result)sums[t][j];
-    *(DepthwiseVector<Result, Of::kLanes>*)(to + (long long)t * size.channels) = stored;
-  }
+  end.template take<Of>(image, channel, y, x, size, sums);
 }
 
 // What a kernel for channels first is compiled for.
@@ -131,10 +104,9 @@ __device__ __forceinline__ void depthwise(const Element* data, const Element* we
 template <int kDown_, int kThreads_, int kHeight_, int kWidth_, int kStrideY_, int kStrideX_, int kPadY_, int kPadX_,
           int kDilationY_, int kDilationX_>
 struct DepthwiseRows {
-  static constexpr int kLanes = 1, kDown = kDown_, kThreads = kThreads_, kHeight = kHeight_, kWidth = kWidth_;
+  static constexpr int kDown = kDown_, kThreads = kThreads_, kHeight = kHeight_, kWidth = kWidth_;
   static constexpr int kStrideY = kStrideY_, kStrideX = kStrideX_, kPadY = kPadY_, kPadX = kPadX_;
   static constexpr int kDilationX = kDilationX_;
-  typedef float Sums[kDown];
   static constexpr int kReach = (kDown - 1) * kStrideY + (kHeight - 1) * kDilationY_ + 1;  // rows that a thread reads
   // The row of the window that the i-th row meets for the r-th of the results, or -1.
   static __device__ constexpr int window_row(int i, int r) {
@@ -145,21 +117,20 @@ struct DepthwiseRows {
 };
 
 // Computes a thread's sums of data <images, channels, height, width> and weight <channels, window>: neighbouring rows of
-// a column.
-template <class Of, class Element>
-__device__ __forceinline__ DepthwisePlace depthwise_rows_sums(const Element* data, const Element* weight,
-                                                              DepthwiseSizes size, int block, int thread,
-                                                              typename Of::Sums& sums) {
-  const DepthwisePlace none{0, 0, 0, 0, 0};
+// a column of <images, channels, out_height, out_width>. Threads with results give them to ``end``.
+template <class Of, class Element, class End>
+__device__ __forceinline__ void depthwise_rows(const Element* data, const Element* weight, DepthwiseSizes size,
+                                               int block, int thread, const End& end) {
   const long long planes = (long long)size.images * size.channels;
-  if (planes <= 0 || size.out_height <= 0 || size.out_width <= 0) return none;
+  if (planes <= 0 || size.out_height <= 0 || size.out_width <= 0) return;
   const long long number = (long long)block * Of::kThreads + thread, strip = number / size.out_width;
   const int strips = (size.out_height + Of::kDown - 1) / Of::kDown;
   const int x = (int)(number % size.out_width), y = (int)(strip % strips) * Of::kDown;
   const long long plane = strip / strips;
-  if (plane >= planes) return none;
+  if (plane >= planes) return;
   const Element* from = data + plane * size.height * size.width;
   const Element* factors = weight + plane % size.channels * (Of::kHeight * Of::kWidth);
+  float sums[Of::kDown];
 #pragma unroll
   for (int r = 0; r < Of::kDown; ++r) sums[r] = 0.0f;
   const int left = x * Of::kStrideX - Of::kPadX, top = y * Of::kStrideY - Of::kPadY;
@@ -184,28 +155,63 @@ __device__ __forceinline__ DepthwisePlace depthwise_rows_sums(const Element* dat
       }
     }
   }
-  return DepthwisePlace{plane / size.channels, (int)(plane % size.channels), y, x,
-                        min(Of::kDown, size.out_height - y)};
+  end.template take<Of>(plane, y, x, size, sums);
 }
 
-// Computes a thread's part of <images, channels, out_height, out_width>.
-template <class Of, class Element, class Result>
-__device__ __forceinline__ void depthwise_rows(const Element* data, const Element* weight, Result* out,
-                                               DepthwiseSizes size, int block, int thread) {
-  typename Of::Sums sums;
-  const DepthwisePlace at = depthwise_rows_sums<Of>(data, weight, size, block, thread, sums);
-  const long long plane = at.image * size.channels + at.channel;
+// Stores the results.
+template <class Result>
+struct DepthwiseResults {
+  Result* out;
+
+  template <class Of>
+  __device__ __forceinline__ void take(long long image, int channel, int y, int x, DepthwiseSizes size,
+                                       const float (&sums)[Of::kAcross][Of::kLanes]) const {
+    Result* to = out + ((image * size.out_height + y) * size.out_width + x) * size.channels + channel;
 #pragma unroll
-  for (int r = 0; r < Of::kDown; ++r)
-    if (r < at.count) out[(plane * size.out_height + at.y + r) * size.out_width + at.x] = (Result)sums[r];
-}
+    for (int t = 0; t < Of::kAcross; ++t) {
+      if (x + t >= size.out_width) break;
+      DepthwiseVector<Result, Of::kLanes> stored;
+#pragma unroll
+      for (int j = 0; j < Of::kLanes; ++j) stored.at[j] = (Result)sums[t][j];
+      *(DepthwiseVector<Result, Of::kLanes>*)(to + (long long)t * size.channels) = stored;
+    }
+  }
 
-// Stores the place of a thread's sums for an epilogue: image, vector of kLanes channels, row, column, and number of
-// neighbours.
-template <int kLanes>
-__device__ __forceinline__ void depthwise_at(DepthwisePlace place, long long* at) {
-  at[0] = place.image, at[1] = place.channel / kLanes, at[2] = place.y, at[3] = place.x, at[4] = place.count;
-}
+  template <class Of>
+  __device__ __forceinline__ void take(long long plane, int y, int x, DepthwiseSizes size,
+                                       const float (&sums)[Of::kDown]) const {
+#pragma unroll
+    for (int r = 0; r < Of::kDown; ++r)
+      if (y + r < size.out_height) out[(plane * size.out_height + y + r) * size.out_width + x] = (Result)sums[r];
+  }
+};
+
+// Keeps the sums for an epilogue, and their place: image, vector of kLanes channels, row, column, and number of
+// neighbours along the row or the column. The number is 0 before.
+struct DepthwiseKept {
+  float* kept;
+  long long* at;
+
+  template <class Of>
+  __device__ __forceinline__ void take(long long image, int channel, int y, int x, DepthwiseSizes size,
+                                       const float (&sums)[Of::kAcross][Of::kLanes]) const {
+#pragma unroll
+    for (int t = 0; t < Of::kAcross; ++t)
+#pragma unroll
+      for (int j = 0; j < Of::kLanes; ++j) kept[t * Of::kLanes + j] = sums[t][j];
+    at[0] = image, at[1] = channel / Of::kLanes, at[2] = y, at[3] = x;
+    at[4] = min(Of::kAcross, size.out_width - x);
+  }
+
+  template <class Of>
+  __device__ __forceinline__ void take(long long plane, int y, int x, DepthwiseSizes size,
+                                       const float (&sums)[Of::kDown]) const {
+#pragma unroll
+    for (int r = 0; r < Of::kDown; ++r) kept[r] = sums[r];
+    at[0] = plane / size.channels, at[1] = plane % size.channels, at[2] = y, at[3] = x;
+    at[4] = min(Of::kDown, size.out_height - y);
+  }
+};
 
 }  // namespace tvm_stitch
 #endif
