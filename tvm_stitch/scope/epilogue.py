@@ -6,9 +6,6 @@ one value. Besides the region's values it reads vectors, and tensors that are in
 taken if it saves a kernel or a round trip through memory. If stitch ops alone use its result, they could
 compute it themselves.
 
-A convolution's kernel of this package may take epilogues too (``Node.takes``). It takes them greedily, if all their
-operands are in memory anyway. The nodes become a stitch op of their own, which a later pass lets the kernel compute.
-
 A residual that would have to be written for this, or that the stitch op behind the region reads too, is stitched
 instead. On a CPU heavy operators stay only if a template of this package computes the matmul. TVM computes exp or
 erf element by element through libm. A kernel of polynomials saves more than the round trip through memory costs.
@@ -32,8 +29,6 @@ from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import same_shape
 from ..graph.ir import Access, Dependency, Operator, Span, StitchGraph, Tensor
-from .compose import compose
-from .identified import inputs_of
 from .node import Node, NodeKind, Value
 from .prologue import is_permutation, maker_for
 from .quotient import Quotient
@@ -83,7 +78,7 @@ def find_epilogues(
     """Yield each epilogue as node numbers: its compute-intensive node, then the element-wise ones."""
     finder = _Finder(quotient, stitchable, rules, choices)
     for i, node in enumerate(quotient.nodes):
-        if (node.kind is NodeKind.COMPUTE or node.takes is not None) and len(node.outputs) == 1:
+        if node.kind is NodeKind.COMPUTE and len(node.outputs) == 1:
             region = finder.region(i)
             if len(region) > 1:
                 finder.take(region)
@@ -105,8 +100,7 @@ class _Finder:
 
     def region(self, start: int) -> list[int]:
         """Return the largest region from ``start`` that one value leaves and that pays, else ``start`` alone."""
-        node = self.nodes[start]
-        region = _Region([start], set(node.outputs), self.rules.is_template(node), own=node.takes is not None)
+        region = _Region([start], set(self.nodes[start].outputs), self.rules.is_template(self.nodes[start]))
         best = [start]
         waiting = list(self.quotient.consumers[start])
         while waiting and len(region.nodes) <= self.choices.epilogue_nodes:
@@ -117,8 +111,7 @@ class _Finder:
             waiting += [c for c in self.quotient.consumers[user] if c not in waiting]
             if self._leaving(region.nodes) == [user] and self._is_end(user, region):
                 best = list(region.nodes)
-        greedy = self.rules.greedy or region.own
-        return best if greedy or self._pays(best[-1]) or self._narrows(best, region) else [start]
+        return best if self.rules.greedy or self._pays(best[-1]) or self._narrows(best, region) else [start]
 
     def _joins(self, user: int, region: _Region) -> bool:
         """Add a user of the region's values to it if it is element-wise and its other operands are available."""
@@ -136,10 +129,6 @@ class _Finder:
             return True
         others = other_tensors(node, region.values)
         if others is None:
-            return False
-        if region.own and not all(
-            self._is_stored(v, user, region) for v in node.inputs if v not in region.values
-        ):
             return False
         makers = {v: self._computed_on_read(v, user, region) for v in others}
         if not all(maker is not None or self._is_stored(v, user, region) for v, maker in makers.items()):
@@ -195,23 +184,13 @@ class _Finder:
         """
         if any(self._is_read_behind(v, region) for v in region.others):
             return False
-        if region.own and not self._is_taken(region):
-            return False
         if self._pays(end):
             return True
-        if not self.rules.greedy and not region.own:
+        if not self.rules.greedy:
             return not self.nodes[end].widens  # the reader widens it instead
         (result,) = self.nodes[region.nodes[0]].outputs
         first = next(self.nodes[i] for i in region.nodes[1:] if result in self.nodes[i].inputs)
         return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, result))
-
-    def _is_taken(self, region: _Region) -> bool:
-        """Return whether the kernel of this package in front of a region can compute the region as well."""
-        start, *behind = (self.nodes[i] for i in region.nodes)
-        assert start.takes is not None
-        nodes = sorted(behind, key=lambda node: node.index)
-        graph = compose(nodes, self.nodes[region.nodes[-1]].outputs)
-        return start.takes(graph, inputs_of(nodes).index(start.outputs[0]))
 
     def _pays(self, end: int) -> bool:
         """Return whether the region's result has other readers than stitch ops, which could compute it themselves."""
@@ -300,15 +279,13 @@ class _Region:
     """An epilogue under construction: its nodes (the first is compute-intensive), their values, and its other
     operands.
 
-    ``vectorized`` says that a template computes it, ``permuted`` that it ends with a permutation of axes. ``own`` says
-    that its first node is a kernel of this package.
+    ``vectorized`` says that a template computes it, ``permuted`` that it ends with a permutation of axes.
     """
 
     nodes: list[int]
     values: set[Value]
     vectorized: bool
     permuted: bool = False
-    own: bool = False
     others: set[Value] = field(default_factory=set)
     behind: set[int] | None = None
 

@@ -20,9 +20,10 @@ from .estimate import Estimator, in_block
 from .horizontal import fuse_horizontally
 from .identified import Boundary, Identified, Scope, inputs_of
 from .merging import Merger
-from .node import Node, NodeKind
+from .node import Node, NodeKind, Value
 from .prologue import find_prologues, is_border, is_moved
 from .quotient import Quotient
+from .taken import taken_part
 from .weigh import MORE_KERNELS, Weigher
 
 Excluded = Callable[[Sequence[Node], StitchGraph], bool]
@@ -88,6 +89,7 @@ class _Identifier:
         if self.config.horizontal_fusion:
             fuse_horizontally(self.merger, self._is_scope)
         self._release_views()
+        epilogues += self._taken_parts() if self.config.epilogues else []
         self._exclude(excluded)
         self._weigh(epilogues, views)
         return self._result(epilogues)
@@ -266,6 +268,39 @@ class _Identifier:
         self.merger.worth[name] = self.merger.worth.pop(scope)
         self.stitchable[i] = False
         return name
+
+    # -- parts of convolutions' kernels -------------------------------------------------------------------------
+    def _taken_parts(self) -> list[list[Node]]:
+        """Move parts of scopes to the convolution kernels that compute them. Return them behind their kernels."""
+        moved = []
+        for i, kernel in enumerate(self.nodes):
+            scopes = {self.quotient.scope_of[c] for c in self.quotient.consumers[i]}
+            if kernel.takes is None or len(kernel.outputs) != 1 or kernel.escapes or len(scopes) != 1:
+                continue
+            (scope,) = scopes
+            if self._is_scope(scope):
+                members = [self.nodes[k] for k in self.quotient.members[scope]]
+                part = taken_part(kernel, members, self._outputs, self.choices)
+                if part and self._move(scope, part, i):
+                    moved.append([kernel, *part])
+        return moved
+
+    def _outputs(self, nodes: Sequence[Node]) -> set[Value]:
+        return self.merger.outputs([node.index for node in nodes])
+
+    def _move(self, scope: int, part: Sequence[Node], kernel: int) -> bool:
+        """Move a part of a scope to a kernel, if the rest of the scope has a plan of its own."""
+        inside = {node.index for node in part}
+        estimate = self.merger.part([i for i in self.quotient.members[scope] if i not in inside])
+        if estimate is None:
+            return False
+        del self.merger.worth[scope]
+        self.merger.worth[self.quotient.move(scope, inside, kernel)] = estimate
+        for i in inside:
+            self.stitchable[i] = False
+            self.held[i] = f"computed in the kernel of {self.nodes[kernel].name}"
+            self.refused += [(i, c, self.held[i]) for c in self.quotient.consumers[i]]
+        return True
 
     # -- giving back --------------------------------------------------------------------------------------------
     def _exclude(self, excluded: Excluded) -> None:

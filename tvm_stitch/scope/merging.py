@@ -111,6 +111,11 @@ class Merger:
                 leaving |= set(self.nodes[i].outputs)
         return leaving
 
+    def part(self, members: Sequence[int]) -> KernelEstimate | None:
+        """Return the estimate of a part of a scope as a scope of its own, or None if it is none."""
+        estimate = self._of(members)
+        return None if isinstance(estimate, str) else estimate
+
     # -- one by one ---------------------------------------------------------------------------------------------
     def limits(self, members: Sequence[int]) -> str:
         """Return the limit of a kernel that the nodes exceed (empty if none)."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from .node import Node, Value
@@ -119,6 +119,21 @@ class Quotient:
         for i in members:
             self.scope_of[i] = name
         return name
+
+    def move(self, scope: int, nodes: Collection[int], to: int) -> int:
+        """Move some nodes of a scope to another scope in front of it. No merge may follow.
+
+        Returns:
+            The name of the remaining scope.
+        """
+        members = [i for i in self.members.pop(scope) if i not in nodes]
+        self.members[to] = sorted([*self.members[to], *nodes])
+        for i in nodes:
+            self.scope_of[i] = to
+        self.members[members[0]] = members
+        for i in members:
+            self.scope_of[i] = members[0]
+        return members[0]
 
     def _scopes(self, bits: int) -> Iterator[int]:
         seen: set[int] = set()
