@@ -12,9 +12,11 @@ from tests.choices import CHOICES
 from tests.scope.nodes import check_identified, memory, opaque, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.scope.estimate import KernelEstimate, in_block
 from tvm_stitch.scope.identified import Identified
 from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.node import Node
+from tvm_stitch.support.failures import Refusal
 
 
 def takes(graph: StitchGraph, number: int) -> bool:
@@ -134,3 +136,14 @@ def test_as_many_nodes_as_an_epilogue_has() -> None:
     for most in (2, 3):
         result = identify(nodes, StitchConfig(), replace(CHOICES, epilogue_nodes=most))
         assert [len(e) - 1 for e in result.epilogues] == [most]
+
+
+def test_a_rest_without_a_plan_keeps_the_scope_whole() -> None:
+    def estimate(graph: StitchGraph) -> KernelEstimate:
+        if len(graph.operators) == 2 and any(op.is_reduce for op in graph.operators):
+            raise Refusal("the rest")
+        return in_block(graph, CHOICES)
+
+    nodes = activated(memory("exp", ["a"], "d"), memory("sum", ["d"], "s", escapes=True))
+    result = identify(nodes, StitchConfig(), CHOICES, estimate=estimate)
+    assert result.epilogues == [] and scopes(result) == {frozenset("bads")}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
-from tvm_stitch.compute.cuda.epilogue import Epilogue, components, epilogue_of, without_sum
+from tvm_stitch.compute.cuda.epilogue import Epilogue, components, epilogue_of, is_epilogue, without_sum
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.relax.library.own_convolutions import added_up
@@ -79,6 +79,27 @@ def test_several_results() -> None:
 def test_others_are_refused(body: Callable[..., Any], others: tuple[Any, ...]) -> None:
     with pytest.raises(Refusal):
         epilogue(body, *others)
+
+
+def test_values_that_depend_on_a_size() -> None:
+    """A kernel of any size has no name for the sizes of a model."""
+    n, builder = tirx.Var("n", "int64"), relax.BlockBuilder()
+    x = relax.Var("x0", relax.TensorType((n, 6, 5, 4), "float32"))
+
+    def scaled(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *at: x(*at) * x.shape[0].astype("float32"), name="scaled")
+
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(builder.call_te(scaled, builder.emit(R.nn.relu(x))))
+        builder.emit_func_output(y)
+    with tvm.target.Target({"kind": "cuda", "arch": "sm_90"}):
+        mod = MergeStitchOps()(StitchOps()(relax.transform.LegalizeOps()(builder.get())))
+    (func,) = [f for f in mod.functions.values() if f.attrs and STITCH_ATTR in f.attrs]
+    graph = read(func, "f")
+    with pytest.raises(Refusal, match="or on a size"):
+        epilogue_of(graph, graph.inputs[0])
+    assert not is_epilogue(graph, 0) and is_epilogue(epilogue_graph(lambda emit, x: emit(R.nn.relu(x))), 0)
 
 
 def test_lines_of_places_and_other_types() -> None:
