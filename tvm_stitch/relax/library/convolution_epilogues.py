@@ -44,7 +44,7 @@ class Convolved:
 
     @property
     def has_splits(self) -> bool:
-        """Whether the kernel splits sums."""
+        """Return whether the kernel splits sums."""
         return isinstance(self.of, KernelOf) and self.of.has_splits
 
 
