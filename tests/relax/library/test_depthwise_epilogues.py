@@ -17,6 +17,7 @@ from tvm.relax import op as R
 from cuda_emulator import run_cuda
 from stitch_testing.more_than_stock import more_than_stock
 from stitch_testing.reference.relax import evaluate, mismatches
+from tests.choices import change_choices
 from tests.graph.helpers import build, symbol
 from tests.relax.library.test_depthwise_convolutions import CUDA, exact
 from tvm_stitch import StitchConfig
@@ -160,6 +161,13 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a thread have several results of small images too, as it has of large ones."""
+    change_choices(monkeypatch, depthwise_threads_each=0, depthwise_rows_threads_each=0)
+
+
+@pytest.mark.usefixtures("several")
 @pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
@@ -172,6 +180,7 @@ def test_a_batch_norm_an_activation_and_a_residual(case: str, dtype: str, first:
     assert more_than_stock(mod, CUDA, pipeline(CUDA)) == ""
 
 
+@pytest.mark.usefixtures("several")
 @pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("axes", ["nc", "n", "h", "w", "hw", "hc", "nw", "nhw", "wc", "nhc", ""])
 def test_operands_of_some_axes(axes: str, first: bool) -> None:
@@ -180,6 +189,15 @@ def test_operands_of_some_axes(axes: str, first: bool) -> None:
         ours.check(ours.then(R.nn.relu, relu).module())
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_thread_with_one_result(dtype: str, first: bool) -> None:
+    """Small images have few results for each multiprocessor."""
+    ours = Ours(CASES["usual"], dtype, first).by(R.add, np.add, "c", constant=True)
+    ours.check(ours.then(R.nn.silu, silu).by(R.multiply, np.multiply, "nhwc").module())
+
+
+@pytest.mark.usefixtures("several")
 @pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_spatial_axis(dtype: str, first: bool) -> None:
