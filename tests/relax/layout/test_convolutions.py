@@ -15,6 +15,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.constants.views import ConstantViews
 from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts, suits_library
 from tvm_stitch.relax.layout.full_rank import full_rank_operands
 from tvm_stitch.relax.rewriting.templates import suits_templates
@@ -80,6 +81,32 @@ def test_operands_of_fewer_axes_leave_a_chain_whole(shape: tuple[int, ...], as_c
     target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
     counts = [count_kernels(mod, target, passes) for passes in (pipeline(target), None)]
     assert len(counts[0].launches) <= len(counts[1].launches)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1), (1, 1, 1, 1), (8, 1, 1), (6, 8, 8, 8)])
+@pytest.mark.parametrize("operator", [R.add, R.multiply, R.subtract, R.maximum])
+def test_constants_as_first_operands_leave_a_chain_whole(operator: Any, shape: tuple[int, ...]) -> None:
+    """TVM gives a result the layout of its first operand."""
+
+    def chain_with(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.nn.conv2d(x, weight(8, 3, 1, 1)))
+        y = emit(R.nn.pad(emit(operator(weight(*shape), y)), [0, 0, 0, 0, 0, 1, 0, 1]))
+        return [R.nn.conv2d(y, weight(4, 8, 1, 1))]
+
+    mod = build(chain_with, ((6, 3, 8, 8), "float32"))
+    made = ConvolutionLayouts(suits_templates)(mod)
+    one = np.prod(shape) == 1
+    assert transposes(made) == (2 if one or operator in (R.add, R.multiply) else 4)
+    x = tvm.runtime.tensor(np.random.default_rng(0).normal(size=(6, 3, 8, 8)).astype("float32"))
+    made = ConstantViews()(made)
+    want, got = (relax.VirtualMachine(tvm.compile(m, "llvm"), tvm.cpu())["main"](x) for m in (mod, made))
+    np.testing.assert_allclose(got.numpy(), want.numpy(), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_a_constant_of_one_element_keeps_the_axes_that_a_result_has_from_it(rank: int) -> None:
+    mod = build(lambda emit, x: [R.multiply(weight(*[1] * rank), x)], ((5, 4)[-rank:], "float32"))
+    assert list(full_rank_operands(mod)["main"].ret_ty.shape) == list(mod["main"].ret_ty.shape)
 
 
 def test_only_what_is_broadcast_gets_axes() -> None:

@@ -114,6 +114,17 @@ CASES: dict[str, list[Body]] = {  # of a convolution's result, (2, 8, 5, 7)
         lambda _, y: R.strided_slice(y, [1, 3], [1, 0], [6, 5], [2, 2]),
         lambda _, y: R.strided_slice(y, [-3], [1], [6]),
     ],
+    "relax.nn.pad": [
+        lambda _, y: R.nn.pad(y, [0, 0, 0, 0, 1, 2, 0, 3], pad_value=2.5),
+        lambda _, y: R.nn.pad(y, [0, 0, 0, 0, -1, 1, 3, -2]),
+        lambda _, y: R.nn.pad(y, [0, 0, 0, 0, -1, 0, 3, 0]),
+        lambda _, y: R.nn.pad(y, [0, 0, 2, 1, 1, 0, 0, 0]),
+        lambda _, y: R.nn.pad(y, [0, 0, 0, 0, 1, 2, 3, 0], "reflect"),
+        lambda emit, y: R.nn.pad(emit(R.astype(y, "int8")), [0, 0, 0, 0, 1, 2, 0, 3], pad_value=-7.0),
+    ],
+    "relax.nn.max_pool2d of one element": [
+        lambda _, y: R.nn.max_pool2d(y, [1, 1], padding=[1, 0, 2, 0], dilation=[1 << 20, 1]),
+    ],
     "relax.where": [lambda _, y: R.where(relax.const(np.arange(8).reshape(8, 1, 1) % 3 > 0), y, const(7))],
 }
 
@@ -193,12 +204,58 @@ def test_operators_that_broadcast_carry_layouts(name: str) -> None:
     assert len(transposed(made)) == 2
 
 
+def _border(*widths: int, **options: Any) -> Body:
+    return lambda _, y: R.nn.pad(y, [0, 0, 0, 0, *widths], **options)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("widths", [(1, 2), (1, 2, 0, 3), (-1, 1, 2, -2), (1, 0, 0, 0, 2, 1)])
+def test_borders_around_images_carry_layouts(widths: tuple[int, ...], mode: str) -> None:
+    """They keep their mode and their value, and are around the same axes."""
+    _, made = converted(_border(*widths, pad_mode=mode, pad_value=2.5), len(widths) // 2)
+    assert len(transposed(made)) == 2 and "max_pool" not in made.script()
+    (pad,) = [b.value for b in made["main"].body.blocks[0].bindings if is_call_of(b.value, "relax.nn.pad")]
+    assert list(pad.attrs.pad_width) == [0, 0, *widths, 0, 0]
+    assert (pad.attrs.pad_mode, pad.attrs.pad_value) == (mode, 2.5)
+
+
+def test_borders_of_one_axis_and_of_three_keep_results() -> None:
+    check(_border(1, 2, pad_value=2.5), 1)
+    check(_border(1, 0, 0, 0, 2, 1, pad_value=2.5), 3)
+    check(_border(-1, 1, 0, 0, 2, -1, pad_value=2.5), 3)
+
+
+def test_several_borders_keep_their_own_widths() -> None:
+    def body(emit: Any, y: Any) -> Any:
+        y = emit(R.nn.pad(y, [0, 0, 0, 0, 0, 1, 0, 1], pad_value=-float("inf")))
+        y = emit(R.nn.max_pool2d(y, [2, 2]))
+        return R.nn.conv2d(emit(R.nn.pad(y, [0, 0, 0, 0, 2, 0, 1, 1])), const(4, 8, 2, 2))
+
+    check(body)
+    _, made = converted(body)
+    assert len(transposed(made)) == 2
+
+
+def test_borders_of_images_of_any_size_carry_layouts() -> None:
+    height = tvm.tirx.Var("h", "int64")
+
+    def chain(emit: Any, x: Any) -> list[Any]:
+        padded = emit(R.nn.pad(emit(R.nn.conv2d(x, const(8, 3, 3, 3))), [0, 0, 0, 0, 0, 1, 2, 0]))
+        return [R.nn.conv2d(padded, const(4, 8, 2, 2))]
+
+    mod = build(chain, ((2, 3, height, 7), "float32"))
+    assert len(transposed(ConvolutionLayouts(lambda _call, _read_last: True)(mod))) == 2
+
+
+def is_call_of(value: Any, name: str) -> bool:
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") == name
+
+
 def transposed(mod: tvm.IRModule) -> list[Any]:
     found: list[Any] = []
 
     def visit(e: Any) -> None:
-        is_one = isinstance(e, relax.Call) and getattr(e.op, "name", "") == "relax.permute_dims"
-        if is_one and not isinstance(e.args[0], tvm.ir.GenericConst):
+        if is_call_of(e, "relax.permute_dims") and not isinstance(e.args[0], tvm.ir.GenericConst):
             found.append(e)
 
     relax.analysis.post_order_visit(mod["main"], visit)
