@@ -13,7 +13,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.sizes import named
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.plan.memory import bytes_of, traffic
+from tvm_stitch.plan.memory import bytes_of, least_bytes, traffic
 from tvm_stitch.testing.workloads import cases
 from tvm_stitch.testing.workloads.case import Case
 
@@ -72,6 +72,27 @@ def test_the_least_is_what_the_case_counts(case: Case) -> None:
     assert moved.read + moved.written >= moved.least
     if case.name != "group_norm_silu":
         assert moved.read + moved.written == moved.least
+
+
+def test_a_few_samples_of_a_computed_value_read_few_elements() -> None:
+    def samples(emit: Any, x: Any) -> Any:
+        sampled = emit(R.strided_slice(emit(R.exp(emit(R.add(x, x)))), [0], [0], [1000], [250]))
+        return R.sum(sampled, [1])
+
+    assert least_bytes(graph(build(samples, ((1000, 8), F32)))) == (4 * 8 + 4) * 4
+
+    def both(emit: Any, x: Any) -> Any:
+        whole = emit(R.exp(x))
+        return [whole, R.sum(emit(R.strided_slice(whole, [0], [0], [1000], [250])), [1])]
+
+    assert least_bytes(graph(build(both, ((1000, 8), F32)))) == (2 * 1000 * 8 + 4) * 4
+
+
+@pytest.mark.parametrize(("size", "used"), [(3, 36), (9, 100)])
+def test_each_element_of_a_window_counts(size: int, used: int) -> None:
+    """A linear resize reads four elements for each of its own, and an input of 100 has no more."""
+    resized = graph(build(lambda emit, x: R.image.resize2d(x, (size, size)), ((1, 1, 10, 10), F32)))
+    assert least_bytes(resized) == (used + size * size) * 4
 
 
 def test_symbolic_sizes_are_polynomials() -> None:

@@ -37,14 +37,21 @@ def bytes_of(tensor: Tensor) -> Size:
 
 
 def least_bytes(graph: StitchGraph) -> Size:
-    """Return the bytes that any kernel for a graph moves: the used elements of each input, and each output, once."""
-    return sum([*map(_used_bytes, graph.inputs), *map(bytes_of, graph.outputs)])
+    """Return the bytes that any kernel for a graph moves: the used elements of each input, and each output, once.
 
-
-def _used_bytes(tensor: Tensor) -> Size:
-    """Return the bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
-    points = sum(size_of(op_points(op)) for op in tensor.consumers)
-    return _least(size_of(tensor.size), points) * item_bytes(tensor.dtype)
+    Of an embedding's table only the rows that are looked up are used. A few samples of a value that is computed element
+    by element use as few elements of its operands.
+    """
+    used: dict[Tensor, Size] = {}
+    for op in reversed(graph.operators):
+        points = size_of(op_points(op))
+        if not op.is_reduce and op.output not in graph.outputs:
+            points = _least(points, used.get(op.output, 0))
+        for tensor in op.inputs:
+            times = len({tuple(map(str, a.indices)) for a in op.accesses if a.tensor is tensor})
+            used[tensor] = _least(size_of(tensor.size), used.get(tensor, 0) + points * times)
+    read = (used.get(tensor, 0) * item_bytes(tensor.dtype) for tensor in graph.inputs)
+    return sum([*read, *map(bytes_of, graph.outputs)])
 
 
 # -- device memory -----------------------------------------------------------------------------------------------

@@ -8,11 +8,16 @@ neighbouring columns would lie far apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ... import compat
 from ...compat import Analyzer, Expr, Var, has_load
 from ..extent import flatten, is_number
 from ..ir import Access, Axis, Operator, StitchGraph, Tensor
 from .build import assemble, make_operator
+
+Path = list[tuple[Operator, Access]]
+"""Operators, each with one of its accesses, to a result of the next operator or to an input."""
 
 
 def in_memory_order(graph: StitchGraph) -> StitchGraph:
@@ -29,7 +34,8 @@ def _ordered(op: Operator) -> Operator:
     live = [a for a in op.reduce if not is_number(a.extent, 1)]
     if op.contraction or len(live) < 2 or not all(isinstance(a.extent, int) for a in live):
         return op
-    strides = _strides(op, live)
+    path = path_to_input(op)
+    strides = strides_along(op, live, path) if path is not None else None
     if strides is None or 0 in strides.values():
         return op
     order = sorted(live, key=lambda a: -abs(strides[a.var]))
@@ -41,11 +47,8 @@ def _ordered(op: Operator) -> Operator:
     )
 
 
-def _strides(op: Operator, axes: list[Axis]) -> dict[Var, int] | None:
-    """Return the distance in elements between neighbours along each axis, in the largest input. None if unknown."""
-    path = _path(op)
-    if path is None:
-        return None
+def strides_along(op: Operator, axes: Sequence[Axis], path: Path) -> dict[Var, int] | None:
+    """Return the distance in elements between neighbours along each axis, in the path's input. None if unknown."""
     analyzer = Analyzer()
 
     def offset(moved: Var | None) -> int | None:
@@ -69,9 +72,9 @@ def _strides(op: Operator, axes: list[Axis]) -> dict[Var, int] | None:
     return {var: position - start for var, position in offsets.items() if position is not None}
 
 
-def _path(op: Operator) -> list[tuple[Operator, Access]] | None:
+def path_to_input(op: Operator) -> Path | None:
     """Return the operators from a reduction back to an input, each with its access to its largest tensor."""
-    path: list[tuple[Operator, Access]] = []
+    path: Path = []
     reader: Operator | None = op
     while reader is not None:
         read = [

@@ -15,6 +15,7 @@ from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, Extent
 from ...graph.ir import Operator, StitchGraph, Tensor
+from ...graph.rewrite.interleaved import divided
 from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
 from ..finalise import finalised
 from ..iteration.alignment import Alignment, Misaligned
@@ -29,7 +30,7 @@ from .block_costs import BlockCosts
 from .early_loads import with_early_loads_on_grid
 from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
-from .orientation import Orientation, orientation
+from .orientation import Orientation, orientation, short_runs
 from .phases.partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
@@ -52,9 +53,14 @@ def grid_partition(
     Raises:
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
-    twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
+    twice = [
+        m
+        for m in candidates(graph)
+        if orientation(m.total) is not Orientation.ROW or short_runs(m.total, device) is not None
+    ]
     barriers = barriers and device.cooperative
-    parted = partition(with_one_pass_variance(graph, twice), device, barriers, preferred)
+    once = with_one_pass_variance(graph, twice)
+    parted = partition(divided(once, lambda op: short_runs(op, device)), device, barriers, preferred)
     next(_mapped(parted, device, barriers))
     return parted
 

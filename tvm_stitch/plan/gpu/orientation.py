@@ -11,6 +11,7 @@ from ...compat import Expr, Var
 from ...device import DeviceModel
 from ...graph.extent import Extent, is_number, product
 from ...graph.ir import Operator, StitchGraph, Tensor
+from ...graph.rewrite.interleaved import Runs, runs_of
 from ..iteration.alignment import Alignment, Key, op_points
 from ..iteration.domain import At, Domain, Point
 
@@ -67,8 +68,22 @@ def wants_partition(graph: StitchGraph, device: DeviceModel) -> bool:
     if graph.has_products:
         return True
     return any(
-        orientation(op) is Orientation.COLUMN and not has_many_results(op, device) for op in graph.reduces
+        (orientation(op) is Orientation.COLUMN and not has_many_results(op, device))
+        or short_runs(op, device) is not None
+        for op in graph.reduces
     )
+
+
+def short_runs(op: Operator, device: DeviceModel) -> Runs | None:
+    """Return the runs of a reduction whose rows interleave in memory, if its rows would read uncoalesced, else None.
+
+    A sector that has a run also has elements of other rows then. A reduction that reads little stays, because the
+    caches hold its sectors.
+    """
+    runs, choices = runs_of(op), device.choices
+    if runs is None or has_many_results(op, device) or runs.read < choices.transposed_bytes:
+        return None
+    return runs if choices.least_transposed_bytes > choices.uncoalesced_times * runs.bytes else None
 
 
 def is_strided(alignment: Alignment) -> bool:

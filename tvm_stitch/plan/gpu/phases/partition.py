@@ -363,10 +363,19 @@ class _Partitioner(Placement):
 
     def _stores(self, op: Operator, draft: Draft) -> bool:
         """Store a value where it is computed, if its operands are there by then. Return whether it is stored."""
-        if self._earliest(op) > draft.phase or not self._join(draft, op, False, True):
+        shared = self._may_join_shared(op, draft)
+        if self._earliest(op) > draft.phase or not self._join(draft, op, False, True, shared):
             return False
         self._hand_over(op, draft)
         return True
+
+    def _may_join_shared(self, op: Operator, draft: Draft) -> bool:
+        """Return whether a stage that every block evaluates has room for a value, and runs behind what it reads."""
+        if not draft.replicated or len(self.shared) >= self.device.choices.replicated_values:
+            return False
+        read = [t for t in self._leaves([op], draft.phase) if self.shared.get(t) == draft.phase]
+        behind = self.replicated[: self.replicated.index(draft) + 1]
+        return all(self.home[self.cut.producer[t]] in behind for t in read)
 
     def _store(self, op: Operator, draft: Draft) -> None:
         if not self._join(draft, op, False, True):
