@@ -118,7 +118,7 @@ CASES: dict[str, list[Body]] = {  # of a convolution's result, (2, 8, 5, 7)
         lambda _, y: R.nn.pad(y, [0, 0, 0, 0, 1, 2, 0, 3], pad_value=2.5),
         lambda _, y: R.nn.pad(y, [0, 0, 0, 0, -1, 1, 3, -2]),
         lambda _, y: R.nn.pad(y, [0, 0, 0, 0, -1, 0, 3, 0]),
-        lambda _, y: R.nn.pad(y, [0, 0, 2, 1, 1, 0, 0, 0]),
+        lambda emit, y: R.add(emit(R.nn.pad(y, [0, 0, 2, 1, 1, 0, 0, 0])), const(2, 11, 6, 7)),
         lambda _, y: R.nn.pad(y, [0, 0, 0, 0, 1, 2, 3, 0], "reflect"),
         lambda emit, y: R.nn.pad(emit(R.astype(y, "int8")), [0, 0, 0, 0, 1, 2, 0, 3], pad_value=-7.0),
     ],
