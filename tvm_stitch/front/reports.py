@@ -73,4 +73,16 @@ def _operators(mod: tvm.IRModule) -> list[tuple[str, ...]]:
 
 
 def _decisions(report: Report) -> tuple[Any, ...]:
-    return report.kernels, report.left, report.boundaries, report.computed
+    """Return the kernels of a report without the names of values.
+
+    Names in a report of ``explain`` may have other numbers, because it marks the variables.
+    """
+    kernels = [
+        (
+            (k.name, k.rows, k.shared_bytes, k.bytes_read, k.bytes_written, k.launch, k.seconds),
+            [(op["class"], op["scheme"]) for op in k.operators],
+            [each["columns"] for each in k.passes],
+        )
+        for k in report.kernels
+    ]
+    return kernels, len(report.left), len(report.boundaries), sorted(report.computed.values())

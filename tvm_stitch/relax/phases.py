@@ -81,7 +81,10 @@ class Phase:
 
 
 def passes_of(
-    phases: Sequence[Phase], context: CompileContext, dump: Dump | None = None
+    phases: Sequence[Phase],
+    context: CompileContext,
+    dump: Dump | None = None,
+    before_each: tvm.transform.Pass | None = None,
 ) -> list[tvm.transform.Pass]:
     """Return the passes of phases for a target and its options.
 
@@ -89,21 +92,27 @@ def passes_of(
         phases: in the order in which they run.
         context: the target and the options.
         dump: the phases and passes after which the module is written to a file.
+        before_each: a pass that runs in front of each row, or of all rows that one pass is made of.
     """
     passes: list[Any] = []
     for phase in phases:
-        passes += _passes_of_phase(phase, context, dump)
+        passes += _passes_of_phase(phase, context, dump, before_each)
     return passes
 
 
-def _passes_of_phase(phase: Phase, context: CompileContext, dump: Dump | None) -> list[tvm.transform.Pass]:
+def _passes_of_phase(
+    phase: Phase, context: CompileContext, dump: Dump | None, before_each: tvm.transform.Pass | None
+) -> list[tvm.transform.Pass]:
     passes: list[Any] = []
     for row in phase.running(context):
+        if before_each is not None and phase.together is None:
+            passes.append(before_each)
         passes.append(named(row.make(context), row.name))
         if dump is not None and dump.asks_for(row.name):
             passes.append(dump.after(row.name))
     if phase.together is not None:
         passes = [phase.together(context, passes)]
+        passes = passes if before_each is None else [before_each, *passes]
     if dump is not None and dump.asks_for(phase.name):
         passes.append(dump.after(phase.name))
     return passes

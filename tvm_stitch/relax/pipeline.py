@@ -68,8 +68,10 @@ def lowered(mod: tvm.IRModule, context: CompileContext) -> tvm.IRModule:
         return tvm.transform.Sequential(_passes((LINKING,), context))(made)
 
 
-def _passes(phases: tuple[Phase, ...], context: CompileContext) -> list[tvm.transform.Pass]:
-    return passes_of(phases, context, asked_dump(numbers_of(PHASES)))
+def _passes(
+    phases: tuple[Phase, ...], context: CompileContext, before_each: tvm.transform.Pass | None = None
+) -> list[tvm.transform.Pass]:
+    return passes_of(phases, context, asked_dump(numbers_of(PHASES)), before_each)
 
 
 def stitch_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.transform.Pass]:
@@ -82,14 +84,17 @@ def stitch_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.t
     return _passes(STITCH, CompileContext(target, config))
 
 
-def planning_passes(target: tvm.target.Target, config: StitchConfig) -> list[tvm.transform.Pass]:
+def planning_passes(
+    target: tvm.target.Target, config: StitchConfig, before_each: tvm.transform.Pass | None = None
+) -> list[tvm.transform.Pass]:
     """Return the passes from an imported model to kernels and functions that TVM schedules.
 
     Args:
         target: a TVM target.
         config: stitching options.
+        before_each: a pass that runs in front of each of them.
     """
-    return _passes(PLANNING, CompileContext(target, config))
+    return _passes(PLANNING, CompileContext(target, config), before_each)
 
 
 def default_schedules(target: tvm.target.Target) -> list[tvm.transform.Pass]:

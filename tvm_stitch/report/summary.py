@@ -183,8 +183,10 @@ def _boundaries(boundaries: Sequence[Reason]) -> list[str]:
     lines = []
     for same in sorted(groups.values(), key=len, reverse=True):
         pairs = Counter(f"{b.producer} | {b.consumer}" for b in same)
-        text = f"  {len(same):3} x {same[0].text}"
-        lines.append(_cut(f"{text} ({', '.join(pairs)})"))
+        texts = list(dict.fromkeys(b.text for b in same))
+        several = _range(texts) if len(texts) > 1 else texts
+        text = several[0] if len(several) == 1 else f"{texts[0]}, and {len(texts) - 1} like it"
+        lines.append(_cut(f"  {len(same):3} x {text} ({', '.join(pairs)})"))
     return lines
 
 

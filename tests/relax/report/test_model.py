@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.importers.onnx.compare import load_onnx
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.report import explain as explaining
-from tvm_stitch.relax.report.model import _note
 from tvm_stitch.report.data import ModelReport
 from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 
@@ -125,12 +123,12 @@ def test_sources_of_kernels() -> None:
     norm = on_gpu["stitch_layer_norm"]
     assert norm.language == "CUDA C" and "__global__" in norm.text
     assert on_cpu.keys() == {k.function for k in model(bert("llvm")).kernels}
-    assert not any("_of_model" in c.text for c in [*on_cpu.values(), *on_gpu.values()])
+    assert not any("__value" in c.text for c in [*on_cpu.values(), *on_gpu.values()])
 
 
 def test_nothing_tells_of_the_marks() -> None:
     report = bert("llvm")
-    assert "_of_model" not in report.to_html() + report.verbose() + str(report) + json.dumps(
+    assert "__value" not in report.to_html() + report.verbose() + str(report) + json.dumps(
         report.to_trace()
     )
 
@@ -256,13 +254,3 @@ def test_a_kernel_of_ours_is_not_credited_to_tvm(barriers: bool, name: str) -> N
     found = model(explain(build(body, ((1, 128, 14, 14), F32)), "cuda", config)).kernels
     (own,) = (k for k in found if k.function == name)
     assert own.note.startswith("our kernel")
-
-
-def test_a_passs_number_is_not_taken_for_a_models() -> None:
-    """Results of a pass are numbered as the model's are: what is surely the model's tells what computes them."""
-    call: Any = SimpleNamespace(function="library", results=[SimpleNamespace(name="lv1")], marked=False)
-    node: Any = SimpleNamespace(values=("lv7_of_model",), function="")
-    told = {"matmul lv1": "another one", "matmul lv7_of_model": "this one"}
-    assert _note(call, "library", [node], told, {}, []) == "this one"
-    told = {"matmul lv1_of_model": "another one"}
-    assert _note(call, "library", [node], told, {}, []) == "a function outside the module"

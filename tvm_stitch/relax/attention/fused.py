@@ -74,7 +74,7 @@ class FusedAttention(ComputePass):
         read = {stored_value(value) for plan in plans.values() for value in plan.values}
         for result, plan in list(plans.items()):
             if not read.isdisjoint(plan.skipped):  # another plan reads a variable that would be gone
-                del plans[result]
+                del plans[result], self.computed["attention", result]
                 var = plan.skipped[0]
                 self._note(kernels, plans, var, partial(ways[var], var, permuted=False))
         return plans
@@ -86,19 +86,18 @@ class FusedAttention(ComputePass):
         var: relax.Var,
         plan: Callable[[], Planned],
     ) -> None:
-        key = f"attention {var.name}"
         try:
             planned = plan()
             kernels.check(planned.attention)
         except NotAttention:
             return
         except Exception as err:
-            reason = reason_of(err, key, self.config.strict)
-            self.computed[key] = f"its products and softmax one by one: {reason}"
+            reason = reason_of(err, f"attention {var.name}", self.config.strict)
+            self.computed["attention", var] = f"its products and softmax one by one: {reason}"
             return
         plans[planned.result] = planned
         way = "our kernel" if kernels.library(planned.attention) is None else LIBRARY_OR_KERNEL
-        self.computed[key] = f"{way}: {described(planned.attention)}"
+        self.computed["attention", planned.result] = f"{way}: {described(planned.attention)}"
 
 
 def described(attention: Attention) -> str:

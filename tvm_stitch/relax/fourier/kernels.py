@@ -66,7 +66,7 @@ class _Transforms:
         transform = self.transforms.get(call.op) if isinstance(call.op, tvm.ir.GlobalVar) else None
         if transform is None:
             return None
-        dtype, note = str(call.args[0].ty.dtype.dtype), f"fourier transform {match.var.name}"
+        dtype, note = str(call.args[0].ty.dtype.dtype), ("fourier transform", match.var)
         lanes = self.lanes if dtype == "float32" else self.lanes // 2
         known = dtype in ("float32", "float64") and lanes > 1
         if known and transform.suits_kernel(lanes):

@@ -67,7 +67,7 @@ class PhasedConvolutions(ChoosingPass):
         try:
             return _phased(builder, call, self.choices)
         except Refusal as refusal:
-            self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = f"TVM: {refusal}"
+            self.computed[call.op.name.rpartition(".")[2], var] = f"TVM: {refusal}"
             return call
 
 

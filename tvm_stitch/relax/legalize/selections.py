@@ -57,7 +57,7 @@ class Selections(ComputePass):
             which != "indices",
         )  # fmt: skip
         kernel = builder.add_func(self._kernel(selection).without_attr("global_symbol"), "topk")
-        self.computed[f"topk {var.name}"] = f"our kernel: {count} of {length} elements"
+        self.computed["topk", var] = f"our kernel: {count} of {length} elements"
         types = [relax.TensorType([rows, count], kind) for kind in kinds]
         done = builder.emit(
             relax.call_tir(kernel, relax.Tuple([flat]), types if which == "both" else types[0])

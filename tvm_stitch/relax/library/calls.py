@@ -20,6 +20,7 @@ from ...config import StitchConfig
 from ...support.failures import Refusal
 from ...target import capability_of
 from ..layout.convolutions import suits_library
+from ..rewriting.compute_pass import Implementations
 
 _BFLOAT16_FROM = 80
 
@@ -36,7 +37,7 @@ def has_calls(
     is_one: Callable[[relax.Expr], bool],
     library: SharedLibrary,
     config: StitchConfig,
-    computed: dict[str, str],
+    computed: Implementations,
 ) -> bool:
     """Return whether functions have values that a library is to compute.
 

@@ -113,7 +113,7 @@ class LibraryConvolutions(ComputePass):
         behind = ["bias", *["residual"] * (fused.residual is not None), *["relu"] * fused.relu]
         args = [*map(match.now, call.args), *more]
         words = [CHANNELS_LAST, *["timed"] * is_static(shape_of(call) or ()), *behind]
-        self.computed[f"conv2d {fused.end.name}"] = (
+        self.computed["conv2d", fused.end] = (
             f"{library.CUDNN.title}: channels last, with {' and '.join(behind)}"
         )
         workspace = self.device.choices.convolution_workspace_bytes
@@ -179,7 +179,7 @@ class _Rewriter:
 
     def replaced(self, call: relax.Call, var: relax.Var) -> relax.Expr:
         """Return the replacement of a convolution that is bound to ``var``."""
-        key = f"{call.op.name.rpartition('.')[2]} {var.name}"
+        key = call.op.name.rpartition(".")[2], var
         try:
             layout = layout_of(self.owner.target, call)
         except Refusal as refusal:

@@ -66,8 +66,8 @@ class LibraryMatmuls(ComputePass):
         return apply_rules(mod, [Rule("a library is faster", called, variables=plans, leaves_unused=True)])
 
     def _planned(self, graphs: Graphs, func: relax.Function, scheduled: set[Any]) -> dict[relax.Var, Planned]:
-        def refused(name: str, reason: str) -> None:
-            self.computed[f"matmul {name}"] = f"TVM: {reason}"
+        def refused(result: relax.Var, reason: str) -> None:
+            self.computed["matmul", result] = f"TVM: {reason}"
 
         weights = Weights(graphs, func, self.device, self.config)
 
@@ -78,7 +78,7 @@ class LibraryMatmuls(ComputePass):
 
         plans = planned(func, check, refused, self.config.epilogues, scheduled)
         for plan in plans.values():  # by the name of the call's result, which a report finds
-            self.computed[f"matmul {plan.result.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
+            self.computed["matmul", plan.result] = f"{library.CUBLASLT.title}: {described(plan)}"
         return plans
 
 

@@ -111,7 +111,7 @@ class _Rewriter:
             plan = convolution_plan(convolution.convolution, self.device)
         except Refusal:
             return call  # the library's pass records why it, or TVM, computes the call
-        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, convolution)
+        self.owner.computed[call.op.name.rpartition(".")[2], var] = described(plan, convolution)
         of = kernel_of(convolution.convolution, plan, len(convolution.shape) - 2)
         if of not in self.kernels:
             func = cuda_convolution(of, self.device.choices).with_attr(CONVOLUTION_ATTR, of.numbers())

@@ -76,7 +76,7 @@ class Planned:
 def planned(
     func: relax.Function,
     check: Callable[[relax.Call], None],
-    refused: Callable[[str, str], None],
+    refused: Callable[[relax.Var, str], None],
     epilogues: bool,
     scheduled: Collection[relax.Var] = (),
 ) -> dict[relax.Var, Planned]:
@@ -85,7 +85,7 @@ def planned(
     Args:
         func: a Relax function.
         check: raises a Refusal for a matmul that the library must not compute.
-        refused: receives the name of each matmul that the library does not compute, and the reason.
+        refused: receives the variable of each matmul that the library does not compute, and the reason.
         epilogues: allow biases, residuals and ReLU to be computed with the matmul before them.
         scheduled: functions that are kernels already, which compute no epilogue.
     """
@@ -104,7 +104,7 @@ class _Planner:
         self.claimed: set[relax.Var] = set()  # results of the epilogues of earlier matmuls
 
     def plan(
-        self, check: Callable[[relax.Call], None], refused: Callable[[str, str], None], epilogues: bool
+        self, check: Callable[[relax.Call], None], refused: Callable[[relax.Var, str], None], epilogues: bool
     ) -> dict[relax.Var, Planned]:
         for var, call in self.values.items():
             if not is_product(call):
@@ -114,7 +114,7 @@ class _Planner:
                 self.products[var] = self._product(var, call, shape_of(call))
             except Exception as err:
                 reraise_fatal(err)
-                refused(str(var.name), error_text(err))
+                refused(var, error_text(err))
         plans = self._all_grown(epilogues)
         self.residuals = {p.residual for p in plans if isinstance(p.residual, relax.Var)}
         if self.residuals:  # they are written anyway, so a matmul that makes one may compute its epilogue

@@ -69,7 +69,7 @@ class _Layers:
         x = operands["x"].ty
         if self.llvm and str(x.dtype.dtype) == "float32" and layer.cell.projection is None:
             tiling = tiling_of(layer.cell, self.owner.target, self.owner.device.choices)
-            self.owner.computed[f"recurrent layer {match.var.name}"] = _note(layer, tiling)
+            self.owner.computed["recurrent layer", match.var] = _note(layer, tiling)
             return relax.Tuple(_kernel_call(match, layer, tiling, operands))
         refused = ""
         if self.owner.target.kind.name == "cuda":
@@ -79,7 +79,7 @@ class _Layers:
                 return relax.Tuple(self._on_gpu(match, layer, operands))
             except Refusal as err:
                 refused = f", since {err}"
-        self.owner.computed[f"recurrent layer {match.var.name}"] = (
+        self.owner.computed["recurrent layer", match.var] = (
             f"a loop: a step is a function of its own{refused}"
         )
         return relax.Tuple(looped(match.builder, layer, operands))
@@ -105,7 +105,7 @@ class _Layers:
             args = [emit(R.astype(x, "float32")) if dtype != "float32" else x]
         zeros: list[list[str]] = []
         for var, each, own in pairs:
-            self.owner.computed[f"recurrent layer {var.name}"] = (
+            self.owner.computed["recurrent layer", var] = (
                 f"our kernel: {cell.kind} of {cell.hidden} units, {division.blocks} blocks of a cluster divide the "
                 f"units{', both directions together' if len(pairs) > 1 else ''}"
             )

@@ -73,7 +73,7 @@ class QuantizedProducts(ComputePass):
         try:
             return _Integers(self, match).product()
         except Refusal as err:
-            self.computed[str(match.var.name)] = f"multiplied as {match.before.ty.dtype}: {err}"
+            self.computed["", match.var] = f"multiplied as {match.before.ty.dtype}: {err}"
             return None
 
 

@@ -20,7 +20,7 @@ from ...support.interrupts import watched
 from ...target import resolve_target
 from ..pipeline import planning_passes
 from ..rewriting.checked_module import checked_module
-from ..rewriting.marked_names import unmarked, with_marked_names
+from ..rewriting.marked_names import MarkedNames, unmarked
 from .completed import completed
 from .measured import measured
 from .model import model_report
@@ -44,12 +44,14 @@ def explain(
     """
     mod, target = checked_module(mod), resolve_target(target)
     config = checked_config(config)
-    recorder, (sources, steps) = Recorder(), source_operators(mod)
+    recorder, marks = Recorder(), MarkedNames()
     recorder.note_target(target)
     with target, watched():
+        marked_mod = marks(mod)
         # TVM runs the last pass in every pipeline: functions that only reshape are not kernels.
-        passes = [*planning_passes(target, config), relax.transform.RewriteDataflowReshape()]
-        lowered = tvm.transform.Sequential(passes)(with_marked_names(mod))
+        passes = [*planning_passes(target, config, marks), relax.transform.RewriteDataflowReshape()]
+        lowered = tvm.transform.Sequential(passes)(marked_mod)
+    sources, steps = source_operators(marked_mod)
     recorder.take(decisions_of(lowered))
     lowered = without_decisions(lowered)
     told = recorder.report()

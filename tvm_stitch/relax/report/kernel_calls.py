@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ...compute.cpu.emit import COMPUTE_ATTR
+from ...execution.count import is_compute_intensive
 from ...report.data import Value
 from ..in_place.rows import WRITTEN_ATTR
 from ..rewriting.functions import own_functions
@@ -40,13 +41,15 @@ class Call:
     """A call of a kernel: its function and caller, its operands and results, and the calls that it depends on.
 
     ``producers`` gives by call the values that come from it. ``external`` says that a function outside the module is
-    called. ``marked`` says that the kernel is this package's own for a compute-intensive operator.
+    called. ``marked`` says that the kernel is this package's own for a compute-intensive operator, and ``contracts``
+    that the kernel has a contraction.
     """
 
     caller: str
     function: str
     external: bool
     marked: bool
+    contracts: bool = False
     operands: list[Value] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
     producers: dict[int, list[Value]] = field(default_factory=dict)
@@ -54,10 +57,14 @@ class Call:
 
 @dataclass
 class Calls:
-    """The calls of all functions of a module, and by function the values that are views of others."""
+    """The calls of all functions of a module, and by function the values that are views of others.
+
+    ``contractions`` says of each function that is called whether it has a contraction.
+    """
 
     calls: list[Call] = field(default_factory=list)
     views: dict[str, set[str]] = field(default_factory=dict)
+    contractions: dict[str, bool] = field(default_factory=dict)
 
     def written(self, function: str) -> dict[str, int]:
         """Return, for the values of a function, the index of the call that computes each, by the value's name."""
@@ -114,7 +121,7 @@ class _Walk:
         function, external = callee
         func = self.functions.get(function)
         marked = bool(func is not None and func.attrs and COMPUTE_ATTR in func.attrs)
-        call = Call(self.caller, function, external, marked)
+        call = Call(self.caller, function, external, marked, self._contracts(function))
         index = len(self.found.calls)
         written = _written(value, name, func)
         self._read(call, [v for v in operands if not any(v.same_as(into) for into, _ in written.values())])
@@ -124,6 +131,14 @@ class _Walk:
             call.results.append(replace(result, bytes=written[i][1]) if i in written else result)
         self.found.calls.append(call)
         self.made[var] = [(index, i) for i in range(len(types))]
+
+    def _contracts(self, function: str) -> bool:
+        """Return whether a function of the module has a contraction."""
+        known = self.found.contractions
+        if function not in known:
+            func = self.functions.get(function)
+            known[function] = isinstance(func, tirx.PrimFunc) and is_compute_intensive(func, function)
+        return known[function]
 
     def _use(self, operands: Iterable[relax.Expr]) -> None:
         """Mark all results of a call as read if they are read together."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -28,12 +27,11 @@ from ...report.owners import Step, owners
 from ...report.reasons import explained
 from ...report.repeats import find_repeats
 from ...report.words import target_words
-from ..rewriting.marked_names import is_fresh, marked, parts, unmarked
+from ..rewriting.marked_names import is_fresh, parts, unmarked
 from .fused_names import ends_of
 from .kernel_calls import Call, Calls, kernel_calls
+from .notes import COMPUTE, LIBRARY, OWN, Notes, kinds_of
 from .source_operators import Source
-
-COMPUTE = "compute-intensive"
 
 
 def model_report(
@@ -50,7 +48,7 @@ def model_report(
 
     Args:
         lowered: the module after the planning passes, with marked names.
-        sources: the operators of the module before the passes, and the dependencies between them.
+        sources: the operators of the module before the passes, with marked names, and the dependencies between them.
         flows: the blocks in which scopes were identified.
         plans: by function of a stitched kernel, its plan (:class:`tvm_stitch.report.kernel.Kernel`).
         computed: by marked name, the implementation of compute-intensive operators.
@@ -59,9 +57,8 @@ def model_report(
         device: the model of the target's device.
     """
     calls = kernel_calls(lowered)
-    sources = sources[0], [Step(tuple(map(marked, s.values)), s.producers) for s in sources[1]]
     steps = _Owned(calls, sources, flows)
-    kinds = [_kind(call, plans, steps.flows_of[i]) for i, call in enumerate(calls.calls)]
+    kinds = kinds_of(calls.calls, plans)
     operators = tuple(
         SourceOperator(s.name, s.operator, s.source, s.shape, s.dtype, step.producers, own)
         for s, step, own in zip(*sources, steps.operators)
@@ -70,10 +67,8 @@ def model_report(
     for i, operator in enumerate(operators):
         for kernel in operator.kernels:
             members[kernel].append(i)
-    notes = [
-        _note(call, kind, steps.flows_of[i], computed, left, [operators[m] for m in members[i]])
-        for i, (call, kind) in enumerate(zip(calls.calls, kinds))
-    ]
+    of_members = [[operators[m] for m in own] for own in members]
+    notes = Notes(computed, left).of_calls(calls.calls, kinds, steps.flows_of, of_members)
     kernels = tuple(
         _kernel(call, kinds[i], members[i], plans, device, notes[i]) for i, call in enumerate(calls.calls)
     )
@@ -122,7 +117,10 @@ class _Owned:
             names = {v for step in steps for v in step.values}
             caller = max(callers, key=lambda c: len(names & known[c].keys()))
             ends = ends_of(calls.calls_of(caller), flow)
-            placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(calls.views.get(caller, ())))
+            # The reader of a value that has a kernel of its own never computes it.
+            apart = {i: set[int]() for i, n in enumerate(flow.nodes) if n.reason in (OWN, LIBRARY)}
+            known_ends = apart | {i: {k} for i, k in ends.items()}
+            placed = owners(steps, known_ends, frozenset(calls.views.get(caller, ())))
             self._assign(flow, placed)
             for step, kernels in zip(steps, placed):
                 for value in (part for v in step.values for part in parts(v)):
@@ -151,50 +149,6 @@ class _Owned:
                     known = self.refused.setdefault((a, b), [])
                     if a != b and reason not in known:
                         known.append(reason)
-
-
-def _kind(call: Call, plans: Mapping[str, Any], nodes: Sequence[Any]) -> Kind:
-    if call.external:
-        return "library"
-    if call.function in plans:
-        return "stitched"
-    if call.marked or any(node.kind == COMPUTE for node in nodes):
-        return "compute"
-    return "tvm"
-
-
-def _note(
-    call: Call,
-    kind: Kind,
-    nodes: Sequence[Any],
-    computed: Mapping[str, str],
-    left: Mapping[str, str],
-    members: Sequence[SourceOperator],
-) -> str:
-    """Return the implementation of a kernel, or the reason why no stitch op took it."""
-    if kind == "stitched":
-        return ""
-    if kind == "tvm":
-        reasons = (node.reason or left.get(node.function, "") for node in nodes)
-        return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-    given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
-    of_model = {name for name in given if not is_fresh(name)} | {marked(o.name) for o in members}
-    for names in (of_model, set(given)):  # the surest names first: passes number anew
-        keys = (
-            key
-            for key in computed
-            if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names
-        )
-        # In attention that is left in pieces, the note of the matmul itself comes first.
-        if best := min(keys, key=lambda key: key.startswith("attention "), default=None):
-            return computed[best]
-    if call.marked:
-        return "our kernel"
-    words = f"{call.function} {' '.join(node.function for node in nodes)}"
-    for key, how in computed.items():  # "12 matmuls": one note for all of them
-        if (many := re.match(r"\d+ (\w+?)s?$", key)) and many[1][:4] in words:
-            return how
-    return "TVM" if kind == "compute" else "a function outside the module"
 
 
 def _kernel(
@@ -242,9 +196,9 @@ def _by_kind(
     names = calls[producer].function, calls[consumer].function
     for end in (consumer, producer):
         if kinds[end] in ("compute", "library"):
-            text = "computed by a function outside the module" if kinds[end] == "library" else COMPUTE
+            text = LIBRARY if kinds[end] == "library" else COMPUTE
             if calls[end].marked and not any(node.kind == COMPUTE for node in steps.flows_of[end]):
-                text = "computed by a kernel of its own"
+                text = OWN
             return (Reason(*names, text, *explained(text)),)
     for end in (consumer, producer):
         for node in steps.flows_of[end]:

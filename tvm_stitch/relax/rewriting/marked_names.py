@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks that keep the names of a model's variables recognisable through passes.
+"""Marks that give every variable of a module a name of its own, which passes keep.
 
-Passes number their variables ``lv``, ``lv1``... anew, and importers number variables in the same way. So the model's
-variables are marked before the passes, and reports remove the marks.
+Importers number variables ``lv``, ``lv1``..., and passes number theirs in the same way, each from the beginning. So a
+name may belong to several variables of a module, and to other ones behind the next pass. A mark has a number that no
+other variable of the compilation gets. It ends in no digit, because TVM numbers names anew that do.
+
+``explain`` marks the model's variables, and in front of each pass the variables that the pass before has added.
+Reports remove the marks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import tvm
@@ -17,22 +22,24 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...support.interrupts import carrying
-from .functions import with_own_functions
+from ...support.module_pass import module_pass
+from .functions import own_functions
+from .values import bindings_of
 
-MARK = "_of_model"
 JOINED = "__and__"
-_NUMBERED = re.compile(r"(lv|gv)\d*")
+_MARK = r"__value\d+__"
+_MARKED = re.compile(rf".*{_MARK}(\[\d+\])?")
 _Data = TypeVar("_Data")
 
 
-def marked(name: str) -> str:
-    """Return a variable's name in the result of :func:`with_marked_names`."""
-    return f"{name}{MARK}" if _NUMBERED.fullmatch(name) else name
+def marked(name: str, number: int) -> str:
+    """Return a variable's name with the mark of a number."""
+    return f"{name}__value{number}__"
 
 
 def is_fresh(name: str) -> bool:
-    """Return True if a name is a number that a pass has given."""
-    return bool(_NUMBERED.fullmatch(name))
+    """Return True if a name, or that of one result of several such as ``lv[1]``, does not end in a mark."""
+    return _MARKED.fullmatch(name) is None
 
 
 def joined(names: Iterable[str]) -> str:
@@ -45,18 +52,47 @@ def parts(name: str) -> list[str]:
     return name.split(JOINED)
 
 
-def with_marked_names(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with its numbered variables marked."""
-    return with_own_functions(mod, lambda func: _Marks().visit_expr(func))
+@module_pass
+class MarkedNames:
+    """Mark the variables whose names have no mark yet, and those whose marked name a later variable has too.
+
+    A pass may bind a part of a value under the name of the value. The last variable of the name is the value itself.
+    One instance never gives a number twice.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Return the module with the variables marked, or the module itself if all are."""
+        result = mod
+        for gvar, func in own_functions(mod):
+            variables = [binding.var for binding in bindings_of(func.body)]
+            names = [str(var.name) for var in variables]
+            last = {name: i for i, name in enumerate(names)}
+            new = {
+                var: marked(name, next(self._numbers))
+                for i, (var, name) in enumerate(zip(variables, names))
+                if is_fresh(name) or last[name] != i
+            }
+            if new:
+                result = mod.clone() if result.same_as(mod) else result
+                result.update_func(gvar, _Renamed(new).visit_expr(func))
+        return result
 
 
 def unmarked(data: _Data) -> _Data:
-    """Return a text, or data that holds texts, without the marks."""
+    """Return a text, or data that holds texts, without the marks.
+
+    Keys of a dictionary that differ by their marks alone get numbers.
+    """
     plain: Any = data
     if isinstance(data, str):
-        plain = data.replace(MARK, "")
+        plain = re.sub(_MARK, "", data)
     elif isinstance(data, dict):
-        plain = {unmarked(key): unmarked(value) for key, value in data.items()}
+        plain = {}
+        for key, value in data.items():
+            plain[_free(unmarked(key), plain)] = unmarked(value)
     elif isinstance(data, (list, tuple)):
         plain = type(data)(unmarked(value) for value in data)
     elif dataclasses.is_dataclass(data) and not isinstance(data, type):
@@ -65,13 +101,23 @@ def unmarked(data: _Data) -> _Data:
     return plain
 
 
+def _free(key: Any, taken: dict[Any, Any]) -> Any:
+    numbered: Iterator[Any] = (f"{key} ({number})" for number in itertools.count(2))
+    return key if key not in taken else next(each for each in numbered if each not in taken)
+
+
 @mutator
-class _Marks(PyExprMutator):
+class _Renamed(PyExprMutator):
+    """Renames the variables that a function binds. ``names`` are the new names."""
+
+    def __init__(self, names: Mapping[relax.Var, str]):
+        super().__init__()
+        self.names = names
+
     @carrying
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        var = binding.var
-        value = self.visit_expr(binding.value)
-        dataflow = self.builder_.current_block_is_dataflow()
-        is_output = dataflow and not isinstance(var, relax.DataflowVar)
-        emit = self.builder_.emit_output if is_output else self.builder_.emit
-        self.set_var_remap(var, emit(self.builder_.normalize(value), marked(str(var.name))))
+    def visit_var_def_(self, var: relax.Var) -> relax.Var:
+        return relax.Var(self.names[var], var.ty, var.span) if var in self.names else var
+
+    @carrying
+    def visit_dataflow_var_def_(self, var: relax.DataflowVar) -> relax.Var:
+        return relax.DataflowVar(self.names[var], var.ty, var.span) if var in self.names else var
