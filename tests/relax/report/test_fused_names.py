@@ -27,7 +27,9 @@ def call(function: str, result: str) -> Call:
 
 
 def test_names_that_are_kept() -> None:
-    assert ends_of([call("exp", name(0)), None, call("fused_add_relu", name(2))], flow("exp", "add", "relu")) == {
+    assert ends_of(
+        [call("exp", name(0)), None, call("fused_add_relu", name(2))], flow("exp", "add", "relu")
+    ) == {
         0: 0,
         2: 2,
     }

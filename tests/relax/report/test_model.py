@@ -128,9 +128,7 @@ def test_sources_of_kernels() -> None:
 
 def test_nothing_tells_of_the_marks() -> None:
     report = bert("llvm")
-    assert "__value" not in report.to_html() + report.verbose() + str(report) + json.dumps(
-        report.to_trace()
-    )
+    assert "__value" not in report.to_html() + report.verbose() + str(report) + json.dumps(report.to_trace())
 
 
 def test_values_that_passes_number_like_the_importer() -> None:

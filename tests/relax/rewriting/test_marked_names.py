@@ -70,6 +70,25 @@ def test_one_name_of_several_variables_stays_with_the_last() -> None:
     assert [unmarked(name) for name in made] == ["lv7", "lv7", "lv7", "lv7", "gv"]
 
 
+def test_a_value_gets_the_name_back_that_tvm_has_numbered() -> None:
+    def bound(*names: str) -> list[str]:
+        x, builder = relax.Var("x", relax.TensorType((4,), "float32")), relax.BlockBuilder()
+        with builder.function("main", [x]):
+            value = x
+            for name in names:
+                var = relax.Var(name, x.ty)
+                builder.emit_normalized(relax.VarBinding(var, builder.normalize(relax.op.exp(value))))
+                value = var
+            builder.emit_func_output(value)
+        return names_of(MarkedNames()(builder.get()))
+
+    first = marked("gv", 7)
+    assert bound(f"{first}1") == [first]
+    assert bound(f"{first}1", f"{first}2") == [marked(first, 1), first]
+    assert bound(first, f"{first}1") == [marked(first, 1), first]
+    assert bound(f"{first}_sum1") == [marked(f"{first}_sum1", 1)]
+
+
 def test_functions_share_no_name() -> None:
     mod = tvm.IRModule({"main": Module["main"], "other": Module["main"].with_attr("global_symbol", "other")})
     made = MarkedNames()(mod)

@@ -44,7 +44,8 @@ def explain(
     """
     mod, target = checked_module(mod), resolve_target(target)
     config = checked_config(config)
-    recorder, marks = Recorder(), MarkedNames()
+    recorder = Recorder()
+    marks: tvm.transform.Pass = MarkedNames()
     recorder.note_target(target)
     with target, watched():
         marked_mod = marks(mod)

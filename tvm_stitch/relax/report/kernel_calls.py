@@ -15,6 +15,7 @@ from ...execution.count import is_compute_intensive
 from ...report.data import Value
 from ..in_place.rows import WRITTEN_ATTR
 from ..rewriting.functions import own_functions
+from ..rewriting.marked_names import is_fresh, whole_of
 from ..rewriting.operators import operator_name
 from ..rewriting.values import bindings_of, operands_of, tensor_types, value_of
 
@@ -68,9 +69,9 @@ class Calls:
 
     def written(self, function: str) -> dict[str, int]:
         """Return, for the values of a function, the index of the call that computes each, by the value's name."""
-        return {
-            v.name: i for i, call in enumerate(self.calls) if call.caller == function for v in call.results
-        }
+        own = [(v.name, i) for i, c in enumerate(self.calls) if c.caller == function for v in c.results]
+        # A kernel may write a value in another shape, of which no kernel or a later one makes the value itself.
+        return {whole_of(name): i for name, i in own if not is_fresh(whole_of(name))} | dict(own)
 
     def calls_of(self, function: str) -> list[Call | None]:
         """Return the calls of all functions, with None in place of the calls of other functions than ``function``."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...report.data import Kind, SourceOperator
 from ...report.flow import FlowNode
+from ..rewriting.marked_names import whole_of
 from .kernel_calls import Call
 
 OWN = "computed by a kernel of its own"
@@ -113,8 +114,7 @@ class Notes:
             for name in (call.function, call.function.removesuffix("_tiled"))
             if name in self.functions
         ]
-        written = {v.name for v in call.results}
-        inside = [v for node in nodes for v in node.values if v in written]
+        written = [v.name for v in call.results]
         functions = {v: node.function for node in nodes for v in node.values}
 
         def about(names: Iterable[str]) -> list[str]:
@@ -123,7 +123,7 @@ class Notes:
 
         return [
             of_function[:1],
-            about([*written, *inside]),
+            about([*written, *map(whole_of, written)]),
             about(v for node in reversed(nodes) for v in node.values),
             about(member.name for member in reversed(members)),
             ["our kernel"] if call.marked else self._general(call, nodes),

@@ -15,7 +15,6 @@ from ...device import device_model
 from ...records.decisions import decided, decisions_of, fresh
 from ...target import resolve_target
 
-
 Implementations: TypeAlias = dict[str | tuple[str, relax.Var], str]
 """Implementations with reasons, by the operator's kind and the variable of its result, or by a name in words."""
 

@@ -29,6 +29,8 @@ from .values import bindings_of
 JOINED = "__and__"
 _MARK = r"__value\d+__"
 _MARKED = re.compile(rf".*{_MARK}(\[\d+\])?")
+_NUMBERED = re.compile(rf"({_MARK})\d+$")
+_LAST = re.compile(rf"{_MARK}$")
 _Data = TypeVar("_Data")
 
 
@@ -40,6 +42,11 @@ def marked(name: str, number: int) -> str:
 def is_fresh(name: str) -> bool:
     """Return True if a name, or that of one result of several such as ``lv[1]``, does not end in a mark."""
     return _MARKED.fullmatch(name) is None
+
+
+def whole_of(name: str) -> str:
+    """Return the name without its last mark. It is marked too if a pass has made a part or a view of a value."""
+    return _LAST.sub("", name)
 
 
 def joined(names: Iterable[str]) -> str:
@@ -56,8 +63,9 @@ def parts(name: str) -> list[str]:
 class MarkedNames:
     """Mark the variables whose names have no mark yet, and those whose marked name a later variable has too.
 
-    A pass may bind a part of a value under the name of the value. The last variable of the name is the value itself.
-    One instance never gives a number twice.
+    A pass may bind a part of a value under the name of the value, and TVM then adds a digit to the name of the second
+    variable. The last variable of a name, with a digit or without, is the value itself and gets the name. One instance
+    never gives a number twice.
     """
 
     def __init__(self) -> None:
@@ -68,13 +76,14 @@ class MarkedNames:
         result = mod
         for gvar, func in own_functions(mod):
             variables = [binding.var for binding in bindings_of(func.body)]
-            names = [str(var.name) for var in variables]
+            before = [str(var.name) for var in variables]
+            names = [_NUMBERED.sub(r"\1", name) for name in before]
             last = {name: i for i, name in enumerate(names)}
-            new = {
-                var: marked(name, next(self._numbers))
-                for i, (var, name) in enumerate(zip(variables, names))
-                if is_fresh(name) or last[name] != i
-            }
+            after = [
+                marked(name, next(self._numbers)) if is_fresh(name) or last[name] != i else name
+                for i, name in enumerate(names)
+            ]
+            new = {var: name for var, name, old in zip(variables, after, before) if name != old}
             if new:
                 result = mod.clone() if result.same_as(mod) else result
                 result.update_func(gvar, _Renamed(new).visit_expr(func))

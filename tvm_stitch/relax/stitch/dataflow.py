@@ -157,7 +157,7 @@ def view_block(block: relax.BindingBlock, reader: GraphReader) -> BlockView:
     """Return the nodes of a dataflow block."""
     view = BlockView()
     tuples = _splittable(block)
-    packed = {b.var for b in block.bindings if _is_packed(b.value)}
+    packed = {b.var: str(b.value.args[0].global_symbol) for b in block.bindings if _is_packed(b.value)}
     sizes: set[tirx.Var] = set()
     for binding in block.bindings:
         value, var = binding.value, binding.var
@@ -173,8 +173,9 @@ def view_block(block: relax.BindingBlock, reader: GraphReader) -> BlockView:
             sizes.update(symbols)
         view.nodes.append(node)
         view.numbers[node] = _inlined(node)
-        if _is_packed(value) or getattr(value, "tuple_value", None) in packed:
-            node.reason = "computed by a function outside the module"
+        library = packed.get(var) or packed.get(getattr(value, "tuple_value", None))
+        if library is not None:
+            node.name, node.reason = library, "computed by a function outside the module"
         view.bindings[node] = binding
     alias = {var: key for key, var in view.item.items()}
     known: dict[
