@@ -25,7 +25,7 @@ WORDS = {
     " radices ": ("fourier",),
     " elements": ("topk", "sort"),
 }
-"""By words of a note, words of which one is in the name of a kernel with such a note, or of an operator in it."""
+"""By text in notes, words for kernels. One is in the name of a kernel with such a note, or of an operator in it."""
 
 
 def wrong_notes(report: Report) -> list[str]:

@@ -63,7 +63,7 @@ def parts(name: str) -> list[str]:
 class MarkedNames:
     """Mark the variables whose names have no mark yet, and those whose marked name a later variable has too.
 
-    A pass may bind a part of a value under the name of the value, and TVM then adds a digit to the name of the second
+    A pass may bind a part of a value under the name of the value. TVM then adds a digit to the name of the second
     variable. The last variable of a name, with a digit or without, is the value itself and gets the name. One instance
     never gives a number twice.
     """
