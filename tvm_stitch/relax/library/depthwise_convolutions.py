@@ -61,16 +61,11 @@ class DepthwiseConvolutions(ComputePass):
             except Refusal:
                 return call  # a later pass records what computes it
             kernel = DepthwiseKernel(convolution, self._plan(convolution, call))
-            self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(kernel.plan)
+            self.computed[call.op.name.rpartition(".")[2], var] = described(kernel.plan)
             if kernel not in kernels:
                 func = cuda_depthwise(kernel, self.device.choices)
                 func = func.with_attrs({DEPTHWISE_ATTR: kernel.text(), EPILOGUES_ATTR: True})
                 kernels[kernel] = builder.add_func(func, "depthwise_convolution")
-            plan = self._plan(convolution, call)
-            self.computed[call.op.name.rpartition(".")[2], var] = described(plan)
-            if (convolution, plan) not in kernels:
-                func = cuda_depthwise(convolution, plan)
-                kernels[convolution, plan] = builder.add_func(func, "depthwise_convolution")
             data, weight = call.args
             taps = convolution.window[0] * convolution.window[1]
             lines = builder.emit(R.reshape(weight, (convolution.channels, taps)))
