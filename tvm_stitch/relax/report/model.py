@@ -121,6 +121,8 @@ class _Owned:
             apart = {i: set[int]() for i, n in enumerate(flow.nodes) if n.reason in (OWN, LIBRARY)}
             known_ends = apart | {i: {k} for i, k in ends.items()}
             placed = owners(steps, known_ends, frozenset(calls.views.get(caller, ())))
+            if hosts := _hosts(calls, flow, steps, placed):
+                placed = owners(steps, known_ends | hosts, frozenset(calls.views.get(caller, ())))
             self._assign(flow, placed)
             for step, kernels in zip(steps, placed):
                 for value in (part for v in step.values for part in parts(v)):
@@ -149,6 +151,24 @@ class _Owned:
                     known = self.refused.setdefault((a, b), [])
                     if a != b and reason not in known:
                         known.append(reason)
+
+
+def _hosts(
+    calls: Calls, flow: Flow, steps: Sequence[Step], placed: Sequence[tuple[int, ...]]
+) -> dict[int, set[int]]:
+    """Return the kernels of convolutions that have an epilogue, by the convolution's node.
+
+    Such a kernel writes what the epilogue's operators compute, and not the convolution's own result.
+    """
+    hosts: dict[int, set[int]] = {}
+    for node, step, kernels in zip(flow.nodes, steps, placed):
+        if node.reason in (OWN, LIBRARY):
+            continue
+        own = {k for k in kernels if calls.calls[k].marked}
+        for producer in step.producers:
+            if own and flow.nodes[producer].reason == OWN and not placed[producer]:
+                hosts.setdefault(producer, set()).update(own)
+    return hosts
 
 
 def _kernel(
