@@ -118,7 +118,7 @@ def test_other_types_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_a_model_from_pytorch(dtype: str) -> None:
-    """Convolutions, a norm, attention and linear layers: by templates, one kernel or stitched, within the type's rounding."""
+    """Convolutions, a norm, attention and linear layers: by templates, one kernel or stitched, right to the type."""
     torch = pytest.importorskip("torch")
     from tvm.relax.frontend.torch import from_exported_program
 
