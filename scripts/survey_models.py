@@ -31,10 +31,12 @@ from pathlib import Path
 from typing import Any
 
 import _checkout  # noqa: F401  (puts the packages on the path)
+from _child_process import last_words
 from _table import aligned
 from models.errors import mean_error
 from models.job import Job
 from models.measure import WRONG
+from models.process import told
 
 INDUCTOR = {"cuda": "inductor_graphs", "native": "inductor"}
 ROUNDS = 3
@@ -94,7 +96,7 @@ def run_one(model: str, args: argparse.Namespace) -> None:
             row[f"{name}_kernels"] = made.told.get("kernels", {}).get("total")
             ready[name] = made
         except Exception as error:
-            row[f"{name}_failed"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"[:300]
+            row[f"{name}_failed"] = told(error)
         row[f"{name}_compile_s"] = round(time.perf_counter() - begin, 1)
         tell()
     best = dict.fromkeys(ready, float("inf"))
@@ -154,22 +156,21 @@ def child(model: str, args: argparse.Namespace, end: float) -> dict[str, Any]:
     command = [sys.executable, __file__, model, "--one", "--folder", args.folder, "--target", args.target]
     command += ["--batch", str(args.batch), "--dtype", args.dtype, "--products", args.products]
     command += ["--alone"] if args.alone else []
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    late = False
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile() as err:
         environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **environment})
         try:
             process.wait(max(1.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
+            late = True
             process.kill()
             process.wait()
         out.seek(0)
         lines = [line for line in out.read().splitlines() if line.startswith("{")]
         row: dict[str, Any] = json.loads(lines[-1]) if lines else {"model": model}
-        if process.returncode > 0 or (process.returncode < 0 and process.returncode != -9):
-            err.seek(0)
-            row["ended"] = f"code {process.returncode}: {' '.join(err.read().strip().splitlines()[-1:])}"[
-                :300
-            ]
+        if process.returncode != 0 and not late:
+            row["ended"] = f"code {process.returncode}: {' '.join(last_words(err, 1, 2))}"[:300]
     return row
 
 

@@ -137,7 +137,7 @@ def serve(file: int) -> None:
         except KeyboardInterrupt:
             return
         except Exception as error:
-            answer = ("failed", _told(error))
+            answer = ("failed", told(error))
         pipe.send(answer)
 
 
@@ -180,7 +180,7 @@ class _Served:
         return {**memory, **self.ready.afterwards()}
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """Return an error's last line, in which compilers state the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]

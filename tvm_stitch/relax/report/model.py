@@ -28,9 +28,10 @@ from ...report.reasons import explained
 from ...report.repeats import find_repeats
 from ...report.words import target_words
 from ..rewriting.marked_names import is_fresh, parts, unmarked
+from ..stitch.dataflow import LIBRARY, OWN
 from .fused_names import ends_of
 from .kernel_calls import Call, Calls, kernel_calls
-from .notes import COMPUTE, LIBRARY, OWN, Notes, kinds_of
+from .notes import COMPUTE, Notes, kinds_of
 from .source_operators import Source
 
 
@@ -117,12 +118,13 @@ class _Owned:
             names = {v for step in steps for v in step.values}
             caller = max(callers, key=lambda c: len(names & known[c].keys()))
             ends = ends_of(calls.calls_of(caller), flow)
-            # The reader of a value that has a kernel of its own never computes it.
+            # The reader of a value that has a kernel of its own computes it in an epilogue only.
             apart = {i: set[int]() for i, n in enumerate(flow.nodes) if n.reason in (OWN, LIBRARY)}
             known_ends = apart | {i: {k} for i, k in ends.items()}
-            placed = owners(steps, known_ends, frozenset(calls.views.get(caller, ())))
+            views = frozenset(calls.views.get(caller, ()))
+            placed = owners(steps, known_ends, views)
             if hosts := _hosts(calls, flow, steps, placed):
-                placed = owners(steps, known_ends | hosts, frozenset(calls.views.get(caller, ())))
+                placed = owners(steps, known_ends | hosts, views)
             self._assign(flow, placed)
             for step, kernels in zip(steps, placed):
                 for value in (part for v in step.values for part in parts(v)):

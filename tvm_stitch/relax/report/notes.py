@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...report.data import Kind, SourceOperator
 from ...report.flow import FlowNode
 from ..rewriting.marked_names import whole_of
+from ..stitch.dataflow import LIBRARY, OWN
 from .kernel_calls import Call
 
-OWN = "computed by a kernel of its own"
-LIBRARY = "computed by a function outside the module"
 COMPUTE = "compute-intensive"
 
 PRODUCTS = ("matmul", "einsum", "dense")

@@ -29,6 +29,10 @@ from .numbers import number_in
 SUMS_ATTR = "tvm_stitch.sums_of"
 """Mark of functions that compute a product of few rows by sums. Its value is the product's own function as JSON."""
 
+OWN = "computed by a kernel of its own"
+LIBRARY = "computed by a function outside the module"
+"""Reasons of calls that no scope may take."""
+
 
 @dataclass
 class BlockView:
@@ -175,7 +179,7 @@ def view_block(block: relax.BindingBlock, reader: GraphReader) -> BlockView:
         view.numbers[node] = _inlined(node)
         library = packed.get(var) or packed.get(getattr(value, "tuple_value", None))
         if library is not None:
-            node.name, node.reason = library, "computed by a function outside the module"
+            node.name, node.reason = library, LIBRARY
         view.bindings[node] = binding
     alias = {var: key for key, var in view.item.items()}
     known: dict[
@@ -271,9 +275,7 @@ def _node(binding: relax.Binding, reader: GraphReader, tuples: set[relax.Var]) -
         pattern = reader.pattern(gvar)
         if reader.is_own(gvar):
             takes = is_epilogue if reader.takes_epilogues(gvar) else None
-            return Node(
-                name, NodeKind.OPAQUE, args, outputs, reason="computed by a kernel of its own", takes=takes
-            )
+            return Node(name, NodeKind.OPAQUE, args, outputs, reason=OWN, takes=takes)
         if several and var not in tuples:
             return Node(
                 name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True
